@@ -1,0 +1,51 @@
+"""Millpond: state you can query, for Spark Structured Streaming jobs.
+
+Reading needs no Spark and no Java: `open`.  The job's side needs `millpond[spark]`: `session`, `start`, `publish`, `define`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from millpond.errors import (
+    CheckpointError,
+    DefinitionError,
+    MillpondError,
+    ReplicaError,
+    RequestError,
+    SetupError,
+)
+from millpond.tables import Pond, Row, Rows, Table, open
+
+if TYPE_CHECKING:
+    from millpond.spark import Job, define, publish, session, start
+
+__version__ = "0.1.0"
+__all__ = [
+    "CheckpointError",
+    "DefinitionError",
+    "Job",
+    "MillpondError",
+    "Pond",
+    "ReplicaError",
+    "RequestError",
+    "Row",
+    "Rows",
+    "SetupError",
+    "Table",
+    "define",
+    "open",
+    "publish",
+    "session",
+    "start",
+]
+_SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
+
+
+def __getattr__(name: str) -> Any:
+    # PySpark is imported at the first use of the job's side, never by a reader.
+    if name in _SPARK_SIDE:
+        from millpond import spark
+
+        return getattr(spark, name)
+    raise AttributeError(f"module 'millpond' has no attribute {name!r}")

@@ -1,0 +1,149 @@
+"""The pond's catalogue: which jobs there are, where their checkpoints lie, and what their tables mean.
+
+    <pond>/pond.json                       {"format": 1}
+    <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI}
+    <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, where the job was started with `start`
+    <pond>/jobs/<job>/tables/<table>.json  definitions
+    <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
+
+A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from millpond.errors import CheckpointError, DefinitionError, MillpondError
+from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.storage import Storage, open_storage
+
+FORMAT = 1
+HEARTBEAT_SECONDS = 2.0
+# A heartbeat older than this many intervals speaks of a job that no longer runs.
+_MISSED = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """One job's folder: its name, its checkpoint, its tables and its heartbeat.
+
+    job:        the job's name
+    storage:    the job folder
+    checkpoint: URI of Spark's checkpoint
+    """
+
+    job: str
+    storage: Storage
+    checkpoint: str
+
+    def definitions(self) -> dict[str, TableDefinition]:
+        """Table name -> definition, of every definition in the folder.  Raises DEFINITION_MISMATCH, CORRUPT_FILE."""
+        found: dict[str, TableDefinition] = {}
+        for name in self.storage.names("tables"):
+            if name.endswith(".json"):
+                definition = parse_definition(_read_json(self.storage, f"tables/{name}"))
+                found[definition.table] = definition
+        return found
+
+    def write_definition(self, definition: TableDefinition) -> None:
+        """Put the definition in place, replacing one of the same name."""
+        check_table_name(definition.table)
+        data = json.dumps(definition.to_json(), indent=1).encode()
+        self.storage.write(f"tables/{definition.table}.json", data)
+
+    def write_heartbeat(self, state: str) -> None:
+        """Say that the job is `running` or was `stopped`, as of now."""
+        self.storage.write("heartbeat.json", json.dumps({"state": state, "at": time.time()}).encode())
+
+    def job_state(self) -> str:
+        """running, stopped, or unknown (no heartbeat: a job that `start` didn't start)."""
+        try:
+            beat = _read_json(self.storage, "heartbeat.json")
+        except MillpondError:
+            return "unknown"
+        if beat.get("state") != "running":
+            return "stopped"
+        return "running" if time.time() - beat["at"] < _MISSED * HEARTBEAT_SECONDS else "stopped"
+
+
+def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
+    """The folder of a job in a pond, made where it isn't there yet.
+
+    checkpoint: URI of a checkpoint elsewhere; None for the one inside the job's folder
+    Raises:     INVALID_NAME, NOT_WRITABLE, and TABLE_EXISTS where the job is there with another checkpoint
+    """
+    check_table_name(job)
+    root = open_storage(pond)
+    if root.stamp("pond.json") is None:
+        root.write("pond.json", json.dumps({"format": FORMAT}).encode())
+    return _create(open_storage(f"{root.uri}/jobs/{job}"), job, checkpoint or "checkpoint")
+
+
+def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
+    """The job folder beside a checkpoint that lies in no pond, made where it isn't there yet."""
+    uri = open_storage(checkpoint).uri
+    return _create(open_storage(f"{uri}.millpond"), job or uri.rsplit("/", 1)[-1], uri)
+
+
+def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
+    if storage.stamp("job.json") is None:
+        data = {"format": FORMAT, "job": job, "checkpoint": checkpoint}
+        storage.write("job.json", json.dumps(data, indent=1).encode())
+    folder = _job_folder(storage)
+    wanted = f"{storage.uri}/checkpoint" if checkpoint == "checkpoint" else open_storage(checkpoint).uri
+    if folder.checkpoint != wanted:
+        raise DefinitionError(
+            "TABLE_EXISTS",
+            f"The job {job!r} is there already, with its checkpoint at {folder.checkpoint}.",
+            hint="Choose another name for the job, or another pond.",
+            job=job,
+            checkpoint=folder.checkpoint,
+        )
+    return folder
+
+
+def open_jobs(uri: str | Path) -> list[JobFolder]:
+    """The jobs at a path: all of a pond, or the one of a bare checkpoint.
+
+    Raises:  NO_CHECKPOINT where the path is neither.
+    """
+    root = open_storage(uri)
+    if root.stamp("pond.json") is not None:
+        jobs = [open_storage(f"{root.uri}/jobs/{name}") for name in root.names("jobs")]
+        return [_job_folder(job) for job in jobs if job.stamp("job.json") is not None]
+    if root.stamp("job.json") is not None:
+        return [_job_folder(root)]
+    if root.stamp("metadata") is not None or root.names("offsets"):
+        beside = open_storage(f"{root.uri}.millpond")
+        if beside.stamp("job.json") is not None:
+            return [_job_folder(beside)]
+        return [JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri)]
+    raise CheckpointError(
+        "NO_CHECKPOINT",
+        f"{root.uri} is neither a pond nor a checkpoint of a streaming query.",
+        hint="Name a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
+        uri=root.uri,
+    )
+
+
+def _job_folder(storage: Storage) -> JobFolder:
+    data = _read_json(storage, "job.json")
+    checkpoint = data["checkpoint"]
+    where = f"{storage.uri}/checkpoint" if checkpoint == "checkpoint" else checkpoint
+    return JobFolder(data["job"], storage, where)
+
+
+def _read_json(storage: Storage, path: str) -> Any:
+    try:
+        return json.loads(storage.read(path))
+    except ValueError as broken:
+        raise CheckpointError(
+            "CORRUPT_FILE",
+            f"{storage.uri}/{path} isn't valid JSON: {broken}.",
+            hint="Delete the file and define the table again.",
+            path=f"{storage.uri}/{path}",
+        ) from broken

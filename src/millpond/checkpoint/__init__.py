@@ -1,0 +1,1 @@
+"""Spark's checkpoint files -> batches, schemas, rows.  Pure Python, no JVM; reads only."""

@@ -1,0 +1,33 @@
+"""How far something has come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NewType
+
+Batch = NewType("Batch", int)
+# State files are numbered by version; version N+1 belongs to batch N.  Two types, so that they can't be swapped.
+Version = NewType("Version", int)
+
+
+def version_of(batch: Batch) -> Version:
+    """The version of the state files that batch `batch` wrote."""
+    return Version(batch + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Position:
+    """How far a replica has come.
+
+    batch:              the newest batch whose changes are all in, on every partition
+    offsets:            per source, its end offset as Spark wrote it (JSON), None where the source had none yet
+    watermark_ms:       Spark's event-time watermark of that batch, None where the job has none
+    batch_started_ms:   when Spark planned the batch
+    committed_ns:       modification time of commits/N as seen when it was applied
+    """
+
+    batch: Batch
+    offsets: dict[str, Any]
+    watermark_ms: int | None
+    batch_started_ms: int
+    committed_ns: int

@@ -1,0 +1,136 @@
+"""Every error that Millpond raises on purpose: one tree, a stable condition each, and a hint that says what to do next.
+
+    MillpondError
+    ├── RequestError       what the caller asked for can't be answered as asked
+    ├── CheckpointError    what lies in the checkpoint is missing, damaged or of a kind we don't know
+    ├── ReplicaError       the local copy can't serve now
+    ├── DefinitionError    what a table means is unknown, contradictory or changed
+    └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
+
+Match on `condition`, never on the sentence.  `CONDITIONS` below maps each condition to its class, HTTP status and exit code.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class MillpondError(Exception):
+    """An error with a condition in upper snake case, what was found, flat facts, and one imperative sentence of advice."""
+
+    def __init__(self, condition: str, message: str, *, hint: str, **context: object) -> None:
+        super().__init__(message)
+        self.condition = condition
+        self.message = message
+        self.hint = hint
+        self.context = context
+
+    def __str__(self) -> str:
+        return f"[{self.condition}] {self.message} Hint: {self.hint}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Exceptions pickle by their args; ours carry keyword arguments.
+        return (_rebuild, (type(self), self.condition, self.message, self.hint, self.context))
+
+
+def _rebuild(
+    kind: type[MillpondError], condition: str, message: str, hint: str, context: dict[str, object]
+) -> MillpondError:
+    return kind(condition, message, hint=hint, **context)
+
+
+class RequestError(MillpondError):
+    """What the caller asked for can't be answered as asked."""
+
+
+class CheckpointError(MillpondError):
+    """What lies in the checkpoint is missing, damaged or of a kind we don't know."""
+
+
+class ReplicaError(MillpondError):
+    """The local copy can't serve now."""
+
+
+class DefinitionError(MillpondError):
+    """What a table means is unknown, contradictory or changed."""
+
+
+class SetupError(MillpondError):
+    """The machine lacks something that is needed."""
+
+
+class Condition(NamedTuple):
+    """How a condition shows at each door."""
+
+    kind: type[MillpondError]
+    http_status: int
+    exit_code: int
+
+
+# Exit codes: 2 wrong call, 3 not there, 4 can't serve now, 5 damaged or unknown data, 6 machine not set up.
+CONDITIONS: dict[str, Condition] = {
+    # requests
+    "UNKNOWN_TABLE": Condition(RequestError, 404, 3),
+    "UNKNOWN_ROUTE": Condition(RequestError, 404, 3),
+    "UNKNOWN_COLUMN": Condition(RequestError, 400, 2),
+    "NOT_A_KEY_COLUMN": Condition(RequestError, 400, 2),
+    "KEY_MISSING": Condition(RequestError, 400, 2),
+    "WRONG_TYPE": Condition(RequestError, 400, 2),
+    "INVALID_LIMIT": Condition(RequestError, 400, 2),
+    "INVALID_REQUEST": Condition(RequestError, 400, 2),
+    "INVALID_NAME": Condition(RequestError, 400, 2),
+    "METHOD_NOT_ALLOWED": Condition(RequestError, 405, 2),
+    "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
+    # checkpoints
+    "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
+    "NO_COMMITTED_BATCH": Condition(CheckpointError, 503, 4),
+    "INCOMPLETE_FILE": Condition(CheckpointError, 500, 5),
+    "CORRUPT_FILE": Condition(CheckpointError, 500, 5),
+    "UNKNOWN_FORMAT": Condition(CheckpointError, 501, 5),
+    "UNSUPPORTED": Condition(CheckpointError, 501, 5),
+    "FILE_GONE": Condition(CheckpointError, 503, 4),
+    # replicas
+    "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
+    "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),
+    "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
+    "JOB_REPLACED": Condition(ReplicaError, 503, 4),
+    "REPLICA_NOT_WRITABLE": Condition(ReplicaError, 500, 6),
+    "NETWORK_FILE_SYSTEM": Condition(ReplicaError, 500, 6),
+    "DISK_FULL": Condition(ReplicaError, 507, 6),
+    "FOLLOWER_FAILED": Condition(ReplicaError, 503, 4),
+    # definitions
+    "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
+    "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),
+    "NOT_DERIVABLE": Condition(DefinitionError, 409, 5),
+    "SPARK_CONNECT": Condition(DefinitionError, 501, 6),
+    "TABLE_EXISTS": Condition(DefinitionError, 409, 5),
+    # set-up
+    "JAVA_MISSING": Condition(SetupError, 500, 6),
+    "PYSPARK_MISSING": Condition(SetupError, 500, 6),
+    "LIBRARY_MISSING": Condition(SetupError, 500, 6),
+    "PORT_TAKEN": Condition(SetupError, 500, 6),
+    "NOT_WRITABLE": Condition(SetupError, 500, 6),
+    "FILE_MISSING": Condition(SetupError, 500, 3),
+}
+
+
+def http_status(error: MillpondError) -> int:
+    """The status that a door answers with; 500 for a condition the table lacks."""
+    entry = CONDITIONS.get(error.condition)
+    return entry.http_status if entry else 500
+
+
+def exit_code(error: MillpondError) -> int:
+    """The exit code of a command that ends with this error; 1 for a condition the table lacks."""
+    entry = CONDITIONS.get(error.condition)
+    return entry.exit_code if entry else 1
+
+
+def library_missing(library: str, extra: str) -> SetupError:
+    """An optional library isn't installed."""
+    return SetupError(
+        "LIBRARY_MISSING",
+        f"This needs {library}, which isn't installed.",
+        hint=f"Run: pip install 'millpond[{extra}]'",
+        library=library,
+    )

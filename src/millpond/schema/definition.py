@@ -1,0 +1,219 @@
+"""The definition of a table: what the columns of a state store mean to a reader.
+
+Positions count, not names: Spark's schema check ignores names, and buffers of two aggregates may be called alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import DefinitionError, RequestError
+from millpond.schema.expression import Expression, buffer_column, parse_expression
+from millpond.schema.types import Field, SparkType, parse_fields, parse_type, struct_of
+
+Json = Any
+FORMAT = 1
+_TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """A column of the key: `index` in the state's key row, `path` inside it where that column is a struct (a window)."""
+
+    name: str
+    type: SparkType
+    index: int
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ValueColumn:
+    """A column computed from key and buffers.  `raw` says why it is a buffer as stored, None where it is a final value."""
+
+    name: str
+    type: SparkType
+    expression: Expression
+    raw: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDefinition:
+    """What one state store means.
+
+    table:     the name readers use
+    operator:  Spark's operator id, counted from the sink
+    store:     Spark's store name
+    key:       key columns in the order they were grouped by (a window gives two)
+    values:    the other columns, in output order
+    having:    rows for which this isn't true are not in the table
+    key_schema, value_schema:  what the plan says the store's rows look like; held against the checkpoint's schema file
+    derived:   False where nobody defined the table and it shows the schema's own names
+    warnings:  what couldn't be derived and why, one sentence each
+    """
+
+    table: str
+    operator: int
+    key: tuple[KeyColumn, ...]
+    values: tuple[ValueColumn, ...]
+    key_schema: tuple[Field, ...]
+    value_schema: tuple[Field, ...]
+    store: str = "default"
+    having: Expression | None = None
+    derived: bool = True
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All column names, key first."""
+        return tuple(c.name for c in self.key) + tuple(c.name for c in self.values)
+
+    def to_json(self) -> Json:
+        return {
+            "format": FORMAT,
+            "table": self.table,
+            "operator": self.operator,
+            "store": self.store,
+            "key": [
+                {"name": c.name, "type": c.type.to_json(), "index": c.index, "path": list(c.path)} for c in self.key
+            ],
+            "values": [
+                {"name": c.name, "type": c.type.to_json(), "expression": c.expression.to_json(), "raw": c.raw}
+                for c in self.values
+            ],
+            "having": self.having.to_json() if self.having else None,
+            "key_schema": struct_of(self.key_schema).to_json(),
+            "value_schema": struct_of(self.value_schema).to_json(),
+            "derived": self.derived,
+            "warnings": list(self.warnings),
+        }
+
+    def fingerprint(self) -> str:
+        """A hash of everything that decides what the state means; two definitions with one hash may share a checkpoint.
+
+        Names of buffers are part of no meaning, and neither are the table's own name and its warnings.
+        """
+        data = self.to_json()
+        for unimportant in ("table", "warnings", "derived"):
+            del data[unimportant]
+        for schema in ("key_schema", "value_schema"):
+            data[schema] = [f["type"] for f in data[schema]["fields"]]
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+    def describe(self) -> list[str]:
+        """The definition in lines that a person can compare."""
+        lines = [f"{c.name}: {c.type} (key)" for c in self.key]
+        for column in self.values:
+            functions = [_describe_aggregate(e) for e in column.expression.walk() if e.op == "aggregate"]
+            source = ", ".join(functions) if functions else (column.raw or column.expression.op)
+            lines.append(f"{column.name}: {column.type} from {source}")
+        if self.having:
+            lines.append("having: " + ", ".join(sorted({e.op for e in self.having.walk()})))
+        return lines
+
+
+def _describe_aggregate(expression: Expression) -> str:
+    options = expression.options
+    text = options.get("sql") or options["function"]
+    return f"{text} in buffers {options['buffers']}"
+
+
+def parse_definition(data: Json) -> TableDefinition:
+    """Turn the JSON form back into a definition.
+
+    Raises:  DEFINITION_MISMATCH where it was written in a format that isn't known here.
+    """
+    if data.get("format") != FORMAT:
+        raise DefinitionError(
+            "DEFINITION_MISMATCH",
+            f"The definition has format {data.get('format')!r}; this version reads format {FORMAT}.",
+            hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
+        )
+    return TableDefinition(
+        table=data["table"],
+        operator=data["operator"],
+        store=data["store"],
+        key=tuple(
+            KeyColumn(c["name"], parse_type(c["type"]), c["index"], tuple(c["path"])) for c in data["key"]
+        ),
+        values=tuple(
+            ValueColumn(c["name"], parse_type(c["type"]), parse_expression(c["expression"]), c["raw"])
+            for c in data["values"]
+        ),
+        having=parse_expression(data["having"]) if data["having"] else None,
+        key_schema=parse_fields(data["key_schema"]),
+        value_schema=parse_fields(data["value_schema"]),
+        derived=data["derived"],
+        warnings=tuple(data["warnings"]),
+    )
+
+
+def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
+    """The key columns a reader sees for a key schema: a struct of times (a window) becomes `<name>_start`, `<name>_end`."""
+    columns: list[KeyColumn] = []
+    for index, field in enumerate(key_schema):
+        if field.type.kind == "struct" and field.type.is_time:
+            columns += [
+                KeyColumn(f"{field.name}_{member.name}", member.type, index, (member.name,))
+                for member in field.type.fields
+            ]
+        else:
+            columns.append(KeyColumn(field.name, field.type, index))
+    names = unique_names([c.name for c in columns])
+    return tuple(KeyColumn(n, c.type, c.index, c.path) for n, c in zip(names, columns, strict=True))
+
+
+def raw_definition(
+    table: str, operator: int, store: str, key_schema: tuple[Field, ...], value_schema: tuple[Field, ...], reason: str
+) -> TableDefinition:
+    """A definition under the schema's own names, for a store that nobody defined."""
+    key = key_columns(key_schema)
+    # A void column holds nothing (dropDuplicates writes one called __dummy__).
+    stored = [(i, f) for i, f in enumerate(value_schema) if f.type.kind != "void"]
+    names = unique_names([c.name for c in key] + [f.name for _, f in stored])[len(key) :]
+    values = tuple(
+        ValueColumn(name, f.type, buffer_column(i, f.type), reason) for name, (i, f) in zip(names, stored, strict=True)
+    )
+    return TableDefinition(
+        table=table,
+        operator=operator,
+        store=store,
+        key=key,
+        values=values,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        derived=False,
+        warnings=(reason,),
+    )
+
+
+def unique_names(names: list[str]) -> list[str]:
+    """The names in order, later ones of the same name numbered: count, sum, count_2."""
+    taken = set(names)
+    seen: set[str] = set()
+    out: list[str] = []
+    for name in names:
+        candidate, n = name, 2
+        while candidate in seen or (candidate != name and candidate in taken):
+            candidate, n = f"{name}_{n}", n + 1
+        seen.add(candidate)
+        out.append(candidate)
+    return out
+
+
+def check_table_name(name: str) -> str:
+    """Return the name, or say what a table may be called.
+
+    Raises:  INVALID_NAME.  Names become file names and parts of URLs.
+    """
+    if not _TABLE_NAME.fullmatch(name):
+        raise RequestError(
+            "INVALID_NAME",
+            f"{name!r} can't be the name of a table or job.",
+            hint="Use a letter or underscore, then letters, digits, underscores, dots or hyphens, at most 128.",
+            name=name,
+        )
+    return name

@@ -1,0 +1,93 @@
+"""Expressions that turn a state row into the columns a reader sees, as data.
+
+A definition is written by the job's side (which has Spark's plan) and evaluated by the reader's side (which has no Java), so the
+expression between them is a small tree with a JSON form.  `OPERATIONS` names every operation: what the job's side can't express in
+these is left out of the definition and served as raw buffers instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond.errors import DefinitionError
+from millpond.schema.types import SparkType, parse_type
+
+Json = Any
+
+# leaves:      key (index, path), buffer (index), literal (value)
+# aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its buffer columns
+# the rest:    Spark's scalar operations, with Spark's semantics for NULL and overflow
+OPERATIONS = frozenset(
+    {
+        "key", "buffer", "literal", "aggregate",
+        "add", "subtract", "multiply", "divide", "integral_divide", "remainder", "negate", "abs",
+        "eq", "eq_null_safe", "lt", "le", "gt", "ge",
+        "and", "or", "not", "is_null", "is_not_null", "is_nan", "in",
+        "coalesce", "if", "case", "nullif_nan", "greatest", "least",
+        "cast", "make_decimal", "unscaled_value", "check_overflow",
+        "get_field", "named_struct", "get_item", "size",
+        "round", "floor", "ceil", "sqrt", "normalize_float",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Expression:
+    """One node: an operation on the results of `args`.
+
+    op:       one of OPERATIONS
+    type:     the Spark type of the result
+    args:     operands, in Spark's order
+    options:  what the operation needs beside its operands, plain JSON
+    """
+
+    op: str
+    type: SparkType
+    args: tuple[Expression, ...] = ()
+    options: dict[str, Json] = field(default_factory=dict)
+
+    def walk(self) -> Iterator[Expression]:
+        """This node and all below it, depth first."""
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+    def to_json(self) -> Json:
+        out: dict[str, Json] = {"op": self.op, "type": self.type.to_json()}
+        if self.args:
+            out["args"] = [a.to_json() for a in self.args]
+        if self.options:
+            out["options"] = self.options
+        return out
+
+
+def parse_expression(data: Json) -> Expression:
+    """Turn the JSON form back into an Expression.
+
+    Raises:  DEFINITION_MISMATCH where an operation isn't known: the definition was written by a newer Millpond.
+    """
+    if data["op"] not in OPERATIONS:
+        raise DefinitionError(
+            "DEFINITION_MISMATCH",
+            f"The definition uses an operation that isn't known here: {data['op']!r}.",
+            hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
+            operation=data["op"],
+        )
+    return Expression(
+        op=data["op"],
+        type=parse_type(data["type"]),
+        args=tuple(parse_expression(a) for a in data.get("args", ())),
+        options=data.get("options", {}),
+    )
+
+
+def key_column(index: int, type_: SparkType, path: tuple[str, ...] = ()) -> Expression:
+    """A column of the state's key row, or a member of it (`path`)."""
+    return Expression("key", type_, options={"index": index, "path": list(path)})
+
+
+def buffer_column(index: int, type_: SparkType) -> Expression:
+    """A column of the state's value row as it is."""
+    return Expression("buffer", type_, options={"index": index})

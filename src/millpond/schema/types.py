@@ -1,0 +1,191 @@
+"""Spark's data types, from and to the JSON that Spark writes into schema files.
+
+One class for all of them: `kind` says which, the other fields hold what that kind needs.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import CheckpointError
+
+Json = Any
+
+# Spark's JSON name -> kind, for types without parameters.
+_SIMPLE = {
+    "boolean": "boolean",
+    "byte": "byte",
+    "short": "short",
+    "integer": "integer",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "string": "string",
+    "binary": "binary",
+    "date": "date",
+    "timestamp": "timestamp",
+    "timestamp_ntz": "timestamp_ntz",
+    "void": "void",
+    "variant": "variant",
+    "interval": "calendar_interval",
+    "decimal": "decimal",
+}
+_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
+_TIME = re.compile(r"time\((\d+)\)")
+_NANOS = re.compile(r"timestamp_(ntz|ltz)\(([789])\)")
+
+INTEGERS = frozenset({"byte", "short", "integer", "long"})
+TIMES = frozenset({"timestamp", "timestamp_ntz", "date"})
+# Types that Spark gives no order (ORDER BY refuses them): keys of these can be looked up, not ranged over.
+UNORDERED = frozenset({"map", "variant", "calendar_interval", "geo"})
+
+
+@dataclass(frozen=True, slots=True)
+class SparkType:
+    """One Spark data type.
+
+    kind:            boolean, byte, short, integer, long, float, double, decimal, string, binary, date, timestamp, timestamp_ntz,
+                     timestamp_nanos, time, year_month_interval, day_time_interval, calendar_interval, variant, geo, void,
+                     struct, array, map
+    name:            Spark's JSON name for atomic types, e.g. `decimal(10,2)`; the kind for struct, array and map
+    precision/scale: of decimals (0 otherwise)
+    fields:          of structs
+    element:         of arrays
+    key, value:      of maps
+    """
+
+    kind: str
+    name: str
+    precision: int = 0
+    scale: int = 0
+    fields: tuple[Field, ...] = ()
+    element: SparkType | None = None
+    key: SparkType | None = None
+    value: SparkType | None = None
+
+    @property
+    def is_time(self) -> bool:
+        """Whether values are points in time, or a struct of nothing else (a window)."""
+        if self.kind == "struct":
+            return bool(self.fields) and all(f.type.is_time for f in self.fields)
+        return self.kind in TIMES
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether Spark orders values of this type, so that ranges over it mean something."""
+        if self.kind == "struct":
+            return all(f.type.is_ordered for f in self.fields)
+        if self.kind == "array":
+            assert self.element is not None
+            return self.element.is_ordered
+        return self.kind not in UNORDERED
+
+    def to_json(self) -> Json:
+        """The JSON that Spark writes for this type."""
+        if self.kind == "struct":
+            return {"type": "struct", "fields": [f.to_json() for f in self.fields]}
+        if self.kind == "array":
+            assert self.element is not None
+            return {"type": "array", "elementType": self.element.to_json(), "containsNull": True}
+        if self.kind == "map":
+            assert self.key is not None
+            assert self.value is not None
+            return {
+                "type": "map",
+                "keyType": self.key.to_json(),
+                "valueType": self.value.to_json(),
+                "valueContainsNull": True,
+            }
+        return self.name
+
+    def __str__(self) -> str:
+        if self.kind == "struct":
+            return "struct<" + ",".join(f"{f.name}:{f.type}" for f in self.fields) + ">"
+        if self.kind == "array":
+            return f"array<{self.element}>"
+        if self.kind == "map":
+            return f"map<{self.key},{self.value}>"
+        return {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}.get(self.name, self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A named column or struct member.  `metadata` is left out: nothing of it changes how bytes are read."""
+
+    name: str
+    type: SparkType
+    nullable: bool = True
+
+    def to_json(self) -> Json:
+        return {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "metadata": {}}
+
+
+def parse_type(data: Json) -> SparkType:
+    """Turn Spark's JSON for a type into a SparkType.
+
+    Raises:  UNKNOWN_FORMAT where the name is none that Spark 4.3 writes.
+    Source:  org.apache.spark.sql.types.DataType.json, Spark 4.3.
+    """
+    if isinstance(data, str):
+        return _parse_name(data)
+    if isinstance(data, dict):
+        kind = data.get("type")
+        if kind == "struct":
+            return SparkType("struct", "struct", fields=parse_fields(data))
+        if kind == "array":
+            return SparkType("array", "array", element=parse_type(data["elementType"]))
+        if kind == "map":
+            return SparkType("map", "map", key=parse_type(data["keyType"]), value=parse_type(data["valueType"]))
+        if kind == "udt":
+            return parse_type(data["sqlType"])
+    raise _unknown(data)
+
+
+def parse_fields(struct: Json) -> tuple[Field, ...]:
+    """The fields of a struct type's JSON, in order."""
+    if not isinstance(struct, dict) or struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
+        raise _unknown(struct)
+    return tuple(Field(f["name"], parse_type(f["type"]), bool(f.get("nullable", True))) for f in struct["fields"])
+
+
+def atomic(name: str) -> SparkType:
+    """A type without members by its JSON name: `atomic("long")`, `atomic("decimal(10,2)")`."""
+    return _parse_name(name)
+
+
+def struct_of(fields: tuple[Field, ...]) -> SparkType:
+    """A struct type of these fields."""
+    return SparkType("struct", "struct", fields=fields)
+
+
+def _parse_name(name: str) -> SparkType:
+    if name == "decimal":
+        return SparkType("decimal", "decimal(10,0)", precision=10, scale=0)
+    if name in _SIMPLE:
+        return SparkType(_SIMPLE[name], name)
+    if found := _DECIMAL.fullmatch(name):
+        return SparkType("decimal", name, precision=int(found[1]), scale=int(found[2]))
+    if name.startswith(("char(", "varchar(", "string ")):
+        return SparkType("string", name)
+    if name.startswith(("interval year", "interval month")):
+        return SparkType("year_month_interval", name)
+    if name.startswith("interval "):
+        return SparkType("day_time_interval", name)
+    if found := _TIME.fullmatch(name):
+        return SparkType("time", name, precision=int(found[1]))
+    if found := _NANOS.fullmatch(name):
+        return SparkType("timestamp_nanos", name, precision=int(found[2]))
+    if name.startswith(("geometry", "geography")):
+        return SparkType("geo", name)
+    raise _unknown(name)
+
+
+def _unknown(data: Json) -> CheckpointError:
+    return CheckpointError(
+        "UNKNOWN_FORMAT",
+        f"The schema names a type that isn't known here: {data!r}.",
+        hint="Check that this checkpoint was written by a Spark version listed in the documentation.",
+        type=str(data),
+    )

@@ -1,0 +1,44 @@
+"""What a storage backend offers.  Paths are relative, with forward slashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class FileStamp:
+    """What tells one version of a file from another without reading it.
+
+    identity:    inode on a local disk, ETag on an object store
+    modified_ns: nanoseconds since 1970
+    size_bytes:  length
+    """
+
+    identity: str
+    modified_ns: int
+    size_bytes: int
+
+
+class Storage(Protocol):
+    """A folder of files, local or remote."""
+
+    @property
+    def uri(self) -> str:
+        """Where this is, absolute, without a final slash."""
+
+    def read(self, path: str) -> bytes:
+        """The whole file.  Raises FILE_GONE where it isn't there."""
+
+    def stamp(self, path: str) -> FileStamp | None:
+        """The file's stamp, None where it isn't there."""
+
+    def names(self, path: str = "") -> list[str]:
+        """Names in a folder, sorted, without hidden ones; empty where the folder isn't there."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Put a whole file in place at once: readers see the old one or the new one, also after a crash."""
+
+    def local_path(self, path: str = "") -> Path | None:
+        """The file as a local path, None where the backend isn't a local disk."""

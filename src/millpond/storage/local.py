@@ -1,0 +1,82 @@
+"""Files on a local disk."""
+
+from __future__ import annotations
+
+import errno
+import os
+import uuid
+from pathlib import Path
+
+from millpond.errors import CheckpointError, SetupError
+from millpond.storage.base import FileStamp
+
+
+class LocalStorage:
+    """A folder on a local disk; it needn't exist yet."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = os.path.abspath(root)  # noqa: PTH100 - Path.absolute() keeps `..`
+
+    @property
+    def uri(self) -> str:
+        return f"file://{self._root}"
+
+    def read(self, path: str) -> bytes:
+        try:
+            with open(f"{self._root}/{path}", "rb") as file:
+                return file.read()
+        except (FileNotFoundError, NotADirectoryError) as missing:
+            raise CheckpointError(
+                "FILE_GONE",
+                f"{self._root}/{path} isn't there.",
+                hint="Check the path; where Spark has cleaned the file up, the replica is built again by itself.",
+                path=f"{self._root}/{path}",
+            ) from missing
+        except OSError as broken:
+            raise CheckpointError(
+                "CORRUPT_FILE",
+                f"{self._root}/{path} can't be read: {broken.strerror}.",
+                hint="Check the file's permissions and the disk.",
+                path=f"{self._root}/{path}",
+            ) from broken
+
+    def stamp(self, path: str) -> FileStamp | None:
+        try:
+            found = os.stat(f"{self._root}/{path}")  # noqa: PTH116 - twice as fast as Path.stat(), on the read path
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size)
+
+    def names(self, path: str = "") -> list[str]:
+        try:
+            return sorted(n for n in os.listdir(f"{self._root}/{path}") if not n.startswith("."))  # noqa: PTH208
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def write(self, path: str, data: bytes) -> None:
+        target = Path(self._root, path)
+        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(target)
+            folder = os.open(target.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        except OSError as broken:
+            temporary.unlink(missing_ok=True)
+            full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
+            raise SetupError(
+                "NOT_WRITABLE",
+                f"{target} can't be written: {broken.strerror}.",
+                hint="Free some space on this disk." if full else "Choose a folder that this user may write to.",
+                path=str(target),
+            ) from broken
+
+    def local_path(self, path: str = "") -> Path | None:
+        return Path(self._root, path) if path else Path(self._root)

@@ -1,0 +1,102 @@
+"""What a read returns: rows, and the cut that they were read from.
+
+Every answer names its batch, so that a caller can tell how old it is; rows are plain dicts with that added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.checkpoint.position import Position
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lag:
+    """How far an answer is behind: four numbers, because no single one can tell.
+
+    behind_batches:     batches that the job has committed and the replica hasn't applied
+    behind_seconds:     age of the oldest of these commits; 0.0 when caught up
+    age_seconds:        since the newest applied commit
+    age_from:           `commit` where that is the commit file's time, `batch_start` where only the batch's start is known
+    event_lag_seconds:  now less the watermark, None where the job has no watermark
+    """
+
+    behind_batches: int
+    behind_seconds: float
+    age_seconds: float
+    age_from: str
+    event_lag_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """Where an answer comes from: one consistent cut through all partitions and tables of one job.
+
+    job:        the job's name
+    position:   batch, source offsets, watermark, times
+    lag:        the four numbers
+    job_state:  running, stopped or unknown
+    """
+
+    job: str
+    position: Position
+    lag: Lag
+    job_state: str
+
+
+class Answer:
+    """What every answer carries beside its rows."""
+
+    cut: Cut
+
+    @property
+    def batch(self) -> int:
+        """The batch that the answer reflects."""
+        return self.cut.position.batch
+
+    @property
+    def position(self) -> Position:
+        """Batch, source offsets, watermark and times."""
+        return self.cut.position
+
+    @property
+    def lag(self) -> Lag:
+        """The four numbers of lag."""
+        return self.cut.lag
+
+    @property
+    def behind_seconds(self) -> float:
+        """Age of the oldest commit that isn't applied yet; 0.0 when caught up."""
+        return self.cut.lag.behind_seconds
+
+    @property
+    def job_state(self) -> str:
+        """running, stopped or unknown."""
+        return self.cut.job_state
+
+
+class Row(dict[str, Any], Answer):
+    """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well."""
+
+    def __init__(self, values: Iterable[tuple[str, Any]] | dict[str, Any], cut: Cut) -> None:
+        super().__init__(values)
+        self.cut = cut
+
+    @property
+    def found(self) -> bool:
+        """Whether the table has this row."""
+        return bool(self)
+
+
+class Rows(list[Row], Answer):
+    """Rows of one cut.
+
+    more:  whether the limit cut off further rows
+    """
+
+    def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False) -> None:
+        super().__init__(rows)
+        self.cut = cut
+        self.more = more
