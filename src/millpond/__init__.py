@@ -15,7 +15,7 @@ from millpond.errors import (
     RequestError,
     SetupError,
 )
-from millpond.tables import Pond, Row, Rows, Table, open
+from millpond.tables import Row, Rows
 
 if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, session, start
@@ -26,21 +26,20 @@ __all__ = [
     "DefinitionError",
     "Job",
     "MillpondError",
-    "Pond",
+
     "ReplicaError",
     "RequestError",
     "Row",
     "Rows",
     "SetupError",
-    "Table",
+
     "define",
-    "open",
+
     "publish",
     "session",
     "start",
 ]
 _SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
-
 
 def __getattr__(name: str) -> Any:
     # PySpark is imported at the first use of the job's side, never by a reader.
