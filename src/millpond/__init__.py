@@ -26,20 +26,18 @@ __all__ = [
     "DefinitionError",
     "Job",
     "MillpondError",
-
     "ReplicaError",
     "RequestError",
     "Row",
     "Rows",
     "SetupError",
-
     "define",
-
     "publish",
     "session",
     "start",
 ]
 _SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
+
 
 def __getattr__(name: str) -> Any:
     # PySpark is imported at the first use of the job's side, never by a reader.

@@ -33,9 +33,7 @@ class MillpondError(Exception):
         return (_rebuild, (type(self), self.condition, self.message, self.hint, self.context))
 
 
-def _rebuild(
-    kind: type[MillpondError], condition: str, message: str, hint: str, context: dict[str, object]
-) -> MillpondError:
+def _rebuild(kind: type[MillpondError], condition: str, message: str, hint: str, context: dict[str, object]) -> MillpondError:
     return kind(condition, message, hint=hint, **context)
 
 

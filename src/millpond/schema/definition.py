@@ -77,12 +77,9 @@ class TableDefinition:
             "table": self.table,
             "operator": self.operator,
             "store": self.store,
-            "key": [
-                {"name": c.name, "type": c.type.to_json(), "index": c.index, "path": list(c.path)} for c in self.key
-            ],
+            "key": [{"name": c.name, "type": c.type.to_json(), "index": c.index, "path": list(c.path)} for c in self.key],
             "values": [
-                {"name": c.name, "type": c.type.to_json(), "expression": c.expression.to_json(), "raw": c.raw}
-                for c in self.values
+                {"name": c.name, "type": c.type.to_json(), "expression": c.expression.to_json(), "raw": c.raw} for c in self.values
             ],
             "having": self.having.to_json() if self.having else None,
             "key_schema": struct_of(self.key_schema).to_json(),
@@ -136,12 +133,9 @@ def parse_definition(data: Json) -> TableDefinition:
         table=data["table"],
         operator=data["operator"],
         store=data["store"],
-        key=tuple(
-            KeyColumn(c["name"], parse_type(c["type"]), c["index"], tuple(c["path"])) for c in data["key"]
-        ),
+        key=tuple(KeyColumn(c["name"], parse_type(c["type"]), c["index"], tuple(c["path"])) for c in data["key"]),
         values=tuple(
-            ValueColumn(c["name"], parse_type(c["type"]), parse_expression(c["expression"]), c["raw"])
-            for c in data["values"]
+            ValueColumn(c["name"], parse_type(c["type"]), parse_expression(c["expression"]), c["raw"]) for c in data["values"]
         ),
         having=parse_expression(data["having"]) if data["having"] else None,
         key_schema=parse_fields(data["key_schema"]),
@@ -157,8 +151,7 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
     for index, field in enumerate(key_schema):
         if field.type.kind == "struct" and field.type.is_time:
             columns += [
-                KeyColumn(f"{field.name}_{member.name}", member.type, index, (member.name,))
-                for member in field.type.fields
+                KeyColumn(f"{field.name}_{member.name}", member.type, index, (member.name,)) for member in field.type.fields
             ]
         else:
             columns.append(KeyColumn(field.name, field.type, index))
@@ -174,9 +167,7 @@ def raw_definition(
     # A void column holds nothing (dropDuplicates writes one called __dummy__).
     stored = [(i, f) for i, f in enumerate(value_schema) if f.type.kind != "void"]
     names = unique_names([c.name for c in key] + [f.name for _, f in stored])[len(key) :]
-    values = tuple(
-        ValueColumn(name, f.type, buffer_column(i, f.type), reason) for name, (i, f) in zip(names, stored, strict=True)
-    )
+    values = tuple(ValueColumn(name, f.type, buffer_column(i, f.type), reason) for name, (i, f) in zip(names, stored, strict=True))
     return TableDefinition(
         table=table,
         operator=operator,

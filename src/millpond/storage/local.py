@@ -15,7 +15,7 @@ class LocalStorage:
     """A folder on a local disk; it needn't exist yet."""
 
     def __init__(self, root: Path) -> None:
-        self._root = os.path.abspath(root)  # noqa: PTH100 - Path.absolute() keeps `..`
+        self._root = os.path.abspath(root)
 
     @property
     def uri(self) -> str:
@@ -42,14 +42,14 @@ class LocalStorage:
 
     def stamp(self, path: str) -> FileStamp | None:
         try:
-            found = os.stat(f"{self._root}/{path}")  # noqa: PTH116 - twice as fast as Path.stat(), on the read path
+            found = os.stat(f"{self._root}/{path}")
         except (FileNotFoundError, NotADirectoryError):
             return None
         return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size)
 
     def names(self, path: str = "") -> list[str]:
         try:
-            return sorted(n for n in os.listdir(f"{self._root}/{path}") if not n.startswith("."))  # noqa: PTH208
+            return sorted(n for n in os.listdir(f"{self._root}/{path}") if not n.startswith("."))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
