@@ -1,0 +1,201 @@
+"""The compressed streams that state files are written through.
+
+The codec is pinned per batch in offsets/N; nothing is guessed from the bytes.
+
+    lz4     blocks of "LZ4Block", token, int32 compressed length, int32 length, int32 checksum (little-endian), data; a raw block of
+            length 0 ends the stream
+    zstd    standard frames
+    snappy  a 16-byte header, then int32 length (big-endian) and a raw snappy block, repeated
+    lzf     "ZV", type, lengths (big-endian int16), data, repeated
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+
+import cramjam
+import lz4.block
+import xxhash
+import zstandard
+
+from millpond.errors import CheckpointError
+
+_LZ4_MAGIC = b"LZ4Block"
+_LZ4_HEADER = struct.Struct("<8sBiii")
+_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
+_LZ4_SEED = 0x9747B28C
+# No block of Spark's writers is larger: LZ4BlockOutputStream stops at 32 MiB, Spark asks for 32 KiB.
+_MAX_BLOCK = 32 << 20
+_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
+_SNAPPY_HEADER = 16
+
+
+def decompress(codec: str, data: bytes) -> bytes:
+    """The content of a state file.
+
+    codec:   lz4, zstd, snappy or lzf, as offsets/N names it
+    Raises:  INCOMPLETE_FILE where the stream ends early; CORRUPT_FILE, with the byte position, where it contradicts itself;
+             UNKNOWN_FORMAT for another codec.
+    Source:  lz4-java LZ4BlockOutputStream, snappy-java SnappyOutputStream, compress-lzf; golden checkpoints.
+    """
+    match codec:
+        case "lz4":
+            return _lz4(data)
+        case "zstd":
+            return _zstd(data)
+        case "snappy":
+            return _snappy(data)
+        case "lzf":
+            return _lzf(data)
+    raise CheckpointError(
+        "UNKNOWN_FORMAT",
+        f"State files compressed with {codec!r} can't be read.",
+        hint="Use lz4, zstd, snappy or lzf as spark.sql.streaming.stateStore.compression.codec.",
+        codec=codec,
+    )
+
+
+def _lz4(data: bytes) -> bytes:
+    out: list[bytes] = []
+    position, ended = 0, False
+    while position < len(data):
+        if position + _LZ4_HEADER.size > len(data):
+            raise incomplete("an LZ4 block header", position)
+        magic, token, packed_size, size, checksum = _LZ4_HEADER.unpack_from(data, position)
+        if magic != _LZ4_MAGIC:
+            raise corrupt("an LZ4 block doesn't begin with LZ4Block", position)
+        start = position + _LZ4_HEADER.size
+        if not 0 <= size <= _MAX_BLOCK or not 0 <= packed_size <= _MAX_BLOCK:
+            raise corrupt(f"an LZ4 block claims {size} bytes", position)
+        if size == 0:
+            position, ended = start, True
+            continue
+        packed = data[start : start + packed_size]
+        if len(packed) < packed_size:
+            raise incomplete("an LZ4 block", position)
+        method = token & 0xF0
+        if method == _LZ4_RAW:
+            block = packed
+        elif method == _LZ4_PACKED:
+            try:
+                block = lz4.block.decompress(packed, uncompressed_size=size)
+            except lz4.block.LZ4BlockError as broken:
+                raise corrupt(f"an LZ4 block doesn't unpack: {broken}", position) from broken
+        else:
+            raise corrupt(f"an LZ4 block has method {method:#x}", position)
+        if len(block) != size or xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF != checksum:
+            raise corrupt("an LZ4 block doesn't match its checksum", position)
+        out.append(block)
+        position, ended = start + packed_size, False
+    if not ended:
+        raise incomplete("the LZ4 end mark", position)
+    return b"".join(out)
+
+
+def _zstd(data: bytes) -> bytes:
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
+            return reader.read()
+    except zstandard.ZstdError as broken:
+        raise corrupt(f"the zstd stream doesn't unpack: {broken}", 0) from broken
+
+
+def _snappy(data: bytes) -> bytes:
+    out: list[bytes] = []
+    position = 0
+    while position < len(data):
+        if data.startswith(_SNAPPY_MAGIC, position):
+            position += _SNAPPY_HEADER
+            continue
+        if position + 4 > len(data):
+            raise incomplete("a snappy block length", position)
+        size = int.from_bytes(data[position : position + 4], "big")
+        block = data[position + 4 : position + 4 + size]
+        if len(block) < size:
+            raise incomplete("a snappy block", position)
+        try:
+            if cramjam.snappy.decompress_raw_len(block) > _MAX_BLOCK:
+                raise corrupt("a snappy block claims too many bytes", position)
+            out.append(bytes(cramjam.snappy.decompress_raw(block)))
+        except cramjam.DecompressionError as broken:
+            raise corrupt(f"a snappy block doesn't unpack: {broken}", position) from broken
+        position += 4 + size
+    return b"".join(out)
+
+
+def _lzf(data: bytes) -> bytes:
+    out = bytearray()
+    position = 0
+    while position < len(data):
+        if position + 5 > len(data):
+            raise incomplete("an LZF chunk header", position)
+        if data[position : position + 2] != b"ZV":
+            raise corrupt("an LZF chunk doesn't begin with ZV", position)
+        packed = data[position + 2]
+        size = int.from_bytes(data[position + 3 : position + 5], "big")
+        start = position + 5
+        if packed > 1:
+            raise corrupt(f"an LZF chunk has type {packed}", position)
+        whole = int.from_bytes(data[start : start + 2], "big") if packed else size
+        start += 2 * packed
+        chunk = data[start : start + size]
+        if len(chunk) < size:
+            raise incomplete("an LZF chunk", position)
+        if packed:
+            _lzf_chunk(chunk, out, len(out) + whole, position)
+        else:
+            out += chunk
+        position = start + size
+    return bytes(out)
+
+
+def _lzf_chunk(chunk: bytes, out: bytearray, end: int, position: int) -> None:
+    begin, i = len(out), 0
+    try:
+        while i < len(chunk):
+            control = chunk[i]
+            i += 1
+            if control < 32:
+                out += chunk[i : i + control + 1]
+                i += control + 1
+                continue
+            length = control >> 5
+            if length == 7:
+                length += chunk[i]
+                i += 1
+            source = len(out) - ((control & 0x1F) << 8 | chunk[i]) - 1
+            i += 1
+            if source < begin:
+                raise corrupt("an LZF chunk refers to bytes before its start", position)
+            for k in range(source, source + length + 2):
+                out.append(out[k])
+    except IndexError:
+        raise corrupt("an LZF chunk ends inside a reference", position) from None
+    if len(out) != end:
+        raise corrupt(f"an LZF chunk gave {len(out) - begin} bytes instead of {end - begin}", position)
+
+
+def corrupt(what: str, position: int) -> CheckpointError:
+    """A file that contradicts itself; whoever knows its name adds it (`naming`)."""
+    return CheckpointError(
+        "CORRUPT_FILE",
+        f"At byte {position}: {what}.",
+        hint="Restore the file from a copy, or let the job write a new snapshot and delete the replica.",
+        position=position,
+    )
+
+
+def incomplete(what: str, position: int) -> CheckpointError:
+    """A file that ends early."""
+    return CheckpointError(
+        "INCOMPLETE_FILE",
+        f"The file ends at byte {position}, inside or before {what}.",
+        hint="Restore the file from a copy; a file that is still being written is read again by itself.",
+        position=position,
+    )
+
+
+def naming(error: CheckpointError, path: str) -> CheckpointError:
+    """The same error with the file's name added."""
+    return type(error)(error.condition, f"{path}: {error.message}", hint=error.hint, **{**error.context, "path": path})
