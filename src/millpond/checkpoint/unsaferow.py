@@ -1,7 +1,7 @@
 """Spark's UnsafeRow, the bytes of every key and value in a state store, to and from tuples.
 
-Values stay in *stored form*: timestamps are microseconds, dates days, structs tuples, maps lists of pairs (see STORED below), so that
-a decoded row loses nothing and needs no time zone.  `schema.convert` turns stored form into what Python programs expect.
+Values stay in *stored form*: timestamps are microseconds, dates days, structs tuples, maps lists of pairs (see STORED below), so
+that a decoded row loses nothing and needs no time zone.  `schema.convert` turns stored form into what Python programs expect.
 
     row    = null bitset (8 bytes for each 64 fields), one 8-byte slot a field, variable part
     slot   = the value, or offset << 32 | size of bytes in the variable part, counted from the row's start
@@ -91,10 +91,7 @@ def _row_reader(fields: tuple[Field, ...]) -> Callable[[bytes, int], tuple[Store
             slots = unpack(data, start)
         except struct.error:
             raise _outside(data, start, layout.size) from None
-        if words == 1:
-            nulls = slots[0]
-        else:
-            nulls = sum(word << (64 * i) for i, word in enumerate(slots[:words]))
+        nulls = slots[0] if words == 1 else sum(word << 64 * i for i, word in enumerate(slots[:words]))
         if not nulls and not readers:
             return slots[words:]
         values: list[Any] = list(slots[words:])
@@ -290,7 +287,7 @@ def _write_row(fields: tuple[Field, ...], values: tuple[Stored, ...]) -> bytes:
                 variable += bytes(16)
             continue
         _write_slot(field.type, value, fixed, 8 * i, variable, base, in_array=False)
-    return nulls.to_bytes(bitset, "little") + fixed + variable
+    return bytes(nulls.to_bytes(bitset, "little") + fixed + variable)
 
 
 def _reserved_when_null(type_: SparkType) -> int | None:
@@ -347,9 +344,9 @@ def _variable_bytes(type_: SparkType, value: Stored) -> bytes:
     if kind == "timestamp_nanos":
         return struct.pack("<qh6x", *value)
     if kind == "geo":
-        return struct.pack("<i", value[0]) + value[1]
+        return bytes(struct.pack("<i", value[0]) + value[1])
     assert kind == "variant", kind
-    return struct.pack("<i", len(value[0])) + value[0] + value[1]
+    return bytes(struct.pack("<i", len(value[0])) + value[0] + value[1])
 
 
 def _write_array(element: SparkType, values: list[Stored]) -> bytes:

@@ -1,0 +1,204 @@
+"""The logs of a checkpoint: what each batch planned (offsets/N) and that it is final (commits/N).
+
+Everything that decides how state files are decoded is pinned in offsets/N; session settings don't count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.checkpoint.codecs import naming
+from millpond.checkpoint.position import Batch
+from millpond.errors import CheckpointError
+from millpond.storage import FileStamp, Storage
+
+_STORE = "spark.sql.streaming.stateStore."
+_PROVIDERS = {
+    "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
+    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
+}
+_OFFSET_VERSIONS = ("v1", "v2")
+_COMMIT_VERSIONS = ("v1", "v2", "v3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateSettings:
+    """How the state files of a batch are written.
+
+    provider:      hdfs or rocksdb
+    codec:         of deltas, snapshots and change logs
+    partitions:    of stateful operators; from offsets/N, since operator metadata and folders go stale when a job is repartitioned
+    encoding:      unsaferow or avro
+    row_checksum:  whether each row carries a CRC-32C
+    """
+
+    provider: str
+    codec: str
+    partitions: int
+    encoding: str
+    row_checksum: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommittedBatch:
+    """One committed batch, as its two log files tell.
+
+    offsets:       per source, its end offset; None where the source had none yet
+    watermark_ms:  the watermark after this batch, None where the job has none
+    started_ms:    when Spark planned the batch
+    settings:      how its state files are written
+    state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
+    fingerprint:   hash of the checkpoint's id and both log files: another job, or another run of this batch, has another one
+    commit_stamp:  of commits/N, taken before it was read
+    """
+
+    batch: Batch
+    offsets: dict[str, Any]
+    watermark_ms: int | None
+    started_ms: int
+    settings: StateSettings
+    state_ids: dict[int, list[list[str]]]
+    fingerprint: str
+    commit_stamp: FileStamp
+
+
+def committed_batches(storage: Storage) -> list[Batch]:
+    """Ids of the committed batches that the log still has, ascending."""
+    return sorted(Batch(int(name)) for name in storage.names("commits") if name.isdigit())
+
+
+def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
+    """What the log says of one committed batch.
+
+    Raises:  FILE_GONE where the batch isn't committed or its log was cleaned up; INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT.
+    Source:  OffsetSeqLog, CommitLog, Spark 4.3; golden checkpoints.
+    """
+    stamp = storage.stamp(f"commits/{batch}")
+    if stamp is None:
+        storage.read(f"commits/{batch}")  # raises FILE_GONE with the path
+    assert stamp is not None
+    commit_bytes = storage.read(f"commits/{batch}")
+    offset_bytes = storage.read(f"offsets/{batch}")
+    metadata_bytes = storage.read("metadata")
+    commit_lines = _lines(commit_bytes, f"commits/{batch}", _COMMIT_VERSIONS)
+    offset_lines = _lines(offset_bytes, f"offsets/{batch}", _OFFSET_VERSIONS)
+    commit = _json(commit_lines[1] or "{}", f"commits/{batch}")
+    planned = _json(offset_lines[1] or "{}", f"offsets/{batch}")
+    watermark = commit.get("nextBatchWatermarkMs") or planned.get("batchWatermarkMs") or None
+    return CommittedBatch(
+        batch=batch,
+        offsets=_source_offsets(offset_lines, f"offsets/{batch}"),
+        watermark_ms=watermark,
+        started_ms=int(planned.get("batchTimestampMs", 0)),
+        settings=_settings(planned.get("conf", {}), f"offsets/{batch}"),
+        state_ids={int(op): ids for op, ids in commit.get("stateUniqueIds", {}).items()},
+        fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
+        commit_stamp=stamp,
+    )
+
+
+def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
+    """What tells one run of a batch from another: offsets/N holds the batch's start time, metadata the job's id."""
+    digest = hashlib.sha256()
+    for part in (metadata.strip(), offsets, commit):
+        digest.update(len(part).to_bytes(8, "little"))
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def job_id(storage: Storage) -> str:
+    """The id that Spark wrote once into the checkpoint.  Raises NO_CHECKPOINT, CORRUPT_FILE."""
+    try:
+        data = storage.read("metadata")
+    except CheckpointError as missing:
+        if missing.condition != "FILE_GONE":
+            raise
+        raise CheckpointError(
+            "NO_CHECKPOINT",
+            f"{storage.uri} holds no checkpoint of a streaming query (it has no file `metadata`).",
+            hint="Name the checkpointLocation of a query that has been started, or start the job first.",
+            uri=storage.uri,
+        ) from missing
+    found = _json(data.decode("utf-8", "replace"), "metadata").get("id")
+    if not isinstance(found, str):
+        raise naming(CheckpointError("CORRUPT_FILE", "it holds no id.", hint="Restore the file from a copy."), "metadata")
+    return found
+
+
+def _lines(data: bytes, path: str, versions: tuple[str, ...]) -> list[str]:
+    lines = data.decode("utf-8", "replace").split("\n")
+    if len(lines) < 2:
+        raise CheckpointError(
+            "INCOMPLETE_FILE",
+            f"{path} has {len(data)} bytes and ends before its second line.",
+            hint="Restore the file from a copy; a file that is still being written is read again by itself.",
+            path=path,
+        )
+    if lines[0] not in versions:
+        raise CheckpointError(
+            "UNKNOWN_FORMAT",
+            f"{path} has version {lines[0]!r}; known are {', '.join(versions)}.",
+            hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
+            path=path,
+            version=lines[0],
+        )
+    return lines
+
+
+def _json(text: str, path: str) -> dict[str, Any]:
+    try:
+        data = json.loads(text)
+    except ValueError as broken:
+        raise CheckpointError(
+            "CORRUPT_FILE",
+            f"{path} isn't valid JSON: {broken}.",
+            hint="Restore the file from a copy; a file that is still being written is read again by itself.",
+            path=path,
+        ) from broken
+    if not isinstance(data, dict):
+        raise CheckpointError("CORRUPT_FILE", f"{path} isn't a JSON object.", hint="Restore the file from a copy.", path=path)
+    return data
+
+
+def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
+    offsets: dict[str, Any] = {}
+    for i, line in enumerate(lines[2:]):
+        name, text = (str(i), line) if lines[0] == "v1" else line.split(":", 1)
+        if text == "-":
+            offsets[name] = None
+            continue
+        try:
+            offsets[name] = json.loads(text)
+        except ValueError as broken:
+            raise CheckpointError(
+                "CORRUPT_FILE",
+                f"{path}: the offset of source {name} isn't valid JSON.",
+                hint="Restore the file from a copy.",
+                path=path,
+                source=name,
+            ) from broken
+    return offsets
+
+
+def _settings(conf: dict[str, str], path: str) -> StateSettings:
+    # Defaults for keys that older versions didn't write: what Spark itself assumes then.
+    provider = conf.get(_STORE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    if provider not in _PROVIDERS:
+        raise CheckpointError(
+            "UNSUPPORTED",
+            f"{path} names the state store provider {provider}, which can't be read.",
+            hint="Known are Spark's HDFSBackedStateStoreProvider and RocksDBStateStoreProvider.",
+            path=path,
+            provider=provider,
+        )
+    partitions = conf.get("spark.sql.streaming.internal.stateStore.partitions") or conf.get("spark.sql.shuffle.partitions", "200")
+    return StateSettings(
+        provider=_PROVIDERS[provider],
+        codec=conf.get(_STORE + "compression.codec", "lz4"),
+        partitions=int(partitions),
+        encoding=conf.get(_STORE + "encodingFormat", "unsaferow"),
+        row_checksum=conf.get(_STORE + "rowChecksum.enabled", "false") == "true",
+    )
