@@ -1,0 +1,149 @@
+"""Times and intervals as text: ISO 8601, read strictly.
+
+Python's own `fromisoformat` takes more than one could mean (week dates, digits cut off after the sixth), so each form is
+matched first.  A fraction is written with as many digits as it needs.  Readers raise ValueError saying what is wrong.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+
+from millpond.schema.types import SparkType
+
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,%d})?)?"
+_TIME = re.compile(_CLOCK % 6)
+_LOCAL = re.compile(rf"{_DATE.pattern}([T ]{_CLOCK % 6})?")
+_ZONE = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
+_NANOS = re.compile(r"(?P<seconds>[^.]*[0-9])(\.(?P<fraction>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?")
+_DAY_TIME = re.compile(
+    r"(?P<sign>[+-])?P((?P<days>[0-9]{1,9})D)?"
+    r"(T(?=[0-9])((?P<hours>[0-9]{1,12})H)?((?P<minutes>[0-9]{1,12})M)?((?P<seconds>[0-9]{1,15})(\.(?P<fraction>[0-9]{1,6}))?S)?)?"
+)
+_YEAR_MONTH = re.compile(r"(?P<sign>[+-])?P((?P<years>[0-9]{1,9})Y)?((?P<months>[0-9]{1,10})M)?")
+_EPOCH = dt.datetime(1970, 1, 1)
+_MICROSECOND = dt.timedelta(microseconds=1)
+# Spark keeps intervals in an int64 of microseconds and an int32 of months.
+_MAX_MICROSECONDS = 2**63
+_MAX_MONTHS = 2**31
+
+
+def write_date(value: dt.date) -> str:
+    """2026-03-01"""
+    return value.isoformat()
+
+
+def read_date(text: str, _type: SparkType) -> dt.date:
+    if not _DATE.fullmatch(text):
+        raise ValueError("it must be a date, YYYY-MM-DD")
+    return dt.date.fromisoformat(text)
+
+
+def write_timestamp_ntz(value: dt.datetime) -> str:
+    """2026-03-01T12:00:00.5"""
+    text = value.isoformat()
+    return text.rstrip("0") if value.microsecond else text
+
+
+def read_timestamp_ntz(text: str, _type: SparkType) -> dt.datetime:
+    if _ZONE.search(text) and ":" in text:
+        raise ValueError("it has no time zone, so none may stand here")
+    return _read_local(text)
+
+
+def write_timestamp(value: dt.datetime) -> str:
+    """2026-03-01T12:00:00.5Z"""
+    return write_timestamp_ntz(value.astimezone(dt.UTC).replace(tzinfo=None)) + "Z"
+
+
+def read_timestamp(text: str, _type: SparkType) -> dt.datetime:
+    """With Z or an offset; without either it is UTC."""
+    zone = _ZONE.search(text) if ":" in text else None
+    if zone is None:
+        return _read_local(text).replace(tzinfo=dt.UTC)
+    local = _read_local(text[: zone.start()])
+    offset = dt.datetime.fromisoformat(f"1970-01-01T00:00:00{zone[0]}").tzinfo
+    return local.replace(tzinfo=offset).astimezone(dt.UTC)
+
+
+def _read_local(text: str) -> dt.datetime:
+    if not _LOCAL.fullmatch(text):
+        raise ValueError("it must be a time, YYYY-MM-DDTHH:MM:SS with at most six digits of a fraction")
+    return dt.datetime.fromisoformat(text)
+
+
+def write_time(value: dt.time) -> str:
+    """12:00:00.5"""
+    text = value.isoformat()
+    return text.rstrip("0") if value.microsecond else text
+
+
+def read_time(text: str, _type: SparkType) -> dt.time:
+    if not _TIME.fullmatch(text):
+        raise ValueError("it must be a time of day, HH:MM:SS with at most six digits of a fraction")
+    return dt.time.fromisoformat(text)
+
+
+def write_nanos(value: tuple[int, int]) -> str:
+    """2026-03-01T12:00:00.123456789 of (microseconds since 1970, nanoseconds within the microsecond)."""
+    microseconds, nanoseconds = value
+    moment = _EPOCH + microseconds * _MICROSECOND
+    fraction = f"{moment.microsecond:06d}{nanoseconds:03d}".rstrip("0")
+    return moment.isoformat(timespec="seconds") + (f".{fraction}" if fraction else "")
+
+
+def read_nanos(text: str, type_: SparkType) -> tuple[int, int]:
+    found = _NANOS.fullmatch(text)
+    if not found:
+        raise ValueError("it must be a time, YYYY-MM-DDTHH:MM:SS with at most nine digits of a fraction")
+    fraction = (found["fraction"] or "").ljust(9, "0")
+    whole = found["seconds"] + (found["zone"] or "")
+    read = read_timestamp if "ltz" in type_.name else read_timestamp_ntz
+    moment = read(whole, type_).replace(tzinfo=None)
+    return (moment - _EPOCH) // _MICROSECOND + int(fraction[:6]), int(fraction[6:])
+
+
+def write_day_time(value: dt.timedelta) -> str:
+    """P1DT2H3M4.5S; a negative interval has one sign, in front; zero is PT0S."""
+    total = value // _MICROSECOND
+    seconds, fraction = divmod(abs(total), 1_000_000)
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    clock = "".join(f"{n}{unit}" for n, unit in ((hours, "H"), (minutes, "M")) if n)
+    if seconds or fraction:
+        clock += f"{seconds}" + (f".{fraction:06d}".rstrip("0") if fraction else "") + "S"
+    text = (f"{days}D" if days else "") + (f"T{clock}" if clock else "")
+    return ("-P" if total < 0 else "P") + (text or "T0S")
+
+
+def read_day_time(text: str, _type: SparkType) -> dt.timedelta:
+    found = _DAY_TIME.fullmatch(text)
+    if not found or text[-1] in "PT":
+        raise ValueError("it must be an ISO 8601 duration of days, hours, minutes and seconds")
+    days, hours, minutes, seconds = (int(found[part] or 0) for part in ("days", "hours", "minutes", "seconds"))
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    microseconds = total * 1_000_000 + int((found["fraction"] or "").ljust(6, "0"))
+    signed = -microseconds if found["sign"] == "-" else microseconds
+    if not -_MAX_MICROSECONDS <= signed < _MAX_MICROSECONDS:
+        raise ValueError("it is longer than Spark's longest interval")
+    return dt.timedelta(microseconds=signed)
+
+
+def write_year_month(value: int) -> str:
+    """P1Y2M of 14 months; a negative interval has one sign, in front; zero is P0M."""
+    years, months = divmod(abs(value), 12)
+    text = (f"{years}Y" if years else "") + (f"{months}M" if months else "")
+    return ("-P" if value < 0 else "P") + (text or "0M")
+
+
+def read_year_month(text: str, _type: SparkType) -> int:
+    found = _YEAR_MONTH.fullmatch(text)
+    if not found or text[-1] == "P":
+        raise ValueError("it must be an ISO 8601 duration of years and months")
+    total = int(found["years"] or 0) * 12 + int(found["months"] or 0)
+    signed = -total if found["sign"] == "-" else total
+    if not -_MAX_MONTHS <= signed < _MAX_MONTHS:
+        raise ValueError("it is longer than Spark's longest interval")
+    return signed
