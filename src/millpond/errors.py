@@ -78,6 +78,7 @@ CONDITIONS: dict[str, Condition] = {
     "INVALID_REQUEST": Condition(RequestError, 400, 2),
     "INVALID_NAME": Condition(RequestError, 400, 2),
     "METHOD_NOT_ALLOWED": Condition(RequestError, 405, 2),
+    "REQUEST_TOO_LARGE": Condition(RequestError, 413, 2),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
@@ -109,6 +110,9 @@ CONDITIONS: dict[str, Condition] = {
     "PORT_TAKEN": Condition(SetupError, 500, 6),
     "NOT_WRITABLE": Condition(SetupError, 500, 6),
     "FILE_MISSING": Condition(SetupError, 500, 3),
+    # a mistake of ours
+    "INTERNAL_ERROR": Condition(MillpondError, 500, 70),
+    "LOG_REPLACED": Condition(SetupError, 500, 5),
 }
 
 

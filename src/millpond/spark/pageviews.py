@@ -1,0 +1,119 @@
+"""The main job: what a web server's log says about its pages and visitors, as five queries in one pond.
+
+Five queries are five jobs with a checkpoint each: answers of two of them name two batches.  All but `recent_minutes` go
+without a watermark, so late events count, and so do duplicates, as often as they come.  Each function takes a batch
+DataFrame as well, and then computes the same from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812 - as every PySpark program calls it
+
+from millpond.spark.start import start
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from millpond.spark.job import Job
+
+# Events later than this are left out of `recent_minutes`, whose closed minutes leave Spark's state by then.
+WATERMARK = "10 minutes"
+
+
+def main_job(events: DataFrame, *, pond: str, trigger: str | None = None, partitions: int | None = None) -> list[Job]:
+    """Start the five queries over a stream of requests; each is a job named after its table.
+
+    events:      columns as in `accesslog_lines.Request`
+    trigger:     None as fast as possible, "1 second", or "available-now"
+    partitions:  of each query's state; None for the default of `start`.  A checkpoint keeps it for ever.
+    """
+    queries = {
+        "page_views": page_views(events),
+        "page_minutes": page_minutes(events),
+        "hosts": hosts(events),
+        "recent_minutes": recent_minutes(events),
+        "bad_lines": bad_lines(events),
+    }
+    jobs: list[Job] = []
+    try:
+        for table, query in queries.items():
+            jobs.append(start(query, table=table, pond=pond, trigger=trigger, partitions=partitions))
+    except BaseException:
+        for job in jobs:
+            job.stop()
+        raise
+    return jobs
+
+
+def page_views(events: DataFrame) -> DataFrame:
+    """By page: hits, bytes, exact and approximate number of different hosts, and hits by class of status.
+
+    A set of hosts per page would be one row that grows for ever and is rewritten with every hit.  Instead Spark's
+    dropDuplicates keeps one small row per (page, host), spread over all partitions, and hands on only the first event of
+    each; those are counted beside the hits.  Both branches start from one exchange by (page, host), which dropDuplicates
+    wants anyway, so that the source is read once a batch and not twice.
+    """
+    requests = _requests(events).select("page", "host", "status", "bytes").repartition("page", "host")
+    hits = requests.withColumn("hit", F.lit(1))
+    firsts = requests.dropDuplicates(["page", "host"]).withColumn("hit", F.lit(0))
+    hit = F.col("hit") == 1
+    return (
+        hits.unionByName(firsts)
+        .groupBy("page")
+        .agg(
+            F.count(F.when(hit, 1)).alias("hits"),
+            F.sum(F.when(hit, F.col("bytes"))).alias("bytes"),
+            F.count(F.when(~hit, 1)).alias("visitors"),
+            F.approx_count_distinct("host").alias("approx_visitors"),
+            *(F.count(F.when(hit & _status(n), 1)).alias(f"status_{n}xx") for n in (2, 3, 4, 5)),
+        )
+    )
+
+
+def page_minutes(events: DataFrame) -> DataFrame:
+    """By page and minute of event time: hits and bytes."""
+    minute = F.date_trunc("minute", "time").alias("minute")
+    return _requests(events).groupBy("page", minute).agg(F.count("*").alias("hits"), F.sum("bytes").alias("bytes"))
+
+
+def hosts(events: DataFrame) -> DataFrame:
+    """By host: hits, first and last time seen, by event time."""
+    return (
+        _requests(events)
+        .groupBy("host")
+        .agg(F.count("*").alias("hits"), F.min("time").alias("first_seen"), F.max("time").alias("last_seen"))
+    )
+
+
+def recent_minutes(events: DataFrame) -> DataFrame:
+    """By minute of event time, as long as the watermark hasn't passed it: hits, bytes and about how many hosts."""
+    return (
+        _requests(events)
+        .withWatermark("time", WATERMARK)
+        .groupBy(F.window("time", "1 minute"))
+        .agg(
+            F.count("*").alias("hits"),
+            F.sum("bytes").alias("bytes"),
+            F.approx_count_distinct("host").alias("approx_visitors"),
+        )
+        .select(F.col("window.start").alias("minute"), "hits", "bytes", "approx_visitors")
+    )
+
+
+def bad_lines(events: DataFrame) -> DataFrame:
+    """By file and line: why a line is no request, and its text.  The same line told again changes nothing."""
+    return (
+        events.where(F.col("error").isNotNull())
+        .groupBy("file", "line")
+        .agg(F.first("error").alias("error"), F.first("text").alias("text"))
+    )
+
+
+def _requests(events: DataFrame) -> DataFrame:
+    return events.where(F.col("error").isNull())
+
+
+def _status(first_digit: int) -> F.Column:
+    return F.col("status").between(first_digit * 100, first_digit * 100 + 99)
