@@ -47,6 +47,10 @@ class ServeSettings:
     limit_rows:   rows of a scan where the caller names no limit: a screenful, not a download.
     max_rows:     the largest limit one request may name; more than this belongs in pages or Arrow.
     max_keys:     keys in one rows:get.
+    max_body_bytes:       largest body of a request: max_keys keys of 400 bytes.
+    ready_behind_seconds: /readyz says no when a committed batch waits for longer: several triggers of a usual job.
+    drain_seconds:        what a request that runs at SIGTERM may still take; below the 30 s after which orchestrators kill.
+    keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies, which must close first.
     """
 
     host: str = "127.0.0.1"
@@ -54,3 +58,7 @@ class ServeSettings:
     limit_rows: int = 100
     max_rows: int = 100_000
     max_keys: int = 10_000
+    max_body_bytes: int = 4_000_000
+    ready_behind_seconds: float = 10.0
+    drain_seconds: int = 10
+    keep_alive_seconds: int = 75
