@@ -22,13 +22,13 @@ Json = Any
 OPERATIONS = frozenset(
     {
         "key", "buffer", "literal", "aggregate",
-        "add", "subtract", "multiply", "divide", "integral_divide", "remainder", "negate", "abs",
+        "add", "subtract", "multiply", "divide", "integral_divide", "remainder", "pmod", "negate", "abs",
         "eq", "eq_null_safe", "lt", "le", "gt", "ge",
         "and", "or", "not", "is_null", "is_not_null", "is_nan", "in",
-        "coalesce", "if", "case", "nullif_nan", "greatest", "least",
+        "coalesce", "if", "case", "greatest", "least",
         "cast", "make_decimal", "unscaled_value", "check_overflow",
-        "get_field", "named_struct", "get_item", "size",
-        "round", "floor", "ceil", "sqrt", "normalize_float",
+        "get_field", "named_struct", "size", "sort_array", "concat",
+        "round", "floor", "ceil", "sqrt", "normalize_float", "truncate_time",
     }
 )  # fmt: skip
 

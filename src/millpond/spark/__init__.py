@@ -1,0 +1,11 @@
+"""The job's side, and the only door to PySpark and the JVM: start a job, or name the state of one that runs."""
+
+from __future__ import annotations
+
+from millpond.spark.derive import MillpondWarning, derive
+from millpond.spark.java import find_java
+from millpond.spark.job import Job, run_until_stopped
+from millpond.spark.session import session
+from millpond.spark.start import define, publish, start
+
+__all__ = ["Job", "MillpondWarning", "define", "derive", "find_java", "publish", "run_until_stopped", "session", "start"]

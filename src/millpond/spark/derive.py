@@ -1,0 +1,281 @@
+"""A table's definition from a DataFrame's plan.
+
+1. Optimize the plan and find the stateful operator nearest to the sink.
+2. Ask Spark which buffers its aggregates have, and in which order (PhysicalAggregation, as Spark's own planner does).
+3. Fold the operator's result expressions, and the Project and Filter nodes above it, into expressions over key and buffers.
+4. Output columns that are key columns name the key; the others become value columns.
+5. What can't be expressed is served as the buffers that Spark stores, and named in the definition's warnings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from millpond.errors import DefinitionError
+from millpond.schema.definition import (
+    KeyColumn,
+    TableDefinition,
+    ValueColumn,
+    check_table_name,
+    key_columns,
+    raw_definition,
+    unique_names,
+)
+from millpond.schema.expression import Expression, buffer_column, key_column
+from millpond.schema.types import Field, atomic
+from millpond.spark.derive_aggregate import translate_aggregate
+from millpond.spark.derive_expression import NotExpressible, Scope, translate
+from millpond.spark.plan import (
+    Java,
+    StatefulNode,
+    class_name,
+    elements,
+    field_of,
+    fields_of,
+    find_stateful,
+    optimized_plan,
+    require_classic,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_BOOLEAN = atomic("boolean")
+_FORMAT_SETTING = "spark.sql.streaming.aggregation.stateFormatVersion"
+
+
+class MillpondWarning(UserWarning):
+    """Something of a table can't be shown as the job shows it; the table is served all the same."""
+
+
+def derive(
+    df: DataFrame,
+    *,
+    table: str,
+    strict: bool = False,
+    output_mode: str = "update",
+    aggregation_format: int | None = None,
+) -> TableDefinition:
+    """What the state of this streaming DataFrame means, taken from its plan; nothing is started.
+
+    strict:              refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    output_mode:         update, complete or append
+    aggregation_format:  Spark's aggregation state format as the checkpoint pins it; None for the session's setting
+    Raises:  NOT_DERIVABLE, SPARK_CONNECT, INVALID_NAME.
+    """
+    require_classic(df, "_jdf")
+    spark = df.sparkSession
+    return derive_plan(
+        spark._jsparkSession,
+        df._jdf.queryExecution().analyzed(),
+        spark._jvm,
+        table=table,
+        strict=strict,
+        output_mode=output_mode,
+        aggregation_format=aggregation_format,
+    )
+
+
+def derive_plan(
+    jsession: Java,
+    analyzed: Java,
+    jvm: Java,
+    *,
+    table: str,
+    strict: bool = False,
+    output_mode: str = "update",
+    aggregation_format: int | None = None,
+) -> TableDefinition:
+    """The same for an analyzed plan in the JVM."""
+    check_table_name(table)
+    if not analyzed.isStreaming():
+        raise _not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
+    found = find_stateful(optimized_plan(jsession, analyzed), append=output_mode.lower() == "append")
+    if found is None:
+        raise _not_derivable(
+            table,
+            "it has no aggregation and no dropDuplicates whose state could be shown under its columns",
+            "Start it with plain Spark: other state is served under its schema's own names, without a definition.",
+        )
+    if aggregation_format is None:
+        aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
+    definition = _define(found, jvm, table, aggregation_format)
+    if definition.warnings and strict:
+        raise _not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
+    for sentence in definition.warnings:
+        warnings.warn(f"{table}: {sentence}", MillpondWarning, stacklevel=_caller_depth())
+    return definition
+
+
+def _caller_depth() -> int:
+    """How many frames up the first one outside this package is, as warnings count them from the function that asks."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("millpond."):
+        depth, frame = depth + 1, frame.f_back
+    return depth
+
+
+def _not_derivable(table: str, reason: str, hint: str) -> DefinitionError:
+    return DefinitionError("NOT_DERIVABLE", f"The table {table!r} can't be derived from its plan: {reason}", hint=hint, table=table)
+
+
+def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> TableDefinition:
+    if class_name(found.node) != "Aggregate":
+        return _deduplication(found, table)
+    parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
+    if parts.isEmpty():
+        raise _not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
+    grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
+    key_schema = fields_of(grouping)
+    buffers = [elements(a.aggregateFunction().aggBufferAttributes()) for a in aggregates]
+    flat = fields_of(attribute for group in buffers for attribute in group)
+    session = next((g for g in grouping if g.metadata().contains("spark.sessionWindow")), None)
+    if session is not None:
+        return _session_windows(found, table, grouping, session, flat)
+    # Format 1 stores the key's columns once more in front of the buffers.
+    first = len(key_schema) if aggregation_format == 1 else 0
+    value_schema = (key_schema if first else ()) + flat
+    if found.obstacle is not None:
+        reason = f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored."
+        return _raw(table, found.operator, key_schema, value_schema, reason)
+    scope = Scope()
+    for index, attribute in enumerate(grouping):
+        scope.add(attribute, key_column(index, field_of(attribute).type))
+    for aggregate, attributes in zip(aggregates, buffers, strict=True):
+        places = tuple(range(first, first + len(attributes)))
+        first += len(attributes)
+        scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, value_schema), places)
+    try:
+        outputs, having = _fold(found, results, scope)
+    except NotExpressible as obstacle:
+        reason = f"The filter after the aggregation can't be evaluated here ({obstacle}), so the buffers are shown as stored."
+        return _raw(table, found.operator, key_schema, value_schema, reason)
+    return _assemble(table, found.operator, key_schema, value_schema, outputs, having)
+
+
+def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Callable[[], Expression]:
+    return lambda: translate_aggregate(aggregate, places, value_schema)
+
+
+def _fold(found: StatefulNode, results: list[Java], scope: Scope) -> tuple[list[tuple[str, Output]], Expression | None]:
+    """The output columns by name, as Spark orders them, and the condition for a row to be in the table.
+
+    Raises:  NotExpressible where a filter isn't.
+    """
+    outputs = [_bind(e, scope) for e in results]
+    having: Expression | None = None
+    for node in found.above:
+        if class_name(node) == "Filter":
+            condition = translate(node.condition(), scope)
+            having = condition if having is None else Expression("and", _BOOLEAN, (having, condition))
+        else:
+            outputs = [_bind(e, scope) for e in elements(node.projectList())]
+    return outputs, having
+
+
+Output = Expression | NotExpressible
+
+
+def _bind(named: Java, scope: Scope) -> tuple[str, Output]:
+    """Translate a named expression, and let the nodes above refer to it."""
+    name = str(named.name())
+    value: Output
+    try:
+        value = translate(named, scope)
+    except NotExpressible as obstacle:
+        value = obstacle
+    scope.add(named, value)
+    return name, value
+
+
+def _assemble(
+    table: str,
+    operator: int,
+    key_schema: tuple[Field, ...],
+    value_schema: tuple[Field, ...],
+    outputs: list[tuple[str, Output]],
+    having: Expression | None,
+) -> TableDefinition:
+    """Key columns under their output names, then all other outputs, raw where they must be."""
+    keys = list(key_columns(key_schema))
+    named: dict[tuple[int, tuple[str, ...]], str] = {}
+    values: list[ValueColumn] = []
+    sentences: list[str] = []
+    for name, value in outputs:
+        if isinstance(value, NotExpressible):
+            values += _raw_columns(name, value, value_schema, sentences)
+        elif not _names_key(name, value, keys, named):
+            values.append(ValueColumn(name, value.type, value))
+    keys = [dataclasses.replace(k, name=named.get((k.index, k.path), k.name)) for k in keys]
+    # A key column that isn't selected gives way to an output column of its name.
+    taken = {k.name for k in keys if (k.index, k.path) in named} | {v.name for v in values}
+    keys = [k if (k.index, k.path) in named or k.name not in taken else dataclasses.replace(k, name=f"{k.name}_key") for k in keys]
+    names = unique_names([k.name for k in keys] + [v.name for v in values])
+    return TableDefinition(
+        table=table,
+        operator=operator,
+        key=tuple(dataclasses.replace(k, name=n) for k, n in zip(keys, names, strict=False)),
+        values=tuple(dataclasses.replace(v, name=n) for v, n in zip(values, names[len(keys) :], strict=True)),
+        key_schema=key_schema,
+        value_schema=value_schema,
+        having=having,
+        warnings=tuple(sentences),
+    )
+
+
+def _names_key(name: str, value: Expression, keys: list[KeyColumn], named: dict[tuple[int, tuple[str, ...]], str]) -> bool:
+    """Whether an output column is a key column (or a whole window), which it then names."""
+    if value.op != "key":
+        return False
+    index, path = value.options["index"], tuple(value.options["path"])
+    members = [k for k in keys if k.index == index and k.path[: len(path)] == path]
+    places = [(k.index, k.path) for k in members]
+    if not members or any(place in named for place in places):
+        return False
+    for place in places:
+        rest = place[1][len(path) :]
+        named[place] = "_".join((name, *rest))
+    return True
+
+
+def _raw_columns(name: str, obstacle: NotExpressible, value_schema: tuple[Field, ...], sentences: list[str]) -> list[ValueColumn]:
+    """The buffers behind a column that can't be expressed, `<column>_<buffer>` each."""
+    reason = f"The column {name!r} can't be computed here: {obstacle}."
+    if not obstacle.buffers:
+        sentences.append(f"{reason} It is left out.")
+        return []
+    sentences.append(f"{reason} Its buffers are shown as stored.")
+    fields = [(i, value_schema[i]) for i in sorted(obstacle.buffers)]
+    return [ValueColumn(f"{name}_{f.name}", f.type, buffer_column(i, f.type), reason) for i, f in fields]
+
+
+def _raw(table: str, operator: int, key_schema: tuple[Field, ...], value_schema: tuple[Field, ...], reason: str) -> TableDefinition:
+    raw = raw_definition(table, operator, "default", key_schema, value_schema, reason)
+    return dataclasses.replace(raw, derived=True)
+
+
+def _session_windows(
+    found: StatefulNode, table: str, grouping: list[Java], session: Java, flat: tuple[Field, ...]
+) -> TableDefinition:
+    """The state of session windows: its value rows hold the window, the keys and the buffers.
+
+    Source:  StreamingSessionWindowStateManagerImplV1, Spark 4.3, checked in tests/spark.
+    """
+    keys = fields_of(g for g in grouping if not g.equals(session))
+    key_schema = (*keys, Field("sessionStartTime", atomic("timestamp"), False))
+    value_schema = (field_of(session), *keys, *flat)
+    reason = "Session windows are shown as stored: one row an open session, with its window and buffers."
+    return _raw(table, found.operator, key_schema, value_schema, reason)
+
+
+def _deduplication(found: StatefulNode, table: str) -> TableDefinition:
+    """The state of dropDuplicates: its keys, and how long they are kept where that is limited."""
+    within = class_name(found.node) == "DeduplicateWithinWatermark"
+    key_schema = fields_of(elements(found.node.keys()))
+    value = Field("expiresAtMicros", atomic("long")) if within else Field("__dummy__", atomic("void"))
+    reason = "It is no aggregation: the keys seen by dropDuplicates are shown as stored."
+    return _raw(table, found.operator, key_schema, (value,), reason)

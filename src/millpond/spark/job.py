@@ -1,0 +1,204 @@
+"""A running job: its query, its table's definition, and the heartbeat that tells readers that it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
+from millpond.errors import CheckpointError, MillpondError
+from millpond.schema.definition import TableDefinition
+from millpond.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_STOP_SECONDS = 20.0
+
+
+class Heartbeat:
+    """A thread that says every HEARTBEAT_SECONDS that the job runs, and once that it was stopped."""
+
+    def __init__(self, folder: JobFolder, query: StreamingQuery) -> None:
+        self._folder = folder
+        self._query = query
+        self._ended = threading.Event()
+        self.last_error: str | None = None
+        self._thread = threading.Thread(target=self._run, name=f"heartbeat of {folder.job}", daemon=True)
+        self._beat("running")
+        self._thread.start()
+
+    def _beat(self, state: str) -> None:
+        try:
+            self._folder.write_heartbeat(state)
+            self.last_error = None
+        except MillpondError as broken:
+            self.last_error = str(broken)
+
+    def _run(self) -> None:
+        while not self._ended.wait(HEARTBEAT_SECONDS):
+            try:
+                active = bool(self._query.isActive)
+            except Exception as gone:  # noqa: BLE001 the JVM may end before us, in many ways
+                self.last_error = f"{type(gone).__name__}: {gone}"
+                active = False
+            if not active:
+                break
+            self._beat("running")
+        self._beat("stopped")
+
+    def end(self) -> None:
+        """Say that the job was stopped, and stop saying anything."""
+        self._ended.set()
+        self._thread.join(_STOP_SECONDS)
+
+
+class Job:
+    """One streaming query that serves one table.  As a context manager it is stopped at the end of the block.
+
+    name:        the job's name in its pond
+    query:       Spark's StreamingQuery
+    definition:  what its state means
+    checkpoint:  URI of its checkpoint
+    """
+
+    def __init__(self, folder: JobFolder, query: StreamingQuery, definition: TableDefinition, *, session: SparkSession) -> None:
+        self.name = folder.job
+        self.query = query
+        self.definition = definition
+        self.checkpoint = folder.checkpoint
+        self.session = session
+        self._started = time.monotonic()
+        self._heartbeat = Heartbeat(folder, query)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Stop the query and wait until its batch has ended; a second call does nothing.
+
+        The session goes on: end it with `spark.stop()`, or a JVM with RocksDB state may never end.
+        """
+        try:
+            self.query.stop()
+        finally:
+            self._heartbeat.end()
+
+    def wait_for_end(self, timeout_seconds: float | None = None) -> bool:
+        """Block until the query ends by itself (available-now, an error); False where the time runs out before.
+
+        Raises:  pyspark's StreamingQueryException where the query failed.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        # In slices: a thread inside one long call to the JVM can't be interrupted by Ctrl-C.
+        while deadline is None or time.monotonic() < deadline:
+            left = 0.5 if deadline is None else max(0.01, min(0.5, deadline - time.monotonic()))
+            if self.query.awaitTermination(left):
+                self._heartbeat.end()
+                return True
+        return False
+
+    def wait_for_batch(self, batch: int, timeout_seconds: float) -> None:
+        """Block until this batch is committed.
+
+        Raises:  NO_COMMITTED_BATCH where the time runs out, or the query ends, before it is.
+        """
+        storage = open_storage(self.checkpoint)
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            active = self.query.isActive
+            if any(name.isdecimal() and int(name) >= batch for name in storage.names("commits")):
+                return
+            if not active:
+                failure = self.query.exception()
+                raise CheckpointError(
+                    "NO_COMMITTED_BATCH",
+                    f"The job {self.name!r} ended before batch {batch}" + (f": {failure}" if failure else "."),
+                    hint="Look at the query's exception; start the job again to go on from its checkpoint.",
+                    job=self.name,
+                    batch=batch,
+                )
+            if time.monotonic() > deadline:
+                raise CheckpointError(
+                    "NO_COMMITTED_BATCH",
+                    f"The job {self.name!r} hasn't committed batch {batch} within {timeout_seconds:g} seconds.",
+                    hint="Wait longer, or check that its source has new data.",
+                    job=self.name,
+                    batch=batch,
+                )
+            time.sleep(0.02)
+
+    def statistics(self) -> dict[str, Any]:
+        """What the job does now: flat facts, and the last error of query and heartbeat (None where there is none)."""
+        progress = self.query.lastProgress
+        failure = self.query.exception()
+        return {
+            "job": self.name,
+            "table": self.definition.table,
+            "checkpoint": self.checkpoint,
+            "active": bool(self.query.isActive),
+            "running_seconds": time.monotonic() - self._started,
+            "batch": progress["batchId"] if progress else None,
+            "input_rows_per_second": progress["inputRowsPerSecond"] if progress else None,
+            "last_error": str(failure) if failure else None,
+            "heartbeat_error": self._heartbeat.last_error,
+        }
+
+
+def run_until_stopped(jobs: Sequence[Job]) -> None:
+    """Block until Ctrl-C, SIGTERM or the end of all jobs; then stop the jobs and their session, cleanly and once.
+
+    Call it from the main thread.  Further signals while it is stopping are ignored, since Spark stopped halfway leaves a JVM
+    that never ends (seen with RocksDB state).
+    Raises:  pyspark's StreamingQueryException of the first job that failed, after all are stopped.
+    """
+    with stop_signals() as stop_asked:
+        try:
+            while not stop_asked.is_set() and any(job.query.isActive for job in jobs):
+                failed = next((j for j in jobs if not j.query.isActive and j.query.exception()), None)
+                if failed is not None:
+                    break
+                stop_asked.wait(0.2)
+            failure = next((f for f in (job.query.exception() for job in jobs) if f), None)
+        finally:
+            stop_all(jobs)
+        if failure is not None and not stop_asked.is_set():
+            raise failure
+
+
+def stop_all(jobs: Sequence[Job]) -> None:
+    """Stop all jobs, then their sessions; whatever fails is told on stderr and doesn't keep the others running."""
+    for job in jobs:
+        try:
+            job.stop()
+        except Exception as broken:  # noqa: BLE001 the next job must be stopped all the same
+            print(f"millpond: stopping {job.name} failed: {broken}", file=sys.stderr)
+    for session in {id(job.session): job.session for job in jobs}.values():
+        session.stop()
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[threading.Event]:
+    """Within the block Ctrl-C and SIGTERM set the event instead of ending the process."""
+    asked = threading.Event()
+
+    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
+        asked.set()
+
+    # PySpark installs its own handler for SIGINT, which cancels Spark jobs and then raises KeyboardInterrupt.
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,141 @@
+"""Reading Spark's optimized plan through the JVM: the aggregation a job keeps its state in, and what stands above it.
+
+The surprising part: `queryExecution().optimizedPlan()` refuses a streaming DataFrame, but the session's optimizer can be run on
+the analyzed plan by hand, which is what Spark itself does for every micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import DefinitionError
+from millpond.schema.types import Field, SparkType, parse_type
+
+# Objects in the JVM; py4j has no types to offer.
+Java = Any
+
+# Operators that keep state, by the plan's class names.  Spark numbers them from the sink, depth first.
+_ALWAYS_STATEFUL = frozenset(
+    {
+        "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+        "TransformWithState", "TransformWithStateInPySpark",
+    }
+)  # fmt: skip
+# Operators that may stand between a table's aggregation and the sink without changing which rows there are.
+_TRANSPARENT = frozenset({"SubqueryAlias", "EventTimeWatermark", "ResolvedHint", "WriteToMicroBatchDataSource"})
+
+
+@dataclass(frozen=True, slots=True)
+class StatefulNode:
+    """The stateful operator that a table shows.
+
+    node:      the operator in the optimized plan
+    operator:  Spark's operator id
+    above:     the Project and Filter nodes above it, from the operator towards the sink
+    obstacle:  class of a node above it that they can't be folded across, None where there is none
+    """
+
+    node: Java
+    operator: int
+    above: tuple[Java, ...]
+    obstacle: str | None
+
+
+def require_classic(thing: object, attribute: str) -> None:
+    """Refuse objects of a Spark Connect session, which has no JVM to ask.
+
+    Raises:  SPARK_CONNECT.
+    """
+    if type(thing).__module__.startswith("pyspark.sql.connect") or not hasattr(thing, attribute):
+        raise DefinitionError(
+            "SPARK_CONNECT",
+            f"{type(thing).__module__}.{type(thing).__name__} belongs to a Spark Connect session, whose plan can't be read.",
+            hint="Define the table in a program with a classic SparkSession (without .remote()) and the same DataFrame.",
+        )
+
+
+def elements(sequence: Java) -> list[Java]:
+    """A Scala Seq as a list."""
+    return [sequence.apply(i) for i in range(sequence.size())]
+
+
+def class_name(thing: Java) -> str:
+    """A JVM object's class without its package."""
+    return str(thing.getClass().getSimpleName())
+
+
+def type_of(expression: Java) -> SparkType:
+    """The data type of a resolved expression.
+
+    Raises:  UNKNOWN_FORMAT for types that aren't known here.
+    """
+    return parse_type(json.loads(expression.dataType().json()))
+
+
+def field_of(attribute: Java) -> Field:
+    """An attribute as a column of a row."""
+    return Field(str(attribute.name()), type_of(attribute), bool(attribute.nullable()))
+
+
+def fields_of(attributes: Iterable[Java]) -> tuple[Field, ...]:
+    """Attributes as the columns of a row."""
+    return tuple(field_of(a) for a in attributes)
+
+
+def optimized_plan(jsession: Java, analyzed: Java) -> Java:
+    """What Spark's optimizer makes of an analyzed plan.
+
+    Source:  IncrementalExecution.optimizedPlan, Spark 4.3: the same optimizer on the same plan, with this batch's data put in.
+    """
+    return jsession.sessionState().optimizer().execute(analyzed)
+
+
+def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
+    """The aggregation or dropDuplicates nearest to the sink; None where there is none.
+
+    append:  whether the query runs in append mode, where a LIMIT keeps its count as state (it doesn't in complete mode)
+    """
+    chain: list[Java] = []
+    obstacle: str | None = None
+    for node, is_chain in _preorder(plan, True):
+        name = class_name(node)
+        if _is_stateful(node, append):
+            if name in ("Aggregate", "Deduplicate", "DeduplicateWithinWatermark"):
+                return StatefulNode(node, _operator_id(plan, node, append), tuple(reversed(chain)), obstacle)
+            obstacle = obstacle or name
+        elif name in ("Project", "Filter") and is_chain:
+            chain.append(node)
+        elif name not in _TRANSPARENT:
+            obstacle = obstacle or name
+    return None
+
+
+def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:
+    """All nodes, parents first, left before right; and whether only nodes with one child stand above."""
+    yield node, is_chain
+    children = elements(node.children())
+    for child in children:
+        yield from _preorder(child, is_chain and len(children) == 1)
+
+
+def _is_stateful(node: Java, append: bool) -> bool:
+    """Whether Spark keeps state for a node: only below a streaming source, and joins only of two streams."""
+    if not node.isStreaming():
+        return False
+    name = class_name(node)
+    if name == "Join":
+        return all(bool(child.isStreaming()) for child in elements(node.children()))
+    return name in _ALWAYS_STATEFUL or (name == "GlobalLimit" and append)
+
+
+def _operator_id(plan: Java, target: Java, append: bool) -> int:
+    number = 0
+    for node, _ in _preorder(plan, True):
+        if node.equals(target):
+            return number
+        if _is_stateful(node, append):
+            number += 1
+    raise AssertionError("the node is of another plan")

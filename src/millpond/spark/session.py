@@ -1,0 +1,76 @@
+"""A SparkSession with state settings that were measured.
+
+A plain SparkSession works as well: nothing else in Millpond depends on these settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from millpond.errors import SetupError
+from millpond.spark.java import require_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class Setting(NamedTuple):
+    """A Spark setting, its value here, and why it has it."""
+
+    value: str
+    reason: str
+
+
+_STATE = "spark.sql.streaming.stateStore"
+SETTINGS: dict[str, Setting] = {
+    f"{_STATE}.providerClass": Setting(
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "State lies on the executor's disk. Spark's own default (HDFS-backed) is faster while state is small, and keeps two "
+        "versions of every key on the JVM's heap: benchmarks/results/provider.json has the price. The checkpoint keeps it.",
+    ),
+    f"{_STATE}.rocksdb.changelogCheckpointing.enabled": Setting(
+        "true",
+        "A commit writes the changes alone, instead of new SST files; and changes are what a reader follows.",
+    ),
+    f"{_STATE}.rocksdb.trackTotalNumberOfRows": Setting(
+        "false",
+        "Counting rows costs a lookup for every write; Millpond's replica knows the count anyway.",
+    ),
+    "spark.sql.session.timeZone": Setting(
+        "UTC",
+        "Days and date_trunc mean the same on every machine, and the same as in what readers show.",
+    ),
+    "spark.ui.showConsoleProgress": Setting(
+        "false",
+        "A progress bar for every micro-batch overwrites everything else on the terminal.",
+    ),
+}
+
+
+def session(name: str, **conf: str) -> SparkSession:
+    """A SparkSession for streaming jobs, the running one where there is one.
+
+    name:  the application's name
+    conf:  Spark settings by their full names, `**{"spark.master": "local[4]"}`; they win over SETTINGS
+    Raises:  JAVA_MISSING, PYSPARK_MISSING.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as missing:
+        raise SetupError(
+            "PYSPARK_MISSING",
+            "The job's side needs PySpark, which isn't installed.",
+            hint="Run: pip install 'millpond[spark]'",
+        ) from missing
+    require_java()
+    # Spark starts `python3` from PATH for its workers, which may be another version than the driver's.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(name)
+    for key, setting in SETTINGS.items():
+        builder = builder.config(key, setting.value)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

@@ -1,0 +1,253 @@
+"""The three ways to name the state of a job: start it, publish a running query, or define a table over a checkpoint.
+
+All derive the definition from the plan and put it beside the checkpoint; `start` also runs the query with its checkpoint in the
+pond.  Spark accepts some changes of an aggregation on an existing checkpoint and then mixes up columns silently, so that a
+definition that differs from the one there is refused by name, before anything runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millpond.catalogue import JobFolder, create_beside, create_job
+from millpond.errors import CheckpointError, DefinitionError, RequestError
+from millpond.schema.definition import TableDefinition
+from millpond.spark.derive import derive, derive_plan
+from millpond.spark.job import Job
+from millpond.spark.plan import require_classic
+from millpond.storage import open_storage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+Sink = str | Callable[..., Any] | None
+OUTPUT_MODES = ("update", "complete", "append")
+# Fewer partitions than this can't be spread over more cores later, and a checkpoint keeps its number.
+FEWEST_PARTITIONS = 8
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
+_conf_lock = threading.Lock()
+
+
+def start(
+    df: DataFrame,
+    *,
+    table: str,
+    pond: str | Path,
+    job: str | None = None,
+    trigger: str | None = None,
+    output_mode: str = "update",
+    sink: Sink = None,
+    partitions: int | None = None,
+    strict: bool = False,
+) -> Job:
+    """Start a streaming aggregation whose state can be read as a table, or go on from its checkpoint.
+
+    table:        the name readers use
+    pond:         folder of jobs; made where it isn't there
+    job:          the job's name, by default the table's
+    trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input
+    output_mode:  Spark's update, complete or append
+    sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
+                  configure and return, with two it gets each batch and its id (foreachBatch)
+    partitions:   of the state; by default the number of cores, at least FEWEST_PARTITIONS; an existing checkpoint keeps its own
+    strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, INVALID_REQUEST, NOT_WRITABLE; and
+             what Spark raises where the query can't start.
+    """
+    require_classic(df, "_jdf")
+    if output_mode not in OUTPUT_MODES:
+        raise _invalid(f"output_mode is {output_mode!r}", f"Use one of {', '.join(OUTPUT_MODES)}.")
+    if partitions is not None and partitions < 1:
+        raise _invalid(f"partitions is {partitions}", "Use a whole number from 1.")
+    spark = df.sparkSession
+    folder = create_job(pond, job or table)
+    pinned = pinned_conf(folder.checkpoint)
+    definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
+    _check_unchanged(folder, definition)
+    writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
+    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", folder.checkpoint)
+    wanted = partitions or max(FEWEST_PARTITIONS, spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
+    _tell_choices(folder.job, spark, pinned, wanted, partitions)
+    folder.write_definition(definition)
+    with _shuffle_partitions(spark, wanted):
+        query = writer.start()
+    return Job(folder, query, definition, session=spark)
+
+
+def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> TableDefinition:
+    """Name the state of a query that runs already; the query itself is left alone, whatever happens here.
+
+    pond:    where the definition is put, None for the folder beside the query's checkpoint
+    strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    """
+    require_classic(query, "_jsq")
+    from pyspark import SparkContext
+
+    execution = query._jsq.streamingQuery()
+    checkpoint = open_storage(str(execution.resolvedCheckpointRoot())).uri
+    pinned = pinned_conf(checkpoint)
+    context = SparkContext._active_spark_context
+    assert context is not None, "a query runs in a context"
+    definition = derive_plan(
+        execution.sparkSessionForStream(),
+        execution.analyzedPlan(),
+        context._jvm,
+        table=table,
+        strict=strict,
+        output_mode=str(execution.outputMode().toString()),
+        aggregation_format=_pinned_format(pinned),
+    )
+    return _put(definition, checkpoint, pond, query.name)
+
+
+def define(
+    df: DataFrame, checkpoint: str | Path, *, table: str, pond: str | Path | None = None, strict: bool = False
+) -> TableDefinition:
+    """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
+
+    checkpoint:  the query's checkpointLocation
+    pond:        where the definition is put, None for the folder beside the checkpoint
+    strict:      refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    """
+    uri = open_storage(checkpoint).uri
+    definition = derive(df, table=table, strict=strict, aggregation_format=_pinned_format(pinned_conf(uri)))
+    return _put(definition, uri, pond, None)
+
+
+def pinned_conf(checkpoint: str) -> dict[str, str]:
+    """The settings that a checkpoint keeps, from its newest offsets; empty where it has no batch yet.
+
+    Shape:   offsets/N has `v1` or `v2`, then one line of JSON whose `conf` is this.
+    Raises:  CORRUPT_FILE.
+    """
+    storage = open_storage(checkpoint)
+    batches = sorted(int(name) for name in storage.names("offsets") if name.isdecimal())
+    if not batches:
+        return {}
+    path = f"offsets/{batches[-1]}"
+    try:
+        lines = storage.read(path).decode().splitlines()
+        return {str(k): str(v) for k, v in json.loads(lines[1])["conf"].items()}
+    except (ValueError, LookupError, AttributeError) as broken:
+        raise CheckpointError(
+            "CORRUPT_FILE",
+            f"{storage.uri}/{path} isn't what Spark writes: {broken}.",
+            hint="Check that this folder is the checkpoint of a streaming query.",
+            path=f"{storage.uri}/{path}",
+        ) from broken
+
+
+def _pinned_format(pinned: dict[str, str]) -> int | None:
+    # Where a checkpoint has batches and lacks the setting, it is older than the setting, and format 1.
+    return int(pinned.get(_AGGREGATION_FORMAT, "1")) if pinned else None
+
+
+def _put(definition: TableDefinition, checkpoint: str, pond: str | Path | None, name: str | None) -> TableDefinition:
+    folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
+    _check_unchanged(folder, definition)
+    folder.write_definition(definition)
+    return definition
+
+
+def _check_unchanged(folder: JobFolder, definition: TableDefinition) -> None:
+    """Refuse a definition that would give another meaning, or a second name, to state that is there already.
+
+    Raises:  DEFINITION_CHANGED.
+    """
+    if not any(name.isdecimal() for name in open_storage(folder.checkpoint).names("offsets")):
+        return
+    for there in folder.definitions().values():
+        if (there.operator, there.store) != (definition.operator, definition.store) and there.table != definition.table:
+            continue
+        if there.fingerprint() != definition.fingerprint():
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The checkpoint {folder.checkpoint} holds the state of another definition of {there.table!r}.\n"
+                + _both("It holds", there)
+                + _both("The job has now", definition),
+                hint="Start it as a new job (job=…, or another pond), or bring the old definition back.",
+                table=definition.table,
+                checkpoint=folder.checkpoint,
+            )
+        if there.table != definition.table:
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The same state has a name already: {there.table!r}; it can't be {definition.table!r} as well.",
+                hint=f"Use table={there.table!r}, or delete {folder.storage.uri}/tables/{there.table}.json to rename it.",
+                table=definition.table,
+                checkpoint=folder.checkpoint,
+            )
+
+
+def _both(title: str, definition: TableDefinition) -> str:
+    return "".join(f"  {line}\n" for line in (f"{title}:", *(f"  {line}" for line in definition.describe())))
+
+
+def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
+    if sink is None:
+        return writer.format("noop")
+    if isinstance(sink, str):
+        return writer.format(sink)
+    if _parameters(sink) >= 2:
+        return writer.foreachBatch(sink)
+    configured = sink(writer)
+    if configured is None:
+        raise _invalid("the sink function returned None", "Return the DataStreamWriter that it was given.")
+    return configured
+
+
+def _parameters(function: Callable[..., Any]) -> int:
+    import inspect
+
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(1 for p in inspect.signature(function).parameters.values() if p.kind in kinds and p.default is p.empty)
+
+
+def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWriter:
+    if trigger is None:
+        return writer
+    if trigger == "available-now":
+        return writer.trigger(availableNow=True)
+    return writer.trigger(processingTime=trigger)
+
+
+def _tell_choices(job: str, spark: SparkSession, pinned: dict[str, str], wanted: int, asked: int | None) -> None:
+    """Say on stderr what the checkpoint keeps for ever."""
+    provider = (pinned.get(_PROVIDER) or str(spark.conf.get(_PROVIDER))).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
+    if pinned:
+        kept = pinned.get(_PARTITIONS, "?")
+        ignored = f" (asked for {asked}, which a checkpoint can't change)" if asked and str(asked) != kept else ""
+        text = f"continues from its checkpoint: {kept} partitions{ignored}, state in {provider}"
+    else:
+        text = f"new checkpoint, which keeps for ever: {wanted} partitions, state in {provider}"
+    print(f"millpond: {job}: {text}", file=sys.stderr)
+
+
+@contextmanager
+def _shuffle_partitions(spark: SparkSession, partitions: int) -> Iterator[None]:
+    """Set the number of partitions while a query starts, which clones the session, and put back what was there."""
+    with _conf_lock:
+        before = spark.conf.get(_PARTITIONS)
+        spark.conf.set(_PARTITIONS, str(partitions))
+        try:
+            yield
+        finally:
+            spark.conf.set(_PARTITIONS, str(before))
+
+
+def _invalid(found: str, hint: str) -> RequestError:
+    return RequestError("INVALID_REQUEST", f"The job can't be started: {found}.", hint=hint)
