@@ -1,0 +1,15 @@
+"""The command line, one file per command.  A command's module is imported when it is called: readers never load PySpark."""
+
+from millpond.cli.group import Commands
+
+main = Commands(
+    name="millpond",
+    help="""State you can query, for Spark streams.
+
+    DIR is a pond (a folder that `millpond.start` wrote) or the checkpoint folder of any streaming query.
+
+    \b
+    Exit codes: 0 done · 1 the row isn't there · 2 wrong call · 3 not there · 4 can't answer now
+    · 5 damaged or unknown data · 6 the machine lacks something · 70 a mistake of ours · 130 interrupted
+    """,
+)

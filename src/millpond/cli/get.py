@@ -1,0 +1,52 @@
+"""`millpond get`: one row by its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_footer, write_rows
+
+NOT_THERE = 1
+
+
+@click.command()
+@options.pond_argument
+@options.table_argument
+@options.columns_argument
+@options.key_option
+@options.reading_options
+@click.pass_context
+def get(
+    ctx: click.Context,
+    pond_dir: str,
+    table_name: str,
+    columns: tuple[str, ...],
+    key_json: str | None,
+    replica_dir: Path | None,
+    wait_seconds: float,
+    as_json: bool,
+) -> None:
+    """Show the row of TABLE with this key; exit code 1 where there is none.
+
+    Name every key column.  COLUMN= is the empty text, COLUMN__isnull=1 is NULL; times are UTC unless they name an offset.
+
+    \b
+    Examples:
+      millpond get ./pond page_views page=/index.html
+      millpond get ./pond page_minutes page=/ minute_start=2026-03-01T12:00:00Z minute_end=2026-03-01T12:01:00Z
+      millpond get ./pond hosts host__isnull=1
+      millpond get ./pond page_views --key '{"page": "/a=b"}' --json
+    """
+    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds) as pond:
+        table = pond[table_name]
+        rows = table.get_all([options.parse_key(table.definition, columns, key_json)])
+        if rows[0]:
+            write_rows(table.definition, rows, rows.cut, as_json=as_json)
+            return
+        click.echo(f"{table.name} has no row with this key.", err=True)
+        if not as_json:
+            write_footer(rows.cut)
+        ctx.exit(NOT_THERE)

@@ -1,0 +1,40 @@
+"""How far a wait has come, on stderr: one line that is rewritten on a terminal, a line now and then elsewhere.
+
+Waits that are over at once say nothing.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+
+_QUIET_SECONDS = 0.5
+_TERMINAL_SECONDS = 0.1
+_PIPE_SECONDS = 5.0
+
+
+class Progress:
+    """Call it with a text, as often as there is one."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._next = time.monotonic() + _QUIET_SECONDS
+        self._written = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + (_TERMINAL_SECONDS if self._terminal else _PIPE_SECONDS)
+        self._written = True
+        sys.stderr.write(f"\r\x1b[Kcatching up: {text}" if self._terminal else f"catching up: {text}\n")
+        sys.stderr.flush()
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if self._terminal and self._written:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()

@@ -1,0 +1,48 @@
+"""`millpond scan`: the rows of a table, or of a part of its key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_rows
+from millpond.errors import RequestError
+
+LIMIT = 100
+
+
+@click.command()
+@options.pond_argument
+@options.table_argument
+@options.columns_argument
+@options.key_option
+@click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows.")
+@options.reading_options
+def scan(
+    pond_dir: str,
+    table_name: str,
+    columns: tuple[str, ...],
+    key_json: str | None,
+    limit: int,
+    replica_dir: Path | None,
+    wait_seconds: float,
+    as_json: bool,
+) -> None:
+    """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
+
+    \b
+    Examples:
+      millpond scan ./pond page_views
+      millpond scan ./pond page_minutes page=/index.html --limit 10
+      millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
+    """
+    if limit < 1:
+        raise RequestError("INVALID_LIMIT", f"A limit must be at least 1, not {limit}.", hint="Write it like --limit 100.")
+    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds) as pond:
+        table = pond[table_name]
+        rows = table.scan(limit=limit, **options.parse_key(table.definition, columns, key_json))
+        write_rows(table.definition, rows, rows.cut, as_json=as_json)
+        if rows.more:
+            click.echo(f"There are more rows: only the first {limit} are shown (--limit).", err=True)

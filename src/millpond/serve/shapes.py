@@ -1,0 +1,104 @@
+"""What the doors say: one JSON shape for answers, one for tables and one for errors, pinned by tests over all routes.
+
+    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "more"}
+    table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings"}
+    error   {"error": {"condition", "message", "hint", "context"}}
+
+The command line's --json uses the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from typing import Any
+
+from millpond.checkpoint.position import Position
+from millpond.errors import MillpondError
+from millpond.schema.definition import TableDefinition
+from millpond.schema.types import SparkType
+from millpond.tables import Row
+from millpond.tables.answer import Cut
+from millpond.tables.table import Table
+from millpond.tables.values import Json, to_json
+
+WriteRow = Callable[[Row], "dict[str, Json] | None"]
+
+
+def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
+    """Name and type of each column, key first."""
+    return [(c.name, c.type) for c in definition.key] + [(c.name, c.type) for c in definition.values]
+
+
+def row_writer(definition: TableDefinition) -> WriteRow:
+    """A function from a row to its JSON object, columns in the table's order; null where the row isn't there."""
+    writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
+
+    def write(row: Row) -> dict[str, Json] | None:
+        return {name: writer(row[name]) for name, writer in writers} if row else None
+
+    return write
+
+
+def cut_json(cut: Cut) -> dict[str, Json]:
+    """Where an answer comes from: batch, position, the four numbers of lag, job state."""
+    return {
+        "job": cut.job,
+        "batch": cut.position.batch,
+        "position": position_json(cut.position),
+        "lag": asdict(cut.lag),
+        "job_state": cut.job_state,
+    }
+
+
+def position_json(position: Position) -> dict[str, Json]:
+    """A position: times in milliseconds since 1970 UTC, offsets as Spark wrote them."""
+    return {
+        "offsets": position.offsets,
+        "watermark_ms": position.watermark_ms,
+        "batch_started_ms": position.batch_started_ms,
+        "committed_ms": position.committed_ns // 1_000_000,
+    }
+
+
+def answer_json(table: str, cut: Cut, rows: Iterable[Row], write: WriteRow, *, more: bool) -> dict[str, Json]:
+    """An answer.  `rows` of a lookup by several keys has null in the place of a row that isn't there."""
+    return {"table": table, **cut_json(cut), "rows": [write(row) for row in rows], "more": more}
+
+
+def describe_table(table: Table) -> dict[str, Json]:
+    """A table: what it means, how many rows it has, and where that comes from."""
+    count = table.count()
+    return {"table": table.name, **cut_json(count.cut), "row_count": int(count), **definition_json(table.definition)}
+
+
+def definition_json(definition: TableDefinition) -> dict[str, Json]:
+    """What a table means: its columns with Spark's types, and which of them are buffers as stored (`raw` says why)."""
+    key = [{"name": c.name, "type": str(c.type), "key": True, "raw": None} for c in definition.key]
+    values = [{"name": c.name, "type": str(c.type), "key": False, "raw": c.raw} for c in definition.values]
+    return {
+        "key": [c.name for c in definition.key],
+        "columns": key + values,
+        "derived": definition.derived,
+        "warnings": list(definition.warnings),
+    }
+
+
+def error_json(error: MillpondError) -> dict[str, Json]:
+    """An error, its context flattened to what JSON can say."""
+    return {
+        "error": {
+            "condition": error.condition,
+            "message": error.message,
+            "hint": error.hint,
+            "context": {name: _plain(fact) for name, fact in error.context.items()},
+        }
+    }
+
+
+def _plain(fact: Any) -> Json:
+    if fact is None or isinstance(fact, (bool, int, float, str)):
+        return fact
+    if isinstance(fact, (list, tuple, set, frozenset)):
+        return [_plain(item) for item in fact]
+    return str(fact)
