@@ -82,7 +82,7 @@ CONDITIONS: dict[str, Condition] = {
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
-    "NO_COMMITTED_BATCH": Condition(CheckpointError, 503, 4),
+    "NO_COMMITTED_BATCH": Condition(ReplicaError, 503, 4),
     "INCOMPLETE_FILE": Condition(CheckpointError, 500, 5),
     "CORRUPT_FILE": Condition(CheckpointError, 500, 5),
     "UNKNOWN_FORMAT": Condition(CheckpointError, 501, 5),
@@ -91,6 +91,7 @@ CONDITIONS: dict[str, Condition] = {
     # replicas
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
     "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),
+    "READ_TOO_LONG": Condition(ReplicaError, 503, 4),
     "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
     "JOB_REPLACED": Condition(ReplicaError, 503, 4),
     "REPLICA_NOT_WRITABLE": Condition(ReplicaError, 500, 6),

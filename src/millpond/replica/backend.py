@@ -1,0 +1,63 @@
+"""What a replica is kept in: named tables of ordered byte keys, moved together with a record in one transaction.
+
+Two backends: LMDB (many processes read, one writes) and memory (one process, for tests and throw-away replicas).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from millpond.replica.record import ReplicaRecord, StoresRecord
+
+
+class Snapshot(Protocol):
+    """One consistent state of all tables; what is applied meanwhile isn't seen."""
+
+    def record(self) -> ReplicaRecord:
+        """Where the replica stands."""
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value under a key, None where there is none."""
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs from the first key that is not below `start`, ascending."""
+
+    def count(self, table: str) -> int:
+        """How many keys a table has."""
+
+
+class WriteBatch(Protocol):
+    """Changes that become visible together."""
+
+    def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Insert or replace."""
+
+    def delete(self, table: str, keys: Iterable[bytes]) -> None:
+        """Remove; a key that isn't there is fine."""
+
+    def set_record(self, record: ReplicaRecord) -> None:
+        """Where the replica stands after this."""
+
+
+class Backend(Protocol):
+    """One generation of a replica."""
+
+    def stores(self) -> StoresRecord | None:
+        """What it holds; None while it is being built."""
+
+    def snapshot(self) -> AbstractContextManager[Snapshot]:
+        """Read.  Raises REPLICA_BUILDING where nothing was ever applied."""
+
+    def write(self) -> AbstractContextManager[WriteBatch]:
+        """Write; all or nothing.  Raises DISK_FULL, REPLICA_NOT_WRITABLE."""
+
+    def create(self, tables: Iterable[str]) -> None:
+        """Make the tables, empty."""
+
+    def set_stores(self, stores: StoresRecord) -> None:
+        """Say what it holds, once, when it is built."""
+
+    def size_bytes(self) -> int:
+        """Bytes in use."""

@@ -1,0 +1,350 @@
+"""The thread that keeps a replica up to date.
+
+One step:
+
+1. Where this isn't the one who follows, try to become it; somebody else following is fine.
+2. Where there is no generation yet, or the one there is from another format, boot or checkpoint: build.
+3. Is it still the same job (`identity`)?  If not, refuse reads at once, and build.  If our batch was cleaned up: build.
+4. Where commits/N+1 is there: apply it, and go on with the next.  Where a file it needs isn't: build.
+5. Otherwise wait, and ask again.
+
+To build: bootstrap the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
+then the old generation serves, unless the job was replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millpond.checkpoint.log import committed_batches, job_id, read_batch
+from millpond.checkpoint.operators import read_stores
+from millpond.checkpoint.position import Batch
+from millpond.errors import CheckpointError, MillpondError, ReplicaError
+from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
+from millpond.replica.backend import Backend
+from millpond.replica.identity import judge
+from millpond.replica.lmdb_backend import open_backend
+from millpond.replica.place import FollowerStatus, ReplicaPlace
+from millpond.replica.record import FORMAT, ReplicaRecord, boot_id, make_stores_record
+from millpond.settings import ReplicaSettings
+from millpond.storage import Storage
+
+# How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
+_CHECK_SECONDS = 0.5
+_STATUS_SECONDS = 0.25
+_LOCK_SECONDS = 0.5
+_MAX_BACKOFF_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class FollowerCounts:
+    """What a follower has done since it began."""
+
+    batches_applied: int = 0
+    rows_applied: int = 0
+    apply_seconds: float = 0.0
+    bootstraps: int = 0
+    bootstrap_records: int = 0
+    bootstrap_seconds: float = 0.0
+    errors: int = 0
+
+
+@dataclass(slots=True)
+class _Generation:
+    path: Path | None
+    backend: Backend
+    job_id: str
+    tables: list[ReplicaTable]
+    record: ReplicaRecord
+
+
+@dataclass(slots=True)
+class _Clock:
+    """Says at most every `seconds` that it is time."""
+
+    seconds: float
+    last: float = field(default=0.0)
+
+    def due(self) -> bool:
+        now = time.monotonic()
+        if now - self.last < self.seconds:
+            return False
+        self.last = now
+        return True
+
+
+class Follower:
+    """Keeps the replica of one job up to date, in a thread of its own.
+
+    place:        the replica's folder, or None for a replica in memory
+    on_backend:   told of each generation that begins to serve
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        place: ReplicaPlace | None,
+        settings: ReplicaSettings,
+        *,
+        new_backend: Callable[[], Backend] | None = None,
+        on_backend: Callable[[Backend], None],
+    ) -> None:
+        self._storage = storage
+        self._place = place
+        self._settings = settings
+        self._new_backend = new_backend
+        self._on_backend = on_backend
+        self._generation: _Generation | None = None
+        self._stop = threading.Event()
+        self._stepped = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._status_clock = _Clock(_STATUS_SECONDS)
+        self._folder_clock = _Clock(_CHECK_SECONDS)
+        self._skipped_clock = _Clock(_CHECK_SECONDS)
+        self.status = FollowerStatus()
+        self.counts = FollowerCounts()
+        self.last_error: MillpondError | None = None
+        self.following = False
+
+    def start(self) -> None:
+        """Begin, in a daemon thread."""
+        self._thread = threading.Thread(target=self._run, name="millpond-follower", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread and let another process follow."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._generation = None
+        if self._place is not None:
+            self._place.unlock()
+
+    def wait_for_step(self, timeout_seconds: float) -> None:
+        """Return after the next step, or the timeout."""
+        with self._stepped:
+            self._stepped.wait(timeout_seconds)
+
+    def statistics(self) -> dict[str, Any]:
+        """What this follower does and has done, with its last error."""
+        return {
+            "following": self.following,
+            **msgspec.to_builtins(self.status),
+            **{name: getattr(self.counts, name) for name in FollowerCounts.__slots__},
+        }
+
+    # ------------------------------------------------------------ the loop
+
+    def _run(self) -> None:
+        failures, last_commit = 0, time.monotonic()
+        while not self._stop.is_set():
+            pause = self._settings.poll_seconds
+            try:
+                if self.step():
+                    last_commit = time.monotonic()
+                    continue
+                failures = 0
+                if time.monotonic() - last_commit > self._settings.idle_after_seconds:
+                    pause = self._settings.idle_poll_seconds
+                if not self.following:
+                    pause = _LOCK_SECONDS
+            except MillpondError as error:
+                failures += 1
+                self._failed(error)
+                pause = min(_MAX_BACKOFF_SECONDS, 0.02 * 2**failures)
+            except Exception as error:  # noqa: BLE001 - a follower that dies silently would serve old answers for ever
+                failures += 1
+                self._failed(
+                    ReplicaError(
+                        "FOLLOWER_FAILED",
+                        f"The follower met an error that it doesn't know: {error!r}.",
+                        hint="Report this with the checkpoint's Spark version; deleting the replica's folder may help.",
+                    )
+                )
+                pause = _MAX_BACKOFF_SECONDS
+            with self._stepped:
+                self._stepped.notify_all()
+            self._stop.wait(pause)
+
+    def _failed(self, error: MillpondError) -> None:
+        self.last_error = error
+        self.counts.errors += 1
+        told = {"condition": error.condition, "message": error.message, "hint": error.hint}
+        self._say(state="failed", error=told, now=True)
+
+    def step(self) -> bool:
+        """Do what there is to do; whether anything was applied or built."""
+        if not self.following and not self._take_over():  # 1
+            return False
+        if self._place is not None and self._folder_clock.due() and self._folder_is_gone():
+            return False
+        generation = self._generation or self._open()  # 2
+        if generation is None:
+            return self._build()
+        verdict, stamp = judge(self._storage, generation.record, generation.job_id)  # 3
+        if verdict == "replaced":
+            self._refuse_reads(generation)
+            return self._build()
+        if verdict == "behind":
+            return self._build()
+        if stamp is not None and stamp != generation.record.commit_stamp:
+            self._restamp(generation, stamp.identity, stamp.modified_ns, stamp.size_bytes)
+        following = Batch(generation.record.batch + 1)
+        if self._storage.stamp(f"commits/{following}") is None:
+            if self._skipped_clock.due() and self._skipped(generation):
+                return self._build()
+            self._say(state="following", error=None)
+            self.last_error = None
+            return False
+        return self._apply(generation, following)  # 4
+
+    def _take_over(self) -> bool:
+        if self._place is None:
+            self.following = True
+        else:
+            self._place.prepare()
+            if not self._place.try_lock():
+                return False
+            self.following = True
+            self._place.clean()
+        return True
+
+    def _folder_is_gone(self) -> bool:
+        """Whether somebody deleted the replica's folder, which is allowed: then begin again."""
+        assert self._place is not None
+        if self._generation is None or self._place.current() == self._generation.path:
+            return False
+        self._place.unlock()
+        self._generation, self.following = None, False
+        return True
+
+    def _open(self) -> _Generation | None:
+        path = self._place.current() if self._place is not None else None
+        if path is None:
+            return None
+        backend = open_backend(path, self._settings)
+        stores = backend.stores()
+        if stores is None or stores.format != FORMAT or stores.boot_id != boot_id() or stores.checkpoint != self._storage.uri:
+            return None
+        backend.check_readers()
+        with backend.snapshot() as snapshot:
+            record = snapshot.record()
+        if record.status != "live":
+            return None
+        self._generation = _Generation(path, backend, stores.job_id, plan_tables(stores.schemas()), record)
+        self._on_backend(backend)
+        return self._generation
+
+    def _apply(self, generation: _Generation, number: Batch) -> bool:
+        began = time.monotonic()
+        batch = read_batch(self._storage, number)
+        if (batch.settings.partitions, batch.settings.provider) != (generation.record.partitions, generation.record.provider):
+            return self._build()  # repartitioned offline
+        try:
+            rows = apply_batch(self._storage, generation.backend, batch, generation.tables)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE":
+                raise
+            return self._build()
+        with generation.backend.snapshot() as snapshot:
+            generation.record = snapshot.record()
+        self.counts.batches_applied += 1
+        self.counts.rows_applied += rows
+        self.counts.apply_seconds += time.monotonic() - began
+        self._say(state="following", error=None)
+        self.last_error = None
+        return True
+
+    def _skipped(self, generation: _Generation) -> bool:
+        """Whether newer batches are committed while the next one isn't there: cleaned up, or skipped."""
+        batches = committed_batches(self._storage)
+        return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
+
+    def _restamp(self, generation: _Generation, identity: str, modified_ns: int, size_bytes: int) -> None:
+        """The files were copied with their content unchanged: remember the new stamp."""
+        record = msgspec.structs.replace(
+            generation.record, commit_identity=identity, commit_modified_ns=modified_ns, commit_size_bytes=size_bytes
+        )
+        with generation.backend.write() as write:
+            write.set_record(record)
+        generation.record = record
+
+    def _refuse_reads(self, generation: _Generation) -> None:
+        self._set_status(generation, "replaced")
+        self._generation = None
+        if self._place is not None and generation.path is not None:
+            (self._place.path / "current").unlink(missing_ok=True)
+
+    def _set_status(self, generation: _Generation, status: str) -> None:
+        with generation.backend.write() as write:
+            write.set_record(msgspec.structs.replace(generation.record, status=status))
+
+    # ------------------------------------------------------------ building
+
+    def _build(self) -> bool:
+        batches = committed_batches(self._storage)
+        if not batches:
+            job_id(self._storage)  # raises NO_CHECKPOINT
+            self._say(state="waiting", error=None)
+            self.last_error = None
+            self._stop.wait(max(0.05, self._settings.poll_seconds))
+            return False
+        began = time.monotonic()
+        identity = job_id(self._storage)
+        batch = read_batch(self._storage, batches[-1])
+        known, unread = read_stores(self._storage)
+        stores = make_stores_record(identity, self._storage.uri, known, unread)
+        self.counts.bootstraps += 1
+        path: Path | None = None
+        backend: Backend
+        if self._place is None:
+            assert self._new_backend is not None
+            backend = self._new_backend()
+        else:
+            path = self._place.new_generation()
+            backend = open_backend(path, self._settings)
+
+        def progress(done: int, of: int, records: int) -> None:
+            self.status.partitions_done, self.status.partitions, self.status.records = done, of, records
+            self._say(state="building", error=self.status.error)
+            if self._stop.is_set():
+                raise ReplicaError("REPLICA_CLOSED", "The replica was closed while it was built.", hint="Open the pond again.")
+
+        try:
+            records = build(self._storage, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
+        except BaseException:
+            del backend
+            if self._place is not None:
+                self._place.clean()
+            raise
+        before, self._generation = self._generation, None
+        with backend.snapshot() as snapshot:
+            record = snapshot.record()
+        if self._place is not None and path is not None:
+            self._place.publish(path)
+        self._generation = _Generation(path, backend, identity, plan_tables(known), record)
+        self._on_backend(backend)
+        if before is not None:
+            self._set_status(before, "superseded")
+        if self._place is not None:
+            self._place.clean()
+        self.counts.bootstrap_records += records
+        self.counts.bootstrap_seconds += time.monotonic() - began
+        self._say(state="following", error=None, now=True)
+        self.last_error = None
+        return True
+
+    def _say(self, *, state: str, error: dict[str, Any] | None, now: bool = False) -> None:
+        """Tell other processes, when it is news or has been a while."""
+        changed = state != self.status.state or error != self.status.error
+        self.status.state, self.status.error, self.status.pid = state, error, os.getpid()
+        if self._place is not None and (changed or now or (state == "building" and self._status_clock.due())):
+            self._place.write_status(self.status)

@@ -1,0 +1,52 @@
+"""Whether the job at a path is still the one that a replica follows.
+
+People delete a checkpoint and start over, rewind it, or restore a copy to the same path.  The files then look alike, with the same
+numbers and other content; a replica that went on would mix two jobs.
+
+1. commits/N, of the replica's own batch N, has the stamp that was recorded: the same.
+2. It has another stamp: the log files of N are read again.  Their fingerprint tells.
+3. It is gone.  With the same job id and a newer commit it was cleaned up, and the replica has only fallen behind; otherwise the
+   job was deleted, rewound or replaced.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from millpond.checkpoint.log import committed_batches, job_id, read_batch
+from millpond.checkpoint.position import Batch
+from millpond.errors import MillpondError, ReplicaError
+from millpond.replica.record import ReplicaRecord
+from millpond.storage import FileStamp, Storage
+
+Verdict = Literal["same", "behind", "replaced"]
+
+
+def judge(storage: Storage, record: ReplicaRecord, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
+    """Whether the job is the same, the same but beyond what the log still tells, or another; and the stamp judged by."""
+    stamp = storage.stamp(f"commits/{record.batch}")
+    if stamp == record.commit_stamp:
+        return "same", stamp  # 1
+    if stamp is not None:
+        try:
+            again = read_batch(storage, Batch(record.batch)).fingerprint
+        except MillpondError:
+            return "replaced", stamp
+        return ("same" if again == record.fingerprint else "replaced"), stamp  # 2
+    try:
+        same_id = job_id(storage) == known_job_id
+    except MillpondError:
+        return "replaced", None
+    batches = committed_batches(storage)
+    return ("behind" if same_id and batches and batches[-1] > record.batch else "replaced"), None  # 3
+
+
+def replaced_error(storage: Storage, batch: int) -> ReplicaError:
+    """What readers get until a new replica serves."""
+    return ReplicaError(
+        "JOB_REPLACED",
+        f"The checkpoint at {storage.uri} is no longer the one that this replica follows: batch {batch} of it is gone or another.",
+        hint="Ask again in a moment: a new replica is built as soon as the job at this path has committed a batch.",
+        checkpoint=storage.uri,
+        batch=batch,
+    )

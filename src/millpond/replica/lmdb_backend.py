@@ -1,0 +1,216 @@
+"""A generation of a replica in LMDB: many processes read it, each in well under a microsecond; one writes.
+
+LMDB allows one environment per file and process, so environments are shared by path (`open_backend`), and none survives a fork.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import lmdb
+import msgspec
+
+from millpond.errors import ReplicaError
+from millpond.replica.record import ReplicaRecord, StoresRecord
+from millpond.settings import ReplicaSettings
+
+_META = b"meta"
+_RECORD, _STORES = b"record", b"stores"
+_MAX_TABLES = 256
+
+_encode = msgspec.json.Encoder().encode
+_decode_record = msgspec.json.Decoder(ReplicaRecord).decode
+_decode_stores = msgspec.json.Decoder(StoresRecord).decode
+
+_open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictionary()
+_open_lock = threading.Lock()
+
+
+def open_backend(path: Path, settings: ReplicaSettings) -> LmdbBackend:
+    """The environment in a folder, shared by everyone in this process who opens that folder.
+
+    Raises:  REPLICA_NOT_WRITABLE, DISK_FULL, and FileNotFoundError where the folder isn't there.
+    """
+    name = os.path.realpath(path)
+    with _open_lock:
+        backend = _open.get(name)
+        if backend is None or backend.forked:
+            backend = LmdbBackend(path, settings)
+            _open[name] = backend
+        return backend
+
+
+class LmdbBackend:
+    """One LMDB environment.  See `backend.Backend`."""
+
+    def __init__(self, path: Path, settings: ReplicaSettings) -> None:
+        self.path = path
+        self._process = os.getpid()
+        readonly = not os.access(path, os.W_OK)
+        if not path.is_dir():
+            raise FileNotFoundError(path)
+        with _explained(path):
+            self._environment = lmdb.open(
+                str(path),
+                map_size=settings.map_size_bytes,
+                max_readers=settings.max_readers,
+                max_dbs=_MAX_TABLES,
+                readonly=readonly,
+                create=not readonly,
+                sync=False,  # a batch can be applied again; a replica from another boot is rebuilt
+                metasync=False,
+                readahead=False,
+                # A crash of the process is safe without a sync; a map written through (WRITEMAP) wouldn't be.
+                writemap=False,
+            )
+            self._meta = self._environment.open_db(_META, create=not readonly)
+        self._handles: dict[str, Any] = {}
+        self._seen: tuple[int, ReplicaRecord] | None = None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a fork of the one that opened the environment, where it must not be used."""
+        return os.getpid() != self._process
+
+    def stores(self) -> StoresRecord | None:
+        with self._environment.begin() as transaction:
+            data = transaction.get(_STORES, db=self._meta)
+        return _decode_stores(data) if data else None
+
+    @contextmanager
+    def snapshot(self) -> Iterator[LmdbSnapshot]:
+        if self.forked:
+            raise ReplicaError(
+                "REPLICA_CLOSED",
+                "The replica was opened before this process was forked.",
+                hint="Open the pond in the process that reads it, or start processes with the `spawn` method.",
+            )
+        transaction = self._environment.begin()
+        try:
+            yield LmdbSnapshot(self, transaction)
+        finally:
+            transaction.abort()
+
+    @contextmanager
+    def write(self) -> Iterator[LmdbWriteBatch]:
+        with _explained(self.path), self._environment.begin(write=True) as transaction:
+            yield LmdbWriteBatch(self, transaction)
+
+    def create(self, tables: Iterable[str]) -> None:
+        with _explained(self.path):
+            for table in tables:
+                self._handles[table] = self._environment.open_db(table.encode())
+
+    def set_stores(self, stores: StoresRecord) -> None:
+        with _explained(self.path), self._environment.begin(write=True) as transaction:
+            transaction.put(_STORES, _encode(stores), db=self._meta)
+
+    def size_bytes(self) -> int:
+        info, stat = self._environment.info(), self._environment.stat()
+        return int((info["last_pgno"] + 1) * stat["psize"])
+
+    def check_readers(self) -> int:
+        """Free the slots of readers that were killed, whose snapshots pin pages; how many there were."""
+        return int(self._environment.reader_check())
+
+    def handle(self, table: str) -> Any:
+        """LMDB's handle of a table."""
+        handle = self._handles.get(table)
+        if handle is None:
+            handle = self._handles[table] = self._environment.open_db(table.encode(), create=False)
+        return handle
+
+    def record_in(self, transaction: lmdb.Transaction) -> ReplicaRecord:
+        """The record that a transaction sees; decoded once per applied batch."""
+        number, seen = transaction.id(), self._seen
+        if seen is not None and seen[0] == number:
+            return seen[1]
+        data = transaction.get(_RECORD, db=self._meta)
+        if data is None:
+            raise ReplicaError(
+                "REPLICA_BUILDING",
+                "The replica is being built; nothing can be read yet.",
+                hint="Ask again in a moment.",
+            )
+        record = _decode_record(data)
+        self._seen = (number, record)
+        return record
+
+    def write_record(self, transaction: lmdb.Transaction, record: ReplicaRecord) -> None:
+        """Put the record in place, inside a write transaction."""
+        transaction.put(_RECORD, _encode(record), db=self._meta)
+
+
+class LmdbSnapshot:
+    """See `backend.Snapshot`."""
+
+    def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
+        self._backend = backend
+        self._transaction = transaction
+
+    def record(self) -> ReplicaRecord:
+        return self._backend.record_in(self._transaction)
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return cast(bytes | None, self._transaction.get(key, db=self._backend.handle(table)))
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            if cursor.set_range(start) if start else cursor.first():
+                yield from cast(Iterator[tuple[bytes, bytes]], cursor)
+
+    def count(self, table: str) -> int:
+        return int(self._transaction.stat(self._backend.handle(table))["entries"])
+
+
+class LmdbWriteBatch:
+    """See `backend.WriteBatch`."""
+
+    def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
+        self._backend = backend
+        self._transaction = transaction
+
+    def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            cursor.putmulti(items)
+
+    def delete(self, table: str, keys: Iterable[bytes]) -> None:
+        handle, delete = self._backend.handle(table), self._transaction.delete
+        for key in keys:
+            delete(key, db=handle)
+
+    def set_record(self, record: ReplicaRecord) -> None:
+        self._backend.write_record(self._transaction, record)
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn LMDB's and the system's errors into ours."""
+    try:
+        yield
+    except (lmdb.Error, OSError) as broken:
+        text = str(broken)
+        if isinstance(broken, lmdb.MapFullError | lmdb.DiskError) or "No space" in text or _code(broken) == errno.ENOSPC:
+            raise ReplicaError(
+                "DISK_FULL",
+                f"The replica in {path} can't grow: {text}.",
+                hint="Free space on that disk, or name another one with --replica-dir; the replica then goes on by itself.",
+                path=str(path),
+            ) from broken
+        raise ReplicaError(
+            "REPLICA_NOT_WRITABLE",
+            f"The replica in {path} can't be used: {text}.",
+            hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
+            path=str(path),
+        ) from broken
+
+
+def _code(error: Exception) -> int | None:
+    return error.errno if isinstance(error, OSError) else None

@@ -1,0 +1,173 @@
+"""Where a job's replica lies on disk, who follows, and which generation serves.
+
+    <home>/replicas/<name>-<hash of the checkpoint's URI>/
+        lock            held by the process that follows
+        current         name of the generation that serves; replaced by a rename
+        status.json     what the follower does: progress of a bootstrap, its last error
+        generation-<n>-<unique>/  one LMDB environment
+
+The folder goes by the checkpoint's URI alone, so that everyone who reads that path finds a new generation when the job there
+is replaced; which job a generation belongs to is written inside it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from millpond.errors import ReplicaError
+from millpond.storage import LocalStorage
+
+# LMDB needs shared memory maps and locks that these don't give.
+_NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "ceph", "glusterfs", "fuse.glusterfs", "afs", "lustre"})
+
+
+class FollowerStatus(msgspec.Struct, kw_only=True):
+    """What the follower of a replica does, for other processes and for statistics.
+
+    state:            waiting (no committed batch yet), building, following, failed (its last step raised)
+    partitions_done:  of a bootstrap, of `partitions` in all
+    records:          read so far by a bootstrap
+    error:            condition, message and hint of the last error; None once a later step went well
+    """
+
+    state: str = "waiting"
+    pid: int = 0
+    partitions_done: int = 0
+    partitions: int = 0
+    records: int = 0
+    error: dict[str, Any] | None = None
+
+
+class ReplicaPlace:
+    """The folder of one job's replica."""
+
+    def __init__(self, home: Path, checkpoint_uri: str) -> None:
+        digest = hashlib.sha256(checkpoint_uri.encode()).hexdigest()[:16]
+        parts = [p for p in checkpoint_uri.split("/") if p and p != "checkpoint"]
+        name = re.sub(r"[^A-Za-z0-9_.-]", "_", parts[-1] if parts else "root")[:48]
+        self.path = home / "replicas" / f"{name}-{digest}"
+        self._lock: int | None = None
+
+    def prepare(self) -> None:
+        """Make the folder.  Raises REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as broken:
+            raise self._not_writable(broken) from broken
+        kind = file_system(self.path)
+        if kind in _NETWORK:
+            raise ReplicaError(
+                "NETWORK_FILE_SYSTEM",
+                f"{self.path} lies on a network file system ({kind}), where a replica can't be kept safely.",
+                hint="Choose a folder on a local disk with --replica-dir or MILLPOND_HOME.",
+                path=str(self.path),
+            )
+
+    def try_lock(self) -> bool:
+        """Become the one who follows; False where somebody else is.  Raises REPLICA_NOT_WRITABLE."""
+        if self._lock is not None:
+            return True
+        try:
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as broken:
+            raise self._not_writable(broken) from broken
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as taken:
+            os.close(descriptor)
+            if taken.errno in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+            raise self._not_writable(taken) from taken
+        self._lock = descriptor
+        return True
+
+    def unlock(self) -> None:
+        """Let another process follow."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def current(self) -> Path | None:
+        """The generation that serves, None where there is none yet."""
+        try:
+            name = (self.path / "current").read_text()
+        except FileNotFoundError:
+            return None
+        except OSError as broken:
+            raise self._not_writable(broken) from broken
+        path = self.path / name
+        return path if path.is_dir() else None
+
+    def new_generation(self) -> Path:
+        """An empty folder for a generation that is going to be built."""
+        taken = [int(p.name.split("-")[1]) for p in self.path.glob("generation-*")]
+        # Never a name that was used before: an environment of this process may still map the removed one.
+        path = self.path / f"generation-{max(taken, default=0) + 1}-{uuid.uuid4().hex[:8]}"
+        try:
+            path.mkdir()
+        except OSError as broken:
+            raise self._not_writable(broken) from broken
+        return path
+
+    def publish(self, generation: Path) -> None:
+        """Let this generation serve from now on."""
+        LocalStorage(self.path).write("current", generation.name.encode())
+
+    def clean(self) -> None:
+        """Remove generations that don't serve: left by a crash, or superseded.  Readers that map one keep it until they end."""
+        current = self.current()
+        for path in self.path.glob("generation-*"):
+            if path != current:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def write_status(self, status: FollowerStatus) -> None:
+        """Tell other processes; without a sync, since it means nothing after a crash."""
+        temporary = self.path / f".status.{os.getpid()}.tmp"
+        try:
+            temporary.write_bytes(msgspec.json.encode(status))
+            temporary.rename(self.path / "status.json")
+        except OSError:
+            temporary.unlink(missing_ok=True)  # a full disk is told by the follower itself
+
+    def read_status(self) -> FollowerStatus | None:
+        """What the follower last said; None where it never did."""
+        try:
+            return msgspec.json.decode((self.path / "status.json").read_bytes(), type=FollowerStatus)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def _not_writable(self, broken: OSError) -> ReplicaError:
+        full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
+        return ReplicaError(
+            "DISK_FULL" if full else "REPLICA_NOT_WRITABLE",
+            f"The replica's folder {self.path} can't be used: {broken.strerror}.",
+            hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
+            path=str(self.path),
+        )
+
+
+def file_system(path: Path) -> str:
+    """The kind of file system that a path lies on, as the system names it; empty where it doesn't tell."""
+    try:
+        mounts = Path("/proc/self/mounts").read_text().splitlines()
+    except OSError:
+        return ""
+    target = os.path.realpath(path)
+    best, kind = "", ""
+    for line in mounts:
+        fields = line.split(" ")
+        point = fields[1].replace("\\040", " ")
+        inside = target == point or target.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= len(best):
+            best, kind = point, fields[2]
+    return kind

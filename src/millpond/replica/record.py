@@ -1,0 +1,153 @@
+"""What a replica says of itself, written in the same transaction as the rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.operators import StoreSchema, UnreadStore
+from millpond.checkpoint.position import Batch, Position
+from millpond.schema.types import Field, parse_fields, struct_of
+from millpond.storage import FileStamp
+
+# A replica with another number is built again.
+FORMAT = 1
+
+
+class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a replica stands.
+
+    status:        live; replaced (the job at this path is another one: reads are refused); superseded (a newer generation serves)
+    fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
+    commit_*:      the stamp of commits/N
+    partitions:    of stateful operators in that batch
+    """
+
+    status: Literal["live", "replaced", "superseded"] = "live"
+    batch: int
+    offsets: dict[str, Any]
+    watermark_ms: int | None
+    started_ms: int
+    fingerprint: str
+    commit_identity: str
+    commit_modified_ns: int
+    commit_size_bytes: int
+    partitions: int
+    provider: str
+
+    @property
+    def commit_stamp(self) -> FileStamp:
+        """The stamp of commits/N when it was applied."""
+        return FileStamp(self.commit_identity, self.commit_modified_ns, self.commit_size_bytes)
+
+    def position(self) -> Position:
+        """The same for readers."""
+        return Position(
+            batch=Batch(self.batch),
+            offsets=self.offsets,
+            watermark_ms=self.watermark_ms,
+            batch_started_ms=self.started_ms,
+            committed_ns=self.commit_modified_ns,
+        )
+
+
+class StoredField(msgspec.Struct, frozen=True):
+    """A store that has a table: its schema as Spark's JSON."""
+
+    operator: int
+    operator_name: str
+    store: str
+    index: int
+    single: bool
+    key: Any
+    value: Any
+
+
+class UnreadField(msgspec.Struct, frozen=True):
+    """A store that has none, and why."""
+
+    operator: int
+    operator_name: str
+    store: str
+    condition: str
+    message: str
+    hint: str
+
+
+class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a replica holds; doesn't change as long as it lives.
+
+    boot_id:  of the machine's run: batches aren't synced to disk, so after a crash of the machine nothing is trusted
+    """
+
+    format: int
+    boot_id: str
+    job_id: str
+    checkpoint: str
+    stores: list[StoredField]
+    unread: list[UnreadField]
+
+    def schemas(self) -> list[StoreSchema]:
+        """The stores as the checkpoint layer describes them."""
+        return [
+            StoreSchema(
+                operator=s.operator,
+                operator_name=s.operator_name,
+                store=s.store,
+                index=s.index,
+                key=parse_fields(s.key),
+                value=parse_fields(s.value),
+                single=s.single,
+            )
+            for s in self.stores
+        ]
+
+
+def table_id(operator: int, store: str) -> str:
+    """Name of a store's table inside the replica."""
+    return f"{operator}/{store}"
+
+
+def make_record(batch: CommittedBatch) -> ReplicaRecord:
+    """The record after applying `batch`."""
+    return ReplicaRecord(
+        batch=batch.batch,
+        offsets=batch.offsets,
+        watermark_ms=batch.watermark_ms,
+        started_ms=batch.started_ms,
+        fingerprint=batch.fingerprint,
+        commit_identity=batch.commit_stamp.identity,
+        commit_modified_ns=batch.commit_stamp.modified_ns,
+        commit_size_bytes=batch.commit_stamp.size_bytes,
+        partitions=batch.settings.partitions,
+        provider=batch.settings.provider,
+    )
+
+
+def make_stores_record(job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoresRecord:
+    """What a replica that is being built will hold."""
+    return StoresRecord(
+        format=FORMAT,
+        boot_id=boot_id(),
+        job_id=job_id,
+        checkpoint=checkpoint,
+        stores=[StoredField(s.operator, s.operator_name, s.store, s.index, s.single, _json(s.key), _json(s.value)) for s in stores],
+        unread=[
+            UnreadField(u.operator, u.operator_name, u.store, u.error.condition, u.error.message, u.error.hint) for u in unread
+        ],
+    )
+
+
+def _json(fields: tuple[Field, ...]) -> Any:
+    return struct_of(fields).to_json()
+
+
+def boot_id() -> str:
+    """What changes when the machine restarts; empty where the system doesn't tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""

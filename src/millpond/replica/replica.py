@@ -1,0 +1,245 @@
+"""One job's replica as readers see it: a snapshot of all its tables at one batch, or a clear reason why there is none."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from millpond.checkpoint.log import committed_batches
+from millpond.checkpoint.position import Batch
+from millpond.errors import CONDITIONS, MillpondError, ReplicaError
+from millpond.replica.backend import Backend, Snapshot
+from millpond.replica.follower import Follower
+from millpond.replica.identity import judge, replaced_error
+from millpond.replica.lmdb_backend import open_backend
+from millpond.replica.memory_backend import MemoryBackend
+from millpond.replica.place import ReplicaPlace
+from millpond.replica.record import FORMAT, ReplicaRecord, StoresRecord, boot_id
+from millpond.settings import ReplicaSettings
+from millpond.storage import FileStamp, Storage
+
+MEMORY = "memory://"
+# Errors that a follower gets over by itself.
+_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "FILE_GONE"})
+
+
+@dataclass(frozen=True, slots=True)
+class Newer:
+    """What the job has committed beyond a batch.
+
+    batches:           how many
+    oldest_commit_ns:  when the first of them was committed, None where there is none
+    """
+
+    batches: int
+    oldest_commit_ns: int | None
+
+
+class View(NamedTuple):
+    """What a reader holds: rows, where they stand, and what the replica has."""
+
+    rows: Snapshot
+    record: ReplicaRecord
+    stores: StoresRecord
+
+
+class Replica:
+    """The replica of one job: follows it, or reads what another process keeps up to date."""
+
+    def __init__(self, storage: Storage, *, home: Path | str, settings: ReplicaSettings, follow: bool = True) -> None:
+        self._storage = storage
+        self._settings = settings
+        self._serving: tuple[Backend, StoresRecord] | None = None
+        self._lock = threading.Lock()
+        self._accepted: tuple[int, FileStamp | None] | None = None
+        self._closed = False
+        in_memory = str(home) == MEMORY
+        self._place = None if in_memory else ReplicaPlace(Path(home), storage.uri)
+        self._follower: Follower | None = None
+        if follow or in_memory:
+            self._follower = Follower(
+                storage,
+                self._place,
+                settings,
+                new_backend=MemoryBackend if in_memory else None,
+                on_backend=self._serve_from,
+            )
+            self._follower.start()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[View]:
+        """All tables at one batch.
+
+        Raises:  REPLICA_BUILDING (with progress), NO_COMMITTED_BATCH, NO_CHECKPOINT, JOB_REPLACED, REPLICA_CLOSED.
+        """
+        serving = self._serving or self._attach()
+        with serving[0].snapshot() as snapshot:
+            record = snapshot.record()
+            if record.status == "live":
+                self._check_identity(record, serving[1])
+                yield View(snapshot, record, serving[1])
+                return
+        # This generation stopped serving.  There is a newer one, or a reason why not.
+        with self._lock:
+            if self._serving is serving:
+                self._serving = None
+        try:
+            serving = self._serving or self._attach()
+        except ReplicaError as nothing:
+            raise (replaced_error(self._storage, record.batch) if record.status == "replaced" else nothing) from nothing
+        with serving[0].snapshot() as snapshot:
+            record = snapshot.record()
+            if record.status != "live":
+                raise replaced_error(self._storage, record.batch)
+            self._check_identity(record, serving[1])
+            yield View(snapshot, record, serving[1])
+
+    def newer(self, batch: int) -> Newer:
+        """What is committed and isn't in a snapshot at `batch`."""
+        first = self._storage.stamp(f"commits/{batch + 1}")
+        if first is None:
+            return Newer(0, None)
+        newest = [b for b in committed_batches(self._storage) if b > batch]
+        return Newer(len(newest) or 1, first.modified_ns)
+
+    def catch_up(self, timeout_seconds: float, on_progress: Callable[[str], None] | None = None) -> None:
+        """Wait until everything that is committed now is applied; a job without a committed batch counts as caught up.
+
+        Raises:  what the follower met, where it can't go on; REPLICA_BEHIND where the time is over.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        committed = committed_batches(self._storage)
+        if not committed:
+            return
+        goal = committed[-1]
+        while True:
+            reached, problem = self._reached()
+            if reached is not None and reached >= goal:
+                return
+            if problem is not None and problem.condition not in _PASSING:
+                raise problem
+            if on_progress is not None:
+                on_progress(self._progress(reached, goal))
+            if time.monotonic() > deadline:
+                raise problem or ReplicaError(
+                    "REPLICA_BEHIND",
+                    f"The replica is at batch {reached}, the job at {goal}, after {timeout_seconds:g} seconds.",
+                    hint="Wait longer, or read what there is.",
+                    batch=reached,
+                    newest=goal,
+                )
+            if self._follower is not None and self._follower.following:
+                self._follower.wait_for_step(0.05)
+            else:
+                time.sleep(0.02)
+
+    def statistics(self) -> dict[str, Any]:
+        """Where the replica lies, its size, and what its follower does, with its last error."""
+        follower = self._follower.statistics() if self._follower is not None else {"following": False}
+        if not follower["following"] and self._place is not None and (status := self._place.read_status()) is not None:
+            follower |= {"state": status.state, "pid": status.pid, "error": status.error}
+        serving = self._serving
+        return {
+            "path": str(self._place.path) if self._place is not None else MEMORY,
+            "size_bytes": serving[0].size_bytes() if serving is not None else 0,
+            **follower,
+        }
+
+    def close(self) -> None:
+        """Stop following.  Answers already given stay valid."""
+        self._closed = True
+        if self._follower is not None:
+            self._follower.stop()
+        self._serving = None
+
+    # ------------------------------------------------------------ finding a generation
+
+    def _serve_from(self, backend: Backend) -> None:
+        stores = backend.stores()
+        assert stores is not None
+        with self._lock:
+            self._serving = (backend, stores)
+
+    def _attach(self) -> tuple[Backend, StoresRecord]:
+        if self._closed:
+            raise ReplicaError("REPLICA_CLOSED", "The pond was closed.", hint="Open it again.")
+        if self._place is not None and (path := self._place.current()) is not None:
+            try:
+                backend = open_backend(path, self._settings)
+            except FileNotFoundError:
+                raise self._why_nothing() from None  # superseded between two looks
+            stores = backend.stores()
+            if stores is not None and stores.format == FORMAT and stores.boot_id == boot_id():
+                self._serve_from(backend)
+                return backend, stores
+        raise self._why_nothing()
+
+    def _check_identity(self, record: ReplicaRecord, stores: StoresRecord) -> None:
+        """Refuse a snapshot of a job that is no longer at this path, also before the follower has noticed.
+
+        Raises:  JOB_REPLACED.
+        """
+        stamp = self._storage.stamp(f"commits/{record.batch}")
+        if stamp == record.commit_stamp or self._accepted == (record.batch, stamp):
+            return
+        verdict, judged = judge(self._storage, record, stores.job_id)
+        if verdict == "replaced":
+            raise replaced_error(self._storage, record.batch)
+        self._accepted = (record.batch, judged)
+
+    def _why_nothing(self) -> MillpondError:
+        """Why there is no generation to read."""
+        status = self._follower.status if self._follower is not None else None
+        if self._place is not None and (status is None or not (self._follower and self._follower.following)):
+            status = self._place.read_status() or status
+        if status is not None and status.error is not None:
+            return _revive(status.error)
+        if not committed_batches(self._storage):
+            return ReplicaError(
+                "NO_COMMITTED_BATCH",
+                f"The job at {self._storage.uri} hasn't committed a batch yet.",
+                hint="Start the job, or ask again when its first batch is done.",
+                checkpoint=self._storage.uri,
+            )
+        done, of, records = (status.partitions_done, status.partitions, status.records) if status else (0, 0, 0)
+        return ReplicaError(
+            "REPLICA_BUILDING",
+            f"The replica is being built: {done} of {of} partitions, {records} records so far.",
+            hint="Ask again in a moment.",
+            partitions_done=done,
+            partitions=of,
+            records=records,
+        )
+
+    def _reached(self) -> tuple[Batch | None, MillpondError | None]:
+        try:
+            with self.snapshot() as view:
+                reached = Batch(view.record.batch)
+        except MillpondError as error:
+            return None, error
+        return reached, self._follower_error()
+
+    def _follower_error(self) -> MillpondError | None:
+        """What stops the follower, whichever process it is in."""
+        if self._follower is not None and self._follower.following:
+            return self._follower.last_error
+        status = self._place.read_status() if self._place is not None else None
+        return _revive(status.error) if status is not None and status.error is not None else None
+
+    def _progress(self, reached: Batch | None, goal: Batch) -> str:
+        if reached is not None:
+            return f"at batch {reached} of {goal}"
+        status = self._follower.status if self._follower is not None else None
+        return f"building, {status.records} records" if status is not None else "waiting for the process that follows"
+
+
+def _revive(told: dict[str, Any]) -> MillpondError:
+    """The error that a follower left in its status."""
+    condition = told["condition"]
+    kind = CONDITIONS[condition].kind if condition in CONDITIONS else ReplicaError
+    return kind(condition, told["message"], hint=told["hint"])

@@ -1,0 +1,416 @@
+"""One table: rows by key, by prefix, all of them; each answer one consistent cut."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.catalogue import JobFolder
+from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import DefinitionError, ReplicaError, RequestError
+from millpond.replica.ordered import KeyCodec, split_value, store_key
+from millpond.replica.record import ReplicaRecord, StoresRecord, table_id
+from millpond.replica.replica import Replica, View
+from millpond.replica.scan import iter_prefix
+from millpond.schema.convert import to_stored
+from millpond.schema.definition import KeyColumn, TableDefinition
+from millpond.schema.types import Field, SparkType
+from millpond.settings import ReplicaSettings
+from millpond.tables.answer import Cut, Lag, Row, Rows
+from millpond.tables.finish import compile_definition
+
+# How long a job's heartbeat file isn't looked at again.
+_HEARTBEAT_CACHE_SECONDS = 0.5
+_DEADLINE_CHECK_ROWS = 4096
+
+Key = dict[str, Any]
+
+
+class JobReads:
+    """A job as its tables read it: its replica, and what tells how old an answer is."""
+
+    def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
+        self.folder = folder
+        self.replica = replica
+        self.settings = settings
+        self._heartbeat = ("unknown", 0.0)
+
+    def cut(self, record: ReplicaRecord) -> Cut:
+        """Where an answer from this record comes from, and how far it is behind now."""
+        newer = self.replica.newer(record.batch)
+        now = time.time()
+        behind = max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0
+        lag = Lag(
+            behind_batches=newer.batches,
+            behind_seconds=behind,
+            age_seconds=max(0.0, now - record.commit_modified_ns / 1e9),
+            age_from="commit",
+            event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
+        )
+        return Cut(job=self.folder.job, position=record.position(), lag=lag, job_state=self.job_state())
+
+    def job_state(self) -> str:
+        """running, stopped or unknown, at most half a second old."""
+        state, seen = self._heartbeat
+        now = time.monotonic()
+        if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
+            state = self.folder.job_state()
+            self._heartbeat = (state, now)
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class _Binding:
+    """What it takes to read rows of one generation of the replica."""
+
+    stores: StoresRecord
+    table: str
+    codec: KeyCodec
+    decode_value: Callable[[bytes], tuple[Any, ...]]
+
+
+class Table:
+    """A named table of a pond.
+
+    Keys are given as column names and Python values: `table.get(page="/index.html")`, or as a dict where a column's name isn't a
+    Python name: `table.get({"my page": "/index.html"})`.
+    """
+
+    def __init__(self, definition: TableDefinition, job: JobReads) -> None:
+        self.definition = definition
+        self._job = job
+        self._finish = compile_definition(definition)
+        self._columns = {column.name: (column, to_stored(column.type)) for column in definition.key}
+        self._binding: _Binding | None = None
+
+    @property
+    def name(self) -> str:
+        """The table's name in the pond."""
+        return self.definition.table
+
+    @property
+    def job(self) -> str:
+        """The name of the job whose state this is."""
+        return self._job.folder.job
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All column names, key first."""
+        return self.definition.columns
+
+    def get(self, key: Key | None = None, /, **columns: Any) -> Row:
+        """The row of a key; empty, and false, where there is none.
+
+        Every key column is named; the end of a window may be left out where only one window begins there.
+
+        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; REPLICA_BUILDING, JOB_REPLACED, …
+        """
+        return self.get_all([{**(key or {}), **columns}])[0]
+
+    def get_all(self, keys: Iterable[Key]) -> Rows:
+        """The rows of several keys, in their order, all of one batch; an empty row where there is none.
+
+        Raises:  as `get`.
+        """
+        wanted = [self._stored_columns(key) for key in keys]
+        with self._view() as (view, binding):
+            cut = self._job.cut(view.record)
+            return Rows([self._get(view, binding, columns, cut) for columns in wanted], cut)
+
+    def scan(self, key: Key | None = None, /, *, limit: int | None = None, **columns: Any) -> Rows:
+        """Rows in key order, all of one batch: those whose key columns have the values given, all where none is given.
+
+        Values of the first columns of the key (see `key_order`) make the scan short; others are compared row by row.
+
+        limit:   at most so many rows; `more` says whether there are others
+        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT; REPLICA_BUILDING, JOB_REPLACED, …
+        """
+        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+            raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
+        wanted = self._stored_columns({**(key or {}), **columns})
+        with self._view() as (view, binding):
+            cut = self._job.cut(view.record)
+            rows: list[Row] = []
+            for values in self._iterate(view, binding, wanted):
+                if limit is not None and len(rows) == limit:
+                    return Rows(rows, cut, more=True)
+                rows.append(Row(values, cut))
+            return Rows(rows, cut)
+
+    def count(self) -> Count:
+        """How many rows the table has.  Raises as `scan`."""
+        with self._view() as (view, binding):
+            cut = self._job.cut(view.record)
+            if self.definition.having is None:
+                return Count(view.rows.count(binding.table), cut)
+            return Count(sum(1 for _ in self._iterate(view, binding, {})), cut)
+
+    def to_arrow(self, key: Key | None = None, /, **columns: Any) -> Any:
+        """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
+
+        Raises:  LIBRARY_MISSING, and as `scan`.
+        """
+        from millpond.tables.arrow import to_arrow
+
+        return to_arrow(self.definition, self.scan(key, **columns))
+
+    @property
+    def key_order(self) -> tuple[str, ...]:
+        """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
+        codec = KeyCodec(self.definition.key_schema)
+        rank = {index: place for place, index in enumerate(codec.order)}
+        return tuple(c.name for c in sorted(self.definition.key, key=lambda c: rank[c.index]))
+
+    # ------------------------------------------------------------ from names to stored keys
+
+    def _stored_columns(self, key: Key) -> dict[str, Any]:
+        out: dict[str, Any] = {}
+        for name, value in key.items():
+            entry = self._columns.get(name)
+            if entry is None:
+                raise self._not_a_key(name)
+            try:
+                out[name] = None if value is None else entry[1](value)
+            except RequestError as error:
+                raise type(error)(
+                    error.condition, f"Column {name!r}: {error.message}", hint=error.hint, **{**error.context, "column": name}
+                ) from None
+        return out
+
+    def _not_a_key(self, name: str) -> RequestError:
+        keys = ", ".join(c.name for c in self.definition.key)
+        if name in self.columns:
+            return RequestError(
+                "NOT_A_KEY_COLUMN",
+                f"{name!r} is a value column of {self.name}; rows are found by their key.",
+                hint=f"Name key columns: {keys}.",
+                table=self.name,
+                column=name,
+            )
+        return RequestError(
+            "UNKNOWN_COLUMN",
+            f"{self.name} has no column {name!r}.",
+            hint=f"Its key columns are: {keys or 'none'}.",
+            table=self.name,
+            column=name,
+        )
+
+    def _key_row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
+        """The state's key row; None where the ends of windows are missing.  Raises KEY_MISSING."""
+        missing = [c for c in self.definition.key if c.name not in columns]
+        if missing:
+            if all(c.path and _begins(c, columns, self.definition.key) for c in missing):
+                return None
+            names = ", ".join(c.name for c in missing)
+            raise RequestError(
+                "KEY_MISSING",
+                f"A key of {self.name} needs {names} as well.",
+                hint=f"Name every key column, or scan by the first ones: {', '.join(self.key_order)}.",
+                table=self.name,
+                missing=[c.name for c in missing],
+            )
+        row: list[Any] = [None] * len(self.definition.key_schema)
+        for column in self.definition.key:
+            if column.path:
+                row[column.index] = [*(row[column.index] or []), columns[column.name]]
+            else:
+                row[column.index] = columns[column.name]
+        return tuple(tuple(v) if isinstance(v, list) and _is_window(f) else v for v, f in zip(row, self._key_fields, strict=True))
+
+    @property
+    def _key_fields(self) -> tuple[Field, ...]:
+        return self.definition.key_schema
+
+    # ------------------------------------------------------------ reading
+
+    def _view(self) -> _Bound:
+        return _Bound(self)
+
+    def _bind(self, stores: StoresRecord) -> _Binding:
+        """How to read this generation.  Raises DEFINITION_MISMATCH where the state isn't what the definition says."""
+        if self._binding is not None and self._binding.stores is stores:
+            return self._binding
+        definition = self.definition
+        for schema in stores.schemas():
+            if (schema.operator, schema.store) == (definition.operator, definition.store):
+                check_schemas(definition, schema.key, schema.value)
+                name = table_id(schema.operator, schema.store)
+                self._binding = _Binding(stores, name, KeyCodec(schema.key), decoder(schema.value))
+                return self._binding
+        reason = next((u.message for u in stores.unread if u.operator == definition.operator), "the checkpoint has no such store.")
+        raise DefinitionError(
+            "DEFINITION_MISMATCH",
+            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, but {reason}",
+            hint="Define the table again with the DataFrame that the job runs.",
+            table=self.name,
+        )
+
+    def _get(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
+        key = self._key_row(columns)
+        if key is None:
+            return self._only_window(view, binding, columns, cut)
+        ordered = binding.codec.encode(key)
+        stored_key = store_key(ordered)
+        stored = view.rows.get(binding.table, stored_key)
+        if stored is None:
+            return Row((), cut)
+        found, row = split_value(stored_key, stored)
+        if found != ordered:
+            raise _hash_collision(self.name)
+        values = self._finish(key, binding.decode_value(row))
+        return Row(values if values is not None else (), cut)
+
+    def _only_window(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
+        found = list(zip(self._iterate(view, binding, columns), range(2), strict=False))
+        if len(found) > 1:
+            raise RequestError(
+                "KEY_MISSING",
+                f"Several windows of {self.name} begin there.",
+                hint="Name the end of the window too, or scan.",
+                table=self.name,
+            )
+        return Row(found[0][0] if found else (), cut)
+
+    def _iterate(self, view: View, binding: _Binding, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        prefix, rest = self._prefix(binding.codec, columns)
+        deadline = time.monotonic() + self._job.settings.read_deadline_seconds
+        checks = [(column, columns[column.name]) for column in self.definition.key if column.name in rest]
+        decode_key, decode_value, finish = binding.codec.decode, binding.decode_value, self._finish
+        for number, (ordered, row) in enumerate(iter_prefix(view.rows, binding.table, prefix)):
+            if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
+                raise _too_long(self.name, self._job.settings.read_deadline_seconds)
+            key = decode_key(ordered)
+            if checks and not all(_same(_member(key, c, self._key_fields), value) for c, value in checks):
+                continue
+            values = finish(key, decode_value(row))
+            if values is not None:
+                yield values
+
+    def _prefix(self, codec: KeyCodec, columns: dict[str, Any]) -> tuple[bytes, set[str]]:
+        """The longest prefix that the columns give, and the names that aren't in it."""
+        rest = set(columns)
+        whole: list[Any] = []
+        for index in codec.order:
+            parts = [c for c in self.definition.key if c.index == index]
+            given = [c for c in parts if c.name in columns]
+            if given != parts[: len(given)] or not given:
+                break
+            values = [columns[c.name] for c in given]
+            if parts[0].path:
+                if len(given) < len(parts):
+                    rest -= {c.name for c in given}
+                    return codec.encode_prefix(whole, values), rest
+                whole.append(tuple(values))
+            else:
+                whole.append(values[0])
+            rest -= {c.name for c in given}
+        return codec.encode_prefix(whole, []), rest
+
+
+class Count(int):
+    """A number of rows that names the cut it was counted in."""
+
+    cut: Cut
+
+    def __new__(cls, value: int, cut: Cut) -> Count:
+        """A count of `value` rows in `cut`."""
+        self = super().__new__(cls, value)
+        self.cut = cut
+        return self
+
+    @property
+    def batch(self) -> int:
+        """The batch that the count reflects."""
+        return self.cut.position.batch
+
+
+class _Bound:
+    """A view of the replica with this table's binding to it."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._snapshot = table._job.replica.snapshot()
+
+    def __enter__(self) -> tuple[View, _Binding]:
+        view = self._snapshot.__enter__()
+        try:
+            return view, self._table._bind(view.stores)
+        except BaseException as error:
+            self._snapshot.__exit__(type(error), error, error.__traceback__)
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._snapshot.__exit__(*error)
+
+
+def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
+    """Hold the definition against the state's schema, position by position, by type: names count for nothing.
+
+    Raises:  DEFINITION_MISMATCH, naming the first difference.
+    """
+    for what, defined, found in (("key", definition.key_schema, key), ("value", definition.value_schema, value)):
+        here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
+        if here != there:
+            raise DefinitionError(
+                "DEFINITION_MISMATCH",
+                f"{definition.table} is defined on {what} columns ({', '.join(map(str, (f.type for f in defined)))}), "
+                f"but the state has ({', '.join(map(str, (f.type for f in found)))}).",
+                hint="Define the table again with the DataFrame that the job runs.",
+                table=definition.table,
+            )
+
+
+def _shape(type_: SparkType) -> Any:
+    """A type without the names in it."""
+    if type_.kind == "struct":
+        return ("struct", [_shape(f.type) for f in type_.fields])
+    if type_.kind == "array":
+        assert type_.element is not None
+        return ("array", _shape(type_.element))
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return ("map", _shape(type_.key), _shape(type_.value))
+    return type_.kind if type_.kind == "string" else type_.name
+
+
+def _is_window(field: Field) -> bool:
+    return field.type.kind == "struct" and field.type.is_time
+
+
+def _begins(column: KeyColumn, given: dict[str, Any], key: tuple[KeyColumn, ...]) -> bool:
+    """Whether an earlier member of the same window is given."""
+    return any(c.index == column.index and c.name in given and c is not column for c in key)
+
+
+def _member(key: tuple[Any, ...], column: KeyColumn, fields: tuple[Field, ...]) -> Any:
+    value = key[column.index]
+    if not column.path or value is None:
+        return value
+    names = [f.name for f in fields[column.index].type.fields]
+    return value[names.index(column.path[0])]
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Equality as Spark groups: NULL equals NULL, NaN equals NaN."""
+    return bool(left == right) or (left != left and right != right)
+
+
+def _hash_collision(table: str) -> ReplicaError:
+    return ReplicaError(
+        "FOLLOWER_FAILED",
+        f"Two long keys of {table} have the same hash.",
+        hint="Report this; it isn't expected to happen within the age of the universe.",
+        table=table,
+    )
+
+
+def _too_long(table: str, seconds: float) -> ReplicaError:
+    return ReplicaError(
+        "READ_TOO_LONG",
+        f"The scan of {table} took longer than {seconds:g} seconds and was ended, since an open read keeps old pages from reuse.",
+        hint="Narrow the scan with key columns or a limit.",
+        table=table,
+    )
