@@ -111,9 +111,10 @@ CONDITIONS: dict[str, Condition] = {
     "PORT_TAKEN": Condition(SetupError, 500, 6),
     "NOT_WRITABLE": Condition(SetupError, 500, 6),
     "FILE_MISSING": Condition(SetupError, 500, 3),
+    "LOG_REPLACED": Condition(SetupError, 500, 5),
+    "JOB_FAILED": Condition(SetupError, 500, 5),
     # a mistake of ours
     "INTERNAL_ERROR": Condition(MillpondError, 500, 70),
-    "LOG_REPLACED": Condition(SetupError, 500, 5),
 }
 
 

@@ -7,6 +7,7 @@ DataFrame as well, and then computes the same from scratch.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F  # noqa: N812 - as every PySpark program calls it
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 WATERMARK = "10 minutes"
 
 
-def main_job(events: DataFrame, *, pond: str, trigger: str | None = None, partitions: int | None = None) -> list[Job]:
+def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None, partitions: int | None = None) -> list[Job]:
     """Start the five queries over a stream of requests; each is a job named after its table.
 
     events:      columns as in `accesslog_lines.Request`

@@ -1,0 +1,46 @@
+# Everything a fresh Linux machine needs: make, git and a Python of 3.11 to 3.14. The first call sets up .venv.
+
+PYTHON ?=
+# What the demo is asked: by default it ends by itself after a minute. All of it: make demo ARGS="--log access.log --once"
+ARGS ?= --seconds 60
+BIN := .venv/bin
+READY := .venv/installed
+
+.PHONY: help demo test lint fast spark faults soak java clean
+.DEFAULT_GOAL := help
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+$(READY): requirements.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh
+	@PYTHON='$(PYTHON)' sh tools/setup.sh
+
+java: $(READY)
+	@sh tools/java.sh
+
+demo: java ## Run the main job and show queries being answered while it runs
+	@$(BIN)/millpond demo $(ARGS)
+
+test: java lint fast spark faults ## Everything that must hold: style, types, layers, and all tests
+
+lint: $(READY) ## Style, types and layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# pytest ends with 5 where a group has no test yet.
+fast: $(READY) ## Tests that need no Spark: a minute or so
+	$(BIN)/python -m pytest -q -m 'not spark and not faults' || [ $$? -eq 5 ]
+
+spark: java ## Tests against live Spark jobs
+	$(BIN)/python -m pytest -q -m 'spark and not faults' || [ $$? -eq 5 ]
+
+faults: java ## Tests that kill processes
+	$(BIN)/python -m pytest -q -m faults || [ $$? -eq 5 ]
+
+soak: java ## Long runs, where there are any
+	@if [ -d tests/soak ]; then $(BIN)/python -m pytest -q tests/soak; else echo 'no soak tests yet'; fi
+
+clean: ## Remove what the targets above have made in this folder
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse

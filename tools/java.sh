@@ -1,0 +1,16 @@
+#!/bin/sh
+# Makes sure that Spark finds a Java: the machine's own where that is 17 or later, else one installed into .venv.
+set -eu
+cd "$(dirname "$0")/.."
+if .venv/bin/python -m millpond.spark.java >/dev/null 2>&1; then
+    exit 0
+fi
+echo "No Java 17 or later found (JAVA_HOME, PATH): installing one into .venv, for this project only …" >&2
+if [ -x .tools/bin/uv ]; then
+    UV_SYSTEM_CERTS=true UV_NO_PROGRESS=true .tools/bin/uv pip install --quiet --python .venv/bin/python \
+        --no-deps --require-hashes -r requirements-java.lock
+else
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-java.lock
+fi
+# Says in one line what is missing where even that one doesn't run.
+.venv/bin/python -m millpond.spark.java >/dev/null
