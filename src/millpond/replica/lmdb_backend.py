@@ -18,7 +18,7 @@ import lmdb
 import msgspec
 
 from millpond.errors import ReplicaError
-from millpond.replica.record import ReplicaRecord, StoresRecord
+from millpond.replica.record import ReplicaRecord, StoresRecord, table_id
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
@@ -71,8 +71,11 @@ class LmdbBackend:
                 writemap=False,
             )
             self._meta = self._environment.open_db(_META, create=not readonly)
-        self._handles: dict[str, Any] = {}
         self._seen: tuple[int, ReplicaRecord] | None = None
+        stores = self.stores()
+        # A transaction can't use a handle that was opened after it began, so all are opened now.
+        names = [table_id(s.operator, s.store) for s in stores.stores] if stores is not None else []
+        self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
 
     @property
     def forked(self) -> bool:
@@ -122,10 +125,7 @@ class LmdbBackend:
 
     def handle(self, table: str) -> Any:
         """LMDB's handle of a table."""
-        handle = self._handles.get(table)
-        if handle is None:
-            handle = self._handles[table] = self._environment.open_db(table.encode(), create=False)
-        return handle
+        return self._handles[table]
 
     def record_in(self, transaction: lmdb.Transaction) -> ReplicaRecord:
         """The record that a transaction sees; decoded once per applied batch."""
