@@ -78,7 +78,7 @@ def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
 
 def write_line(line: str) -> None:
     """One line to stdout; bytes of a Spark string that aren't UTF-8 go out as they are."""
-    click.get_binary_stream("stdout").write(line.encode("utf-8", "surrogateescape") + b"\n")
+    sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\n")
 
 
 def visible(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
@@ -46,6 +47,6 @@ def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replic
 
         def announce() -> None:
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {pond_dir} at {address} (Ctrl-C ends)")
-            click.get_binary_stream("stdout").flush()
+            sys.stdout.flush()
 
         serve_http(pond, listener, settings=settings, on_ready=announce)

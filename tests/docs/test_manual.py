@@ -1,0 +1,62 @@
+"""The manual names everything there is: conditions, routes, commands, options."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from millpond.cli import main
+from millpond.cli.group import COMMANDS
+from millpond.errors import CONDITIONS
+from millpond.serve.app import ROUTES
+from millpond.settings import ServeSettings
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def _rows(page: str) -> list[list[str]]:
+    """The cells of every table row of a page."""
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+
+
+def test_every_condition_stands_in_the_manual_with_its_status_and_exit_code() -> None:
+    written = {row[0].strip("`"): (int(row[1]), int(row[2])) for row in _rows(_page("errors.md")) if row[0].startswith("`")}
+    assert written == {name: (c.http_status, c.exit_code) for name, c in CONDITIONS.items()}
+
+
+def test_every_exit_code_stands_in_the_manual() -> None:
+    written = {int(row[0]) for row in _rows(_page("cli.md")) if row[0].isdigit()}
+    assert written == {0, 1, 130} | {c.exit_code for c in CONDITIONS.values()}
+
+
+def test_every_route_stands_in_the_manual_and_no_other() -> None:
+    written = [row[0].strip("`") for row in _rows(_page("http.md")) if row[0].startswith(("`GET", "`POST"))]
+    assert written == [f"{r.method} {r.path}" for r in ROUTES]
+
+
+def test_every_command_stands_in_the_manual_and_no_other() -> None:
+    written = {row[0].split()[1] for row in _rows(_page("cli.md")) if row[0].startswith("`millpond")}
+    assert written == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_of_a_command_stands_in_the_manual(name: str) -> None:
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    options = [text for p in command.params if isinstance(p, click.Option) for text in p.opts if text.startswith("--")]
+    page = _page("cli.md")
+    assert [text for text in options if f"`{text}`" not in page] == []
+
+
+def test_the_limits_in_the_manual_are_those_of_the_server() -> None:
+    settings, page = ServeSettings(), _page("http.md")
+    for number in (settings.limit_rows, settings.max_rows, settings.max_keys, settings.max_body_bytes, settings.port):
+        assert re.search(rf"\b{number}\b", page), number
