@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -37,3 +40,37 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     for query in running.streams.active:
         query.stop()
     running.stop()
+
+
+class GoldenCell:
+    """A copy of a golden checkpoint whose batches can be committed one after the other."""
+
+    def __init__(self, source: Path, target: Path) -> None:
+        self.source = source
+        self.checkpoint = target
+        self._kept = target.with_name(target.name + "-kept")
+        shutil.copytree(source / "checkpoint", target)
+        self.last = max(int(p.name) for p in (target / "commits").iterdir())
+
+    def read(self, name: str) -> Any:
+        """One of the cell's JSON files."""
+        return json.loads((self.source / f"{name}.json").read_text())
+
+    def uncommit(self) -> None:
+        """As if no batch had been committed yet: state files are there, commits aren't."""
+        (self.checkpoint / "commits").rename(self._kept)
+        (self.checkpoint / "commits").mkdir()
+
+    def commit(self, batch: int) -> None:
+        """Commit a batch as Spark does, by a rename."""
+        (self._kept / str(batch)).rename(self.checkpoint / "commits" / str(batch))
+
+
+@pytest.fixture
+def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
+    """`golden("counts-hdfs")` is a private copy of that golden checkpoint."""
+
+    def copy(cell: str) -> GoldenCell:
+        return GoldenCell(Path(__file__).parent / "golden" / cell, tmp_path / cell)
+
+    return copy

@@ -15,7 +15,7 @@ from millpond.errors import (
     RequestError,
     SetupError,
 )
-from millpond.tables import Row, Rows
+from millpond.tables import Pond, Row, Rows, Table, open
 
 if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, session, start
@@ -26,12 +26,15 @@ __all__ = [
     "DefinitionError",
     "Job",
     "MillpondError",
+    "Pond",
     "ReplicaError",
     "RequestError",
     "Row",
     "Rows",
     "SetupError",
+    "Table",
     "define",
+    "open",
     "publish",
     "session",
     "start",

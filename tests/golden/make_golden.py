@@ -93,9 +93,7 @@ def counts(df: DataFrame) -> DataFrame:
 
 def windows(df: DataFrame) -> DataFrame:
     """Closed windows leave the state."""
-    return (
-        df.withWatermark("time", "2 minutes").groupBy(F.window("time", "1 minute"), "host").agg(F.count("*").alias("hits"))
-    )
+    return df.withWatermark("time", "2 minutes").groupBy(F.window("time", "1 minute"), "host").agg(F.count("*").alias("hits"))
 
 
 def keyless(df: DataFrame) -> DataFrame:

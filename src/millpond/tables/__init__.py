@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from millpond.tables.answer import Row, Rows
+from millpond.tables.pond import Pond, open
+from millpond.tables.table import Count, Table
 
-__all__ = ["Row", "Rows"]
+__all__ = ["Count", "Pond", "Row", "Rows", "Table", "open"]
