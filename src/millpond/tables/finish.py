@@ -1,0 +1,115 @@
+"""From a state row to the columns that a reader sees, without a JVM.
+
+A definition is compiled once into nested functions; a row is then a few calls a column.  Everything inside works on stored form,
+and only what leaves is turned into Python's form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from millpond.errors import DefinitionError
+from millpond.schema.convert import same, to_python
+from millpond.schema.definition import TableDefinition
+from millpond.schema.expression import Expression, key_column
+from millpond.schema.types import Field, SparkType
+from millpond.tables.finish_aggregate import compile_aggregate
+from millpond.tables.finish_scalar import SCALARS, Evaluate, Row, Stored
+
+Finish = Callable[[Row, Row], dict[str, Any] | None]
+"""(key row, value row), both in stored form -> columns by name, key first; None where HAVING keeps the row out."""
+
+
+def compile_definition(definition: TableDefinition) -> Finish:
+    """The function that finishes rows of a table.
+
+    Raises:  DEFINITION_MISMATCH where the definition uses something that isn't known here.
+    Raises (the function):  VALUE_OUT_OF_RANGE where a value overflows, or Python has no object for it.
+    """
+    names = definition.columns
+    expressions = [key_column(c.index, c.type, c.path) for c in definition.key] + [c.expression for c in definition.values]
+    columns = [_shown(compile_expression(e, definition.key_schema), e.type) for e in expressions]
+    having = None if definition.having is None else compile_expression(definition.having, definition.key_schema)
+
+    def finish(key: Row, buffers: Row) -> dict[str, Any] | None:
+        if having is not None and having(key, buffers) is not True:
+            return None
+        return dict(zip(names, [column(key, buffers) for column in columns], strict=True))
+
+    return finish
+
+
+def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) -> Evaluate:
+    """The function that evaluates an expression in stored form.
+
+    Raises:  DEFINITION_MISMATCH.
+    """
+    op = expression.op
+    if op == "key":
+        return _key(expression, key_schema)
+    if op == "buffer":
+        place: int = expression.options["index"]
+        return lambda _, buffers: buffers[place]
+    if op == "aggregate":
+        finisher = compile_aggregate(expression)
+        return lambda _, buffers: finisher(buffers)
+    if op == "literal":
+        value = read_literal(expression)
+        return lambda _, __: value
+    build = SCALARS.get(op)
+    if build is None:
+        raise _unknown(op)
+    return build(expression, [compile_expression(a, key_schema) for a in expression.args])
+
+
+def read_literal(expression: Expression) -> Stored:
+    """A literal's value in stored form; see spark/derive_expression.py for how it is written."""
+    value, kind = expression.options["value"], expression.type.kind
+    if value is None:
+        return None
+    if kind in ("float", "double"):
+        return float.fromhex(value)
+    if kind == "binary":
+        return bytes.fromhex(value)
+    return Decimal(value) if kind == "decimal" else value
+
+
+def _key(expression: Expression, key_schema: tuple[Field, ...]) -> Evaluate:
+    index: int = expression.options["index"]
+    ordinals: list[int] = []
+    type_: SparkType = key_schema[index].type
+    for name in expression.options["path"]:
+        ordinal = next((i for i, f in enumerate(type_.fields) if f.name == name), None)
+        if ordinal is None:
+            raise _unknown(f"member {name} of the key column {key_schema[index].name}")
+        ordinals.append(ordinal)
+        type_ = type_.fields[ordinal].type
+    if not ordinals:
+        return lambda key, _: key[index]
+
+    def evaluate(key: Row, _: Row) -> Stored:
+        value: Sequence[Stored] | None = key[index]
+        for ordinal in ordinals:
+            if value is None:
+                return None
+            value = value[ordinal]
+        return value
+
+    return evaluate
+
+
+def _shown(evaluate: Evaluate, type_: SparkType) -> Evaluate:
+    convert = to_python(type_)
+    if convert is same:
+        return evaluate
+    return lambda key, buffers: convert(evaluate(key, buffers))
+
+
+def _unknown(what: str) -> DefinitionError:
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"The definition uses something that isn't known here: {what}.",
+        hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
+    )

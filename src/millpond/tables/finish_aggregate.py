@@ -1,0 +1,211 @@
+"""Aggregate functions: the final value from the buffers that Spark keeps.
+
+Most buffers are the result already (a count, a maximum).  The others are computed in the order of Spark's own expressions, since
+floating point shows any other order.
+
+Source:  evaluateExpression of the classes in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from typing import Any
+
+from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import DefinitionError
+from millpond.schema.expression import Expression
+from millpond.schema.types import Field, SparkType, atomic
+from millpond.tables.finish_decimal import divide_half_up, fit, overflow, quotient
+from millpond.tables.hllpp import estimator
+
+Stored = Any
+Finisher = Callable[[Sequence[Stored]], Stored]
+"""All buffers of a row -> the function's final value."""
+
+# The first buffer is the result.
+_AS_STORED = frozenset(
+    {"count", "min", "max", "first", "last", "bit_and", "bit_or", "bit_xor", "max_by", "min_by"}
+)  # fmt: skip
+
+
+def compile_aggregate(expression: Expression) -> Finisher:
+    """The function for an `aggregate` expression.
+
+    Raises:  DEFINITION_MISMATCH where the function isn't known here.
+    """
+    function, places = expression.options["function"], list(expression.options["buffers"])
+    if function in _AS_STORED:
+        return _as_stored(places[0])
+    if function == "sum":
+        return _sum(expression, places)
+    if function == "avg":
+        return _average(expression, places)
+    if function in _MOMENTS:
+        return _moments(expression, places)
+    if function == "approx_count_distinct":
+        return _distinct(expression, places)
+    if function in ("collect_list", "collect_set"):
+        return _collection(expression, places[0])
+    raise DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"The definition uses an aggregate function that isn't known here: {function!r}.",
+        hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
+        function=function,
+    )
+
+
+def _as_stored(place: int) -> Finisher:
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        return buffers[place]
+
+    return finish
+
+
+def _sum(expression: Expression, places: list[int]) -> Finisher:
+    """A sum alone, or with `isEmpty` where NULL can mean an overflow (decimals, try_sum)."""
+    if len(places) == 1:
+        return _as_stored(places[0])
+    place, empty = places
+    type_, strict = expression.type, expression.options["mode"] == "ansi"
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        if buffers[empty]:
+            return None
+        total = buffers[place]
+        if total is None and strict:
+            raise overflow(type_)
+        return total
+
+    return finish
+
+
+def _average(expression: Expression, places: list[int]) -> Finisher:
+    total_at, count_at = places
+    divide = _division(expression.type, expression.options)
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        count = buffers[count_at]
+        return divide(buffers[total_at], count) if count else None
+
+    return finish
+
+
+def _division(type_: SparkType, options: dict[str, Any]) -> Callable[[Stored, int], Stored]:
+    """Sum and count (not zero) -> average."""
+    mode = options["mode"]
+
+    def decimals(total: Stored, count: int) -> Stored:
+        if total is None:
+            if mode == "ansi":
+                raise overflow(type_)
+            return None
+        return fit(quotient(total, Decimal(count)), type_, mode)
+
+    def intervals(total: Stored, count: int) -> Stored:
+        return None if total is None else divide_half_up(total, count)
+
+    def doubles(total: Stored, count: int) -> Stored:
+        return None if total is None else total / count
+
+    if type_.kind == "decimal":
+        return decimals
+    return intervals if type_.kind in ("day_time_interval", "year_month_interval") else doubles
+
+
+# ---------------------------------------------------------------- moments
+
+# Each takes the buffers of the function (n first, not zero) and gives None where Spark's formula would divide by zero.
+_Formula = Callable[[Sequence[float]], float | None]
+
+
+def _root(value: float) -> float:
+    return math.sqrt(value) if value >= 0 else math.nan
+
+
+def _over(value: float, divisor: float) -> float | None:
+    return None if divisor == 0 else value / divisor
+
+
+def _skewness(b: Sequence[float]) -> float | None:
+    n, _, m2, m3 = b
+    return _over(_root(n) * m3, _root(m2 * m2 * m2))
+
+
+def _kurtosis(b: Sequence[float]) -> float | None:
+    n, _, m2, _, m4 = b
+    ratio = _over(n * m4, m2 * m2)
+    return None if ratio is None else ratio - 3.0
+
+
+def _sample_deviation(b: Sequence[float]) -> float | None:
+    variance = _over(b[2], b[0] - 1.0)
+    return None if variance is None else _root(variance)
+
+
+def _correlation(b: Sequence[float]) -> float | None:
+    return None if b[0] == 1.0 else _over(b[3], _root(b[4] * b[5]))
+
+
+_MOMENTS: dict[str, _Formula] = {
+    "stddev_pop": lambda b: _root(b[2] / b[0]),
+    "stddev_samp": _sample_deviation,
+    "var_pop": lambda b: b[2] / b[0],
+    "var_samp": lambda b: _over(b[2], b[0] - 1.0),
+    "skewness": _skewness,
+    "kurtosis": _kurtosis,
+    "covar_pop": lambda b: b[3] / b[0],
+    "covar_samp": lambda b: _over(b[3], b[0] - 1.0),
+    "corr": _correlation,
+}
+
+
+def _moments(expression: Expression, places: list[int]) -> Finisher:
+    formula = _MOMENTS[expression.options["function"]]
+    undefined = math.nan if expression.options["undefined_is_nan"] else None
+    first, last = places[0], places[-1] + 1
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        values = buffers[first:last]
+        if not values[0]:
+            return None
+        result = formula(values)
+        return undefined if result is None else result
+
+    return finish
+
+
+# ---------------------------------------------------------------- sketches and collections
+
+
+def _distinct(expression: Expression, places: list[int]) -> Finisher:
+    estimate = estimator(expression.options["precision"])
+    first, last = places[0], places[-1] + 1
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        return estimate(buffers[first:last])
+
+    return finish
+
+
+def _collection(expression: Expression, place: int) -> Finisher:
+    """collect_list and collect_set keep an UnsafeRow with one array in a binary column.
+
+    collect_set keeps binary elements as array<byte>, which have an equality that its hash set can use.
+    """
+    element = expression.type.element
+    assert element is not None
+    as_bytes = element.kind == "binary" and expression.options["function"] == "collect_set"
+    if as_bytes:
+        element = SparkType("array", "array", element=atomic("byte"))
+    decode = decoder((Field("buf", SparkType("array", "array", element=element)),))
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        data = buffers[place]
+        if not data:
+            return []
+        items = decode(data)[0]
+        return [bytes(b & 255 for b in item) for item in items] if as_bytes else items
+
+    return finish
