@@ -7,6 +7,7 @@ DataFrame as well, and then computes the same from scratch.
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # Events later than this are left out of `recent_minutes`, whose closed minutes leave Spark's state by then.
 WATERMARK = "10 minutes"
+_SOURCE_SECONDS = 10.0
 
 
 def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None, partitions: int | None = None) -> list[Job]:
@@ -41,11 +43,23 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
     try:
         for table, query in queries.items():
             jobs.append(start(query, table=table, pond=pond, trigger=trigger, partitions=partitions))
+            _wait_for_source(jobs[-1])
     except BaseException:
         for job in jobs:
             job.stop()
         raise
     return jobs
+
+
+def _wait_for_source(job: Job) -> None:
+    """Block until the query's source is there, or _SOURCE_SECONDS have passed.
+
+    A Python source is planned in a Python process of its own, which Spark gives ten seconds to start; five that start at once
+    on a small machine take longer, and fail their queries.
+    """
+    deadline = time.monotonic() + _SOURCE_SECONDS
+    while job.query.isActive and job.query.status["message"] == "Initializing sources" and time.monotonic() < deadline:
+        time.sleep(0.05)
 
 
 def page_views(events: DataFrame) -> DataFrame:

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from millpond.errors import CONDITIONS, MillpondError, SetupError
 from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, stop_all
@@ -71,14 +73,19 @@ def running_main_job(source: Input, *, pond: Path, trigger: str | None, spark_lo
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
     }
     with _stderr_to(spark_log):
-        spark = session("millpond demo", **conf)
+        try:
+            spark = session("millpond demo", **conf)
+        except PySparkException as broken:
+            raise SetupError("JOB_FAILED", f"Spark doesn't start: {broken}", hint=_look_at(spark_log)) from broken
     jobs: list[Job] = []
     try:
         jobs = main_job(source.open_stream(spark), pond=pond, trigger=trigger, partitions=DEMO_PARTITIONS)
         yield jobs
     finally:
-        stop_all(jobs)
-        end_jvm(spark)
+        # A JVM that ends breaks its connections to this process, and threads of PySpark's say so at length.
+        with _stderr_to(spark_log):
+            stop_all(jobs)
+            end_jvm(spark)
 
 
 def check_jobs(jobs: list[Job], *, spark_log: Path) -> bool:
@@ -105,9 +112,13 @@ def _failure(name: str, text: str, spark_log: Path) -> MillpondError:
     return SetupError(
         "JOB_FAILED",
         f"The job {name!r} failed: {lines[0] if lines else 'Spark says nothing about it.'}",
-        hint=f"Look at what Spark wrote: {spark_log}",
+        hint=_look_at(spark_log),
         job=name,
     )
+
+
+def _look_at(spark_log: Path) -> str:
+    return f"Look at what Spark wrote: {spark_log}"
 
 
 @contextlib.contextmanager
@@ -119,9 +130,6 @@ def _stderr_to(path: Path) -> Iterator[None]:
         os.dup2(file.fileno(), 2)
     try:
         yield
-    except BaseException:
-        sys.stderr.flush()
-        raise
     finally:
         sys.stderr.flush()
         os.dup2(before, 2)
