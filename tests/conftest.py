@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -74,3 +79,40 @@ def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
         return GoldenCell(Path(__file__).parent / "golden" / cell, tmp_path / cell)
 
     return copy
+
+
+@pytest.fixture(scope="session")
+def type_cases() -> ModuleType:
+    """The script behind golden/types: CASES has the values in each form, NULL is in every table."""
+    path = Path(__file__).parent / "golden" / "make_types.py"
+    spec = spec_from_file_location("make_types", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def types_pond(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pond that Spark wrote, with one table for each type: `k` of that type is the key, `n` counts, `again` is `k`."""
+    pond = tmp_path_factory.mktemp("doors") / "types"
+    shutil.copytree(Path(__file__).parent / "golden" / "types", pond)
+    return pond
+
+
+@pytest.fixture(scope="session")
+def door_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs of the door tests keep their replicas: they share them, as programs on one machine do."""
+    return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def http_door(types_pond: Path, door_home: Path) -> Iterator[str]:
+    """The address of `millpond serve` on types_pond, a process of its own."""
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(door_home)}) as server:
+        assert server.stdout is not None
+        yield json.loads(server.stdout.readline())["url"]
+        server.terminate()
+        assert server.wait(30) == 0

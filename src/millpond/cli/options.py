@@ -53,7 +53,7 @@ def open_caught_up(pond_dir: str, *, replica_dir: Path | None, wait_seconds: flo
 
     Raises:  what `millpond.open` raises, and REPLICA_BEHIND where the time is over.
     """
-    with millpond.open(pond_dir, replica_dir=replica_dir) as pond:
+    with millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:
         with Progress() as progress:
             pond.catch_up(wait_seconds, on_progress=progress)
         yield pond

@@ -42,7 +42,7 @@ def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replic
       millpond serve /data/checkpoints/page-views --port 9000
     """
     settings = ServeSettings(host=host, port=port, ready_behind_seconds=max_behind_seconds)
-    with open_listener(host, port) as listener, millpond.open(pond_dir, replica_dir=replica_dir) as pond:
+    with open_listener(host, port) as listener, millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:
         address = address_of(listener)
 
         def announce() -> None:

@@ -137,7 +137,7 @@ class HttpDoor:
         return _json(answer_json(table.name, rows.cut, shown, self._writer(table), more=False))
 
     def _scan(self, table: Table, key: dict[str, Any], limit: int) -> Response:
-        rows = table.scan(limit=limit, **key)
+        rows = table.scan(key, limit=limit)
         return _json(answer_json(table.name, rows.cut, rows, self._writer(table), more=rows.more))
 
     def _writer(self, table: Table) -> WriteRow:

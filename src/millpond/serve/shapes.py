@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
 from millpond.errors import MillpondError
@@ -19,8 +19,10 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.tables import Row
 from millpond.tables.answer import Cut
-from millpond.tables.table import Table
 from millpond.tables.values import Json, to_json
+
+if TYPE_CHECKING:
+    from millpond.tables.table import Table
 
 WriteRow = Callable[[Row], "dict[str, Json] | None"]
 

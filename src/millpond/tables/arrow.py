@@ -23,7 +23,7 @@ def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
     metadata = {"millpond.job": rows.cut.job, "millpond.batch": str(rows.batch)}
     schema = pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
     arrays = [
-        pa.array([_arrow_value(c.type, row[c.name]) for row in rows], type=field.type)
+        _arrow_array(pa, c.type, [_arrow_value(c.type, row[c.name]) for row in rows], field.type)
         for c, field in zip(columns, schema, strict=True)
     ]
     return pa.Table.from_arrays(arrays, schema=schema)
@@ -68,6 +68,13 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
         hint="Read the table by `scan`.",
         type=str(type_),
     )
+
+
+def _arrow_array(pa: Any, type_: SparkType, values: list[Any], arrow: Any) -> Any:
+    if type_.kind != "string":
+        return pa.array(values, type=arrow)
+    # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
+    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in values], type=pa.binary()).view(arrow)
 
 
 def _arrow_value(type_: SparkType, value: Any) -> Any:

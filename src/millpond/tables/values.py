@@ -287,6 +287,11 @@ def _string(type_: SparkType) -> _Form:
     def read_json(data: Json, column: str) -> str:
         if not isinstance(data, str):
             raise _wrong(type_, column, data, "it must be a string")
+        if not data.isascii():
+            try:
+                data.encode("utf-8", "surrogateescape")
+            except UnicodeEncodeError:
+                raise _wrong(type_, column, data, "it has a surrogate that stands for no byte") from None
         return data
 
     return _Form(str, str, read_json, lambda text, _column: text)
@@ -380,7 +385,7 @@ def _map(type_: SparkType) -> _Pair:
     assert type_.value is not None
     key_type, value_type = type_.key, type_.value
     write_key, write_value = to_json(key_type), to_json(value_type)
-    hashable = key_type.kind not in ("struct", "array", "map", "variant")
+    hashable = key_type.kind not in ("struct", "array", "map")
 
     def write(value: Value) -> Json:
         pairs = value.items() if isinstance(value, dict) else value
