@@ -94,7 +94,8 @@ def test_nothing_beyond_the_given_end_is_read(tmp_path: Path) -> None:
     with open_text(str(log)) as file:
         assert advance(file, START, end_byte=8).line == 2
         assert advance(file, START, end_byte=10).line == 2
-        assert advance(file, START, end_byte=10, complete=True).line == 2
+        complete = advance(file, START, end_byte=10, complete=True)
+    assert (complete.line, complete.byte) == (3, 10)
 
 
 @pytest.mark.parametrize("change", [b"", b"one\n", b"ONE\ntwo\nthree\n", b"zero\none\ntwo\nthree\n"])

@@ -152,6 +152,7 @@ class Span:
     """Consecutive lines of one log.
 
     byte:     where the first one begins
+    end_byte: where the last one ends, which its line end may have come after
     line:     lines before it
     lines:    how many
     columns:  of a TSV log, None for the NCSA formats
@@ -159,6 +160,7 @@ class Span:
 
     path: str
     byte: int
+    end_byte: int
     line: int
     lines: int
     columns: tuple[str, ...] | None
@@ -280,9 +282,12 @@ def plan_spans(start: Offset, end: Offset, options: LogOptions) -> list[Spans]:
                     tasks.append([])
                     room = share
                 lines = min(room, after.line - place.line)
-                tasks[-1].append(Span(path=path, byte=resume_byte(file, place), line=place.line, lines=lines, columns=columns))
+                to = advance(file, place, max_lines=lines, end_byte=after.byte, complete=True)
+                begin = resume_byte(file, place)
+                span = Span(path=path, byte=begin, end_byte=to.byte, line=place.line, lines=lines, columns=columns)
+                tasks[-1].append(span)
                 room -= lines
-                place = advance(file, place, max_lines=lines, end_byte=after.byte, complete=True)
+                place = to
     return [Spans(tuple(spans)) for spans in tasks if spans]
 
 
@@ -292,11 +297,13 @@ def read_span(span: Span) -> Iterator[Request]:
     Raises:  LOG_REPLACED where the file has ended before the span.
     """
     with open_text(span.path) as file:
-        file.seek(span.byte)
+        at = file.seek(span.byte)
         for line in range(span.line + 1, span.line + span.lines + 1):
             data, length = read_line(file)
             if length == 0:
-                check_place(file, Place(line=line, byte=file.tell() + 1, tail=""), span.path)
+                check_place(file, Place(line=line, byte=span.end_byte, tail=""), span.path)
+            data = data[: span.end_byte - at]
+            at += length
             if not data.strip() or (line == 1 and span.columns is not None and tsv_header(decode_line(data)) is not None):
                 continue
             yield parse_line(data, file=span.path, line=line, columns=span.columns)

@@ -189,9 +189,12 @@ def advance(
     file.seek(at)
     while (last_line is None or line < last_line) and at < end_byte:
         text, length = read_line(file)
-        ended = text.endswith(b"\n")
-        if at + length > end_byte or (not ended and not (complete and at + length == end_byte)):
-            break
+        if at + length > end_byte or not text.endswith(b"\n"):
+            if not complete:
+                break
+            # What has come after the end belongs to the next line.
+            length = end_byte - at
+            text = text[:length]
         if wanted is not None and not wanted(text, line + 1):
             break
         at, line = at + length, line + 1
