@@ -6,6 +6,7 @@ collation, a random number or user code is refused here, and its buffers are ser
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
@@ -169,7 +170,10 @@ def _literal(value: Any, type_: SparkType) -> Any:
     kind = type_.kind
     if value is None:
         return None
-    if kind in ("float", "double"):
+    if kind == "float":
+        # The JVM hands a float over by its shortest text, which is another number as a double.
+        return float(ctypes.c_float(value).value).hex()
+    if kind == "double":
         return float(value).hex()
     if kind == "binary":
         return bytes(value).hex()
@@ -211,7 +215,7 @@ def _unary(e: Java, op: str, type_: SparkType, args: tuple[Expression, ...]) -> 
 
 
 def _zone_is_utc(e: Java) -> bool:
-    zone = e.zoneId()
+    zone = e.timeZoneId()
     return bool(zone.isDefined()) and str(zone.get()) in _UTC
 
 
@@ -272,7 +276,8 @@ def _array_size(_: Java, type_: SparkType, args: tuple[Expression, ...]) -> Expr
 
 def _sort_array(_: Java, type_: SparkType, args: tuple[Expression, ...]) -> Expression:
     element = args[0].type.element
-    if element is None or element.kind not in _COMPARABLE or args[1].op != "literal":
+    # Spark sorts floats in two ways, which differ in where they put -0.0.
+    if element is None or element.kind not in _COMPARABLE - {"float", "double"} or args[1].op != "literal":
         raise NotExpressible(f"sort_array on {args[0].type} isn't known here")
     if element.kind == "string" and element.name != "string":
         raise NotExpressible(f"sort_array follows the collation of {element}")

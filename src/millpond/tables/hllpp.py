@@ -1,10 +1,10 @@
 """HyperLogLog++: how many distinct values a sketch has seen, with the same constants and the same steps as Spark.
 
-The surprising part: Spark shifts a 32-bit one by the register's value, which wraps at 32.  That is kept, so that a result is
-Spark's in every case, however unlikely.
+The surprising part: Spark counts linearly in two cases, below the paper's threshold, and where the raw estimate is at most 2.5
+times the number of registers (the rule of the older HyperLogLog), which shows with few registers.
 
-Source:  org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper, Spark 4.3; hllpp.json is written by
-         tools/write_hllpp_tables.py.
+Source:  bytecode of org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper, Spark 4.3, whose thresholds differ from the
+         paper's in one place; hllpp.json is written by tools/write_hllpp_tables.py.
 """
 
 from __future__ import annotations
@@ -38,14 +38,9 @@ def _tables() -> _Tables:
     return _Tables(data["neighbours"], data["thresholds"], data["estimates"], data["biases"])
 
 
-def _inverse(register: int) -> float:
-    shifted = (1 << (register & 31)) & 0xFFFFFFFF
-    return 1.0 / (shifted - (1 << 32) if shifted >= 1 << 31 else shifted)
-
-
 # Two registers at once: the sum of their inverses, and how many of them are zero.  Sums of these powers of two are exact in a
-# double, so that their order doesn't matter.
-_PAIR_INVERSES = [_inverse(pair & 63) + _inverse(pair >> _REGISTER_BITS) for pair in range(1 << _PAIR_BITS)]
+# double (up to 2**44 values or so), so that their order doesn't matter.
+_PAIR_INVERSES = [2.0 ** -(pair & 63) + 2.0 ** -(pair >> _REGISTER_BITS) for pair in range(1 << _PAIR_BITS)]
 _PAIR_ZEROS = [(pair & 63 == 0) + (pair >> _REGISTER_BITS == 0) for pair in range(1 << _PAIR_BITS)]
 
 
@@ -61,7 +56,7 @@ def estimator(precision: int) -> Callable[[Sequence[int]], int]:
     alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1.0 + 1.079 / registers))
     alpha_m2 = alpha * registers * registers
     corrected = precision < _CORRECTED_BELOW
-    threshold = _tables().thresholds[precision - 4] if corrected else math.inf
+    threshold = _tables().thresholds[precision - 4] if corrected else -math.inf
 
     def estimate(sketch: Sequence[int]) -> int:
         inverses, zeros = -float(spare), -spare
@@ -75,11 +70,11 @@ def estimator(precision: int) -> Callable[[Sequence[int]], int]:
                 inverses += _PAIR_INVERSES[pair]
                 zeros += _PAIR_ZEROS[pair]
                 word >>= _PAIR_BITS
+        raw = alpha_m2 / inverses
         if zeros > 0:
             linear = registers * math.log(registers / float(zeros))
-            if linear <= threshold:
+            if linear <= threshold or raw <= 2.5 * registers:
                 return _round(linear)
-        raw = alpha_m2 / inverses
         return _round(raw - bias(precision, raw) if corrected and raw < 5.0 * registers else raw)
 
     return estimate
