@@ -41,7 +41,7 @@ from millpond.storage import Storage
 _CHECK_SECONDS = 0.5
 _STATUS_SECONDS = 0.25
 _LOCK_SECONDS = 0.5
-_MAX_BACKOFF_SECONDS = 5.0
+_MAX_BACKOFF_SECONDS = 1.0
 
 
 @dataclass(slots=True)
@@ -104,6 +104,7 @@ class Follower:
         self._on_backend = on_backend
         self._generation: _Generation | None = None
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._stepped = threading.Condition()
         self._thread: threading.Thread | None = None
         self._status_clock = _Clock(_STATUS_SECONDS)
@@ -122,11 +123,16 @@ class Follower:
     def stop(self) -> None:
         """End the thread and let another process follow."""
         self._stop.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join()
         self._generation = None
         if self._place is not None:
             self._place.unlock()
+
+    def wake(self) -> None:
+        """Take the next step now, also where the last one failed and a pause was due."""
+        self._wake.set()
 
     def wait_for_step(self, timeout_seconds: float) -> None:
         """Return after the next step, or the timeout."""
@@ -172,7 +178,8 @@ class Follower:
                 pause = _MAX_BACKOFF_SECONDS
             with self._stepped:
                 self._stepped.notify_all()
-            self._stop.wait(pause)
+            self._wake.wait(pause)
+            self._wake.clear()
 
     def _failed(self, error: MillpondError) -> None:
         self.last_error = error

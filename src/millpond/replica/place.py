@@ -12,6 +12,7 @@ is replaced; which job a generation belongs to is written inside it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -136,8 +137,9 @@ class ReplicaPlace:
         try:
             temporary.write_bytes(msgspec.json.encode(status))
             temporary.rename(self.path / "status.json")
-        except OSError:
-            temporary.unlink(missing_ok=True)  # a full disk is told by the follower itself
+        except OSError:  # a full disk or a missing folder is told by the follower itself
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
 
     def read_status(self) -> FollowerStatus | None:
         """What the follower last said; None where it never did."""

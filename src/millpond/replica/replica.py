@@ -24,8 +24,10 @@ from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage
 
 MEMORY = "memory://"
+# A follower tries again at least once a second, whatever it met.
+_FOREIGN_RETRY_SECONDS = 1.5
 # Errors that a follower gets over by itself.
-_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "FILE_GONE"})
+_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "NO_CHECKPOINT", "FILE_GONE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Replica:
         self._storage = storage
         self._settings = settings
         self._serving: tuple[Backend, StoresRecord] | None = None
+        self._replaced_at: int | None = None
         self._lock = threading.Lock()
         self._accepted: tuple[int, FileStamp | None] | None = None
         self._closed = False
@@ -88,10 +91,8 @@ class Replica:
         with self._lock:
             if self._serving is serving:
                 self._serving = None
-        try:
-            serving = self._serving or self._attach()
-        except ReplicaError as nothing:
-            raise (replaced_error(self._storage, record.batch) if record.status == "replaced" else nothing) from nothing
+                self._replaced_at = record.batch if record.status == "replaced" else None
+        serving = self._serving or self._attach()
         with serving[0].snapshot() as snapshot:
             record = snapshot.record()
             if record.status != "live":
@@ -116,12 +117,18 @@ class Replica:
         committed = committed_batches(self._storage)
         if not committed:
             return
-        goal = committed[-1]
+        goal, began = committed[-1], time.monotonic()
+        errors = self._follower.counts.errors if self._follower is not None else 0
+        if self._follower is not None:
+            self._follower.wake()
         while True:
             reached, problem = self._reached()
             if reached is not None and reached >= goal:
                 return
-            if problem is not None and problem.condition not in _PASSING:
+            # An error counts when it was met since we asked: what stopped the follower before may be mended.
+            own = self._follower is not None and self._follower.following
+            fresh = self._follower.counts.errors > errors if self._follower is not None and own else _is_old(began)
+            if problem is not None and problem.condition not in _PASSING and fresh:
                 raise problem
             if on_progress is not None:
                 on_progress(self._progress(reached, goal))
@@ -164,6 +171,7 @@ class Replica:
         assert stores is not None
         with self._lock:
             self._serving = (backend, stores)
+            self._replaced_at = None
 
     def _attach(self) -> tuple[Backend, StoresRecord]:
         if self._closed:
@@ -194,6 +202,8 @@ class Replica:
 
     def _why_nothing(self) -> MillpondError:
         """Why there is no generation to read."""
+        if self._replaced_at is not None:
+            return replaced_error(self._storage, self._replaced_at)
         status = self._follower.status if self._follower is not None else None
         if self._place is not None and (status is None or not (self._follower and self._follower.following)):
             status = self._place.read_status() or status
@@ -236,6 +246,11 @@ class Replica:
             return f"at batch {reached} of {goal}"
         status = self._follower.status if self._follower is not None else None
         return f"building, {status.records} records" if status is not None else "waiting for the process that follows"
+
+
+def _is_old(began: float) -> bool:
+    """Whether a follower in another process has tried again since then."""
+    return time.monotonic() - began > _FOREIGN_RETRY_SECONDS
 
 
 def _revive(told: dict[str, Any]) -> MillpondError:

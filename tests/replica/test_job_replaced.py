@@ -1,0 +1,121 @@
+"""When the job at a path is another one, readers are refused until a new replica serves; they never see a mixture."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import millpond
+from millpond.errors import ReplicaError
+from written_checkpoint import WrittenCheckpoint
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenCheckpoint:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    for n in range(4):
+        commit(checkpoint, [("a", n), ("b", n)])
+    return checkpoint
+
+
+@pytest.fixture(params=["following", "attached"])
+def pond(job: WrittenCheckpoint, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[millpond.Pond]:
+    """One pond that follows; and one that only reads what the other keeps up to date."""
+    home = tmp_path / "home"
+    with millpond.open(job.path, replica_dir=home) as follower:
+        if request.param == "following":
+            yield follower
+        else:
+            with millpond.open(job.path, replica_dir=home, follow=False) as reader:
+                yield reader
+
+
+def commit(checkpoint: WrittenCheckpoint, changes: list[tuple[str, int | None]]) -> None:
+    checkpoint.plan(changes, snapshot=False)
+    checkpoint.commit()
+
+
+def read(pond: millpond.Pond) -> dict[str, int]:
+    return {row["k"]: row["v"] for row in pond["ck.aggregate_0"].scan()}
+
+
+def assert_refused(pond: millpond.Pond) -> None:
+    with pytest.raises(ReplicaError) as caught:
+        read(pond)
+    assert caught.value.condition == "JOB_REPLACED"
+
+
+def test_a_checkpoint_that_was_deleted_and_started_over(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
+    assert read(pond) == {"a": 3, "b": 3}
+    shutil.rmtree(job.path)
+    assert_refused(pond)
+    again = WrittenCheckpoint(job.path, job_id="job-2")
+    again.clock = 5_000
+    commit(again, [("a", 100)])
+    pond.catch_up(20)
+    assert read(pond) == {"a": 100}
+    commit(again, [("c", 101)])
+    pond.catch_up(20)
+    assert read(pond) == {"a": 100, "c": 101}
+
+
+def test_a_checkpoint_that_was_rewound_in_place(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
+    assert read(pond) == {"a": 3, "b": 3}
+    for batch in (3, 2):
+        (job.path / "commits" / str(batch)).unlink()
+    assert_refused(pond)
+    pond.catch_up(20)
+    assert read(pond) == {"a": 1, "b": 1}
+    job.next_batch = 2
+    job.clock = 9_000
+    commit(job, [("a", 50)])
+    pond.catch_up(20)
+    assert read(pond) == {"a": 50, "b": 1}
+
+
+def test_a_rewound_job_that_is_already_further_than_the_replica(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
+    """The numbers go on as if nothing had happened: only the content of the log tells."""
+    assert read(pond) == {"a": 3, "b": 3}
+    moved = job.path.with_name("being rewritten")
+    job.path.rename(moved)
+    job.path = moved
+    for batch in (3, 2):
+        (moved / "commits" / str(batch)).unlink()
+    job.next_batch = 2
+    job.clock = 9_000
+    for n in (60, 61, 62):
+        commit(job, [("a", n)])
+    moved.rename(moved.with_name("ck"))
+    pond.catch_up(20)
+    assert read(pond) == {"a": 62, "b": 1}
+
+
+def test_an_older_copy_that_was_restored_to_the_same_path(job: WrittenCheckpoint, pond: millpond.Pond, tmp_path: Path) -> None:
+    shutil.copytree(job.path, tmp_path / "copy")
+    for n in range(10, 13):
+        commit(job, [("a", n)])
+    pond.catch_up(20)
+    assert read(pond) == {"a": 12, "b": 3}
+    shutil.rmtree(job.path)
+    assert_refused(pond)
+    shutil.copytree(tmp_path / "copy", job.path)
+    pond.catch_up(20)
+    assert read(pond) == {"a": 3, "b": 3}
+
+
+def test_the_same_checkpoint_moved_away_and_back_is_the_same_job(
+    job: WrittenCheckpoint, pond: millpond.Pond, tmp_path: Path
+) -> None:
+    builds = pond.statistics()["ck"].get("bootstraps")
+    shutil.copytree(job.path, tmp_path / "copy")
+    job.path.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "copy", job.path)
+    pond.catch_up(20)
+    assert read(pond) == {"a": 3, "b": 3}
+    commit(job, [("a", 4)])
+    pond.catch_up(20)
+    assert read(pond) == {"a": 4, "b": 3}
+    assert builds in (None, 0, 1)

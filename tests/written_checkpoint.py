@@ -1,0 +1,110 @@
+"""A checkpoint of the HDFS-backed provider, written file by file as Spark does, for tests that need to say exactly what happens."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import lz4.block
+import xxhash
+
+from millpond.checkpoint.unsaferow import encoder
+from millpond.schema.types import Field, atomic, struct_of
+
+KEY = (Field("k", atomic("string")),)
+VALUE = (Field("v", atomic("long")),)
+PARTITIONS = 2
+encode_key, encode_value = encoder(KEY), encoder(VALUE)
+
+
+def lz4_file(data: bytes) -> bytes:
+    """The stream that Spark writes: one block, one end mark."""
+    packed = lz4.block.compress(data, store_size=False)
+    checksum = xxhash.xxh32_intdigest(data, 0x9747B28C) & 0x0FFFFFFF
+    return (
+        b"LZ4Block"
+        + struct.pack("<Biii", 0x25, len(packed), len(data), checksum)
+        + packed
+        + b"LZ4Block"
+        + struct.pack("<Biii", 0x15, 0, 0, 0)
+    )
+
+
+def delta_file(changes: list[tuple[str, int | None]]) -> bytes:
+    out = b""
+    for key, value in changes:
+        row = encode_key((key,))
+        out += struct.pack(">i", len(row)) + row
+        if value is None:
+            out += struct.pack(">i", -1)
+        else:
+            row = encode_value((value,))
+            out += struct.pack(">i", len(row)) + row
+    return lz4_file(out + struct.pack(">i", -1))
+
+
+class WrittenCheckpoint:
+    """A checkpoint of the HDFS-backed provider, written file by file as Spark does."""
+
+    def __init__(self, path: Path, job_id: str = "job-1") -> None:
+        self.path = path
+        self.next_batch = 0
+        self.state: list[dict[str, int]] = [{} for _ in range(PARTITIONS)]
+        self.clock = 1_000
+        schema = json.dumps(struct_of(KEY).to_json()), json.dumps(struct_of(VALUE).to_json())
+        body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
+        metadata = {
+            "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": PARTITIONS}],
+        }
+        self.write("metadata", json.dumps({"id": job_id}).encode())
+        self.write("state/0/_metadata/metadata", b"v1\n" + json.dumps(metadata).encode())
+        self.write("state/0/0/_metadata/schema", struct.pack(">H", 2) + b"v2" + body)
+
+    def write(self, name: str, data: bytes) -> None:
+        target = self.path / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.tmp")
+        temporary.write_bytes(data)
+        temporary.rename(target)
+
+    def plan(self, changes: list[tuple[str, int | None]], *, snapshot: bool) -> None:
+        """Everything of a batch but its commit."""
+        batch = self.next_batch
+        self.clock += 1
+        conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
+        planned = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock, "conf": conf}
+        self.write(f"offsets/{batch}", f'v1\n{json.dumps(planned)}\n{{"logOffset":{batch}}}'.encode())
+        for partition in range(PARTITIONS):
+            mine = [(k, v) for k, v in changes if len(k) % PARTITIONS == partition]
+            for key, value in mine:
+                if value is None:
+                    self.state[partition].pop(key, None)
+                else:
+                    self.state[partition][key] = value
+            self.write(f"state/0/{partition}/{batch + 1}.delta", delta_file(mine))
+            if snapshot:
+                rows: list[tuple[str, int | None]] = [*self.state[partition].items()]
+                self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows))
+
+    def commit(self) -> None:
+        self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self.next_batch += 1
+
+    def clean(self, keep: int) -> None:
+        """As Spark's clean-up, if there is a snapshot to go on from."""
+        oldest = self.next_batch - keep
+        for folder in ("offsets", "commits"):
+            for file in (self.path / folder).iterdir():
+                if int(file.name) < oldest:
+                    file.unlink()
+        for partition in range(PARTITIONS):
+            folder = self.path / f"state/0/{partition}"
+            bases = [int(p.stem) for p in folder.glob("*.snapshot") if int(p.stem) <= oldest + 1]
+            for file in [*folder.glob("*.delta"), *folder.glob("*.snapshot")]:
+                if bases and int(file.stem) < max(bases):
+                    file.unlink()
+
+    def content(self) -> dict[str, int]:
+        return {k: v for rows in self.state for k, v in rows.items()}
