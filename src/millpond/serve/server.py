@@ -61,9 +61,10 @@ def serve_http(
 
         from millpond.serve.app import create_app
     except ModuleNotFoundError as missing:
-        if missing.name not in ("uvicorn", "starlette"):
+        library = (missing.name or "").partition(".")[0]
+        if library not in ("uvicorn", "starlette"):
             raise
-        raise library_missing(missing.name, "serve") from missing
+        raise library_missing(library, "serve") from missing
     settings = settings or ServeSettings()
 
     class Server(uvicorn.Server):

@@ -1,0 +1,144 @@
+"""The server as a process: its port, its end, and what it does when the data can't be read."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from millpond.errors import SetupError
+from millpond.serve.server import address_of, open_listener
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+BODY = b'{"keys": [{"k": null}]}'
+REQUEST = b"POST /tables/long/rows:get HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        port = listener.getsockname()[1]
+        assert address_of(listener) == f"http://127.0.0.1:{port}"
+        with pytest.raises(SetupError) as refused:
+            open_listener("127.0.0.1", port)
+    assert refused.value.condition == "PORT_TAKEN"
+    assert refused.value.context == {"host": "127.0.0.1", "port": port}
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7"])
+def test_an_address_that_isnt_ours_is_refused(host: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        open_listener(host, 0)
+    assert refused.value.condition == "PORT_TAKEN"
+
+
+def test_a_taken_port_ends_the_command_with_its_exit_code(types_pond: Path, tmp_path: Path) -> None:
+    with open_listener("127.0.0.1", 0) as listener:
+        port = str(listener.getsockname()[1])
+        done = _millpond("serve", str(types_pond), "--port", port, home=tmp_path)
+    assert done.returncode == 6
+    assert done.stderr.startswith("[PORT_TAKEN]")
+    assert "Traceback" not in done.stderr
+
+
+def test_without_its_libraries_the_door_says_what_to_install(types_pond: Path, tmp_path: Path) -> None:
+    program = "import sys; sys.modules['starlette'] = None; from millpond.cli import main; main(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", program, "serve", str(types_pond), "--port", "0"],
+        env={**os.environ, "MILLPOND_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 6
+    assert "[LIBRARY_MISSING]" in done.stderr
+    assert "pip install 'millpond[serve]'" in done.stderr
+
+
+def test_sigterm_answers_what_runs_and_then_ends_well(serve: Any, types_pond: Path) -> None:
+    with serve(types_pond) as (address, server):
+        place = urlsplit(address)
+        _wait_until_ready(address)
+        with socket.create_connection((place.hostname, place.port), timeout=30) as running:
+            running.sendall(REQUEST + BODY[:8])
+            time.sleep(0.3)
+            server.send_signal(signal.SIGTERM)
+            time.sleep(0.7)
+            assert server.poll() is None, "it waits for the request that runs"
+            running.sendall(BODY[8:])
+            answer = b""
+            while part := running.recv(65536):
+                answer += part
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert server.wait(20) == 0
+
+
+def test_an_idle_server_ends_at_once_also_with_open_connections(serve: Any, types_pond: Path) -> None:
+    with serve(types_pond) as (address, server), httpx.Client(base_url=address) as client:
+        client.get("/livez")
+        began = time.monotonic()
+        server.send_signal(signal.SIGINT)
+        assert server.wait(20) == 0
+        assert time.monotonic() - began < 5
+
+
+def test_what_cant_be_read_is_said_by_readiness_and_each_read_while_others_are_answered(serve: Any, tmp_path: Path) -> None:
+    pond = tmp_path / "pond"
+    shutil.copytree(GOLDEN / "types", pond)
+    changes = pond / "jobs" / "long" / "checkpoint" / "state" / "0" / "0" / "2.delta"
+    changes.write_bytes(changes.read_bytes()[:-10])
+    with serve(pond) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        _wait_for_table(client, "string")
+        time.sleep(0.5)
+        refused = client.get("/readyz")
+        assert refused.status_code == 503
+        assert refused.json()["error"]["condition"] == "REPLICA_BEHIND"
+        assert "long" in refused.json()["error"]["message"]
+        assert client.get("/livez").status_code == 200
+        assert set(client.get("/tables/long/rows?k=1").json()) == {"error"}
+        assert client.get("/tables/string/rows?k=").json()["rows"][0]["n"] == 2
+        listed = {t["table"]: t for t in client.get("/tables").json()["tables"]}
+        assert "error" in listed["long"]
+        assert listed["string"]["row_count"] == 5
+
+
+def test_no_key_stands_in_the_log(types_pond: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json"]
+    environment = {**os.environ, "MILLPOND_HOME": str(tmp_path)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["url"]
+        httpx.get(f"{address}/tables/string/rows?k=secret")
+        server.terminate()
+        out, err = server.communicate(timeout=30)
+    assert b"secret" not in out + err
+
+
+def _millpond(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "millpond.cli", *words]
+    return subprocess.run(command, env={**os.environ, "MILLPOND_HOME": str(home)}, capture_output=True, text=True, timeout=60)
+
+
+def _wait_until_ready(address: str) -> None:
+    for _ in range(300):
+        if httpx.get(f"{address}/readyz").status_code == 200:
+            return
+    raise AssertionError("the server never became ready")
+
+
+def _wait_for_table(client: httpx.Client, table: str) -> None:
+    for _ in range(300):
+        if client.get(f"/tables/{table}").status_code == 200:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{table} never became readable")
