@@ -109,6 +109,8 @@ def chained(df: DataFrame) -> DataFrame:
 CELLS: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str]]] = {
     "counts-hdfs": (counts, {}),
     "counts-hdfs-zstd": (counts, {STORE + "compression.codec": "zstd"}),
+    "counts-hdfs-snappy": (counts, {STORE + "compression.codec": "snappy"}),
+    "counts-hdfs-lzf": (counts, {STORE + "compression.codec": "lzf"}),
     "counts-rocksdb-changelog": (counts, CHANGELOG),
     "counts-rocksdb-format2": (counts, {**CHANGELOG, STORE + "checkpointFormatVersion": "2"}),
     "counts-rocksdb-snapshots": (counts, {STORE + "providerClass": ROCKSDB}),
