@@ -1,0 +1,287 @@
+"""Starting, publishing and defining: what stands in the pond, what a checkpoint keeps, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from millpond.catalogue import open_jobs
+from millpond.errors import DefinitionError, MillpondError
+from millpond.spark import MillpondWarning, define, derive, publish, start
+from millpond.spark.plan import require_classic
+
+
+@pytest.fixture
+def events(spark, tmp_path):
+    """A stream of two files of three rows each."""
+    folder = str(tmp_path / "events")
+    for batch in (0, 1):
+        spark.createDataFrame([("a", 1, 5), ("b", 2, 6), ("a", 3, batch)], "page string, bytes long, size long").coalesce(
+            1
+        ).write.mode("append").parquet(folder)
+    return spark.readStream.schema("page string, bytes long, size long").option("maxFilesPerTrigger", 1).parquet(folder)
+
+
+@pytest.fixture
+def totals(events):
+    from pyspark.sql import functions as F
+
+    return events.groupBy("page").agg(F.sum("bytes").alias("bytes"), F.sum("size").alias("size"))
+
+
+def finish(job) -> None:
+    with job:
+        assert job.wait_for_end(60)
+
+
+def test_a_job_is_found_in_its_pond_with_its_definition(totals, tmp_path):
+    job = start(totals, table="totals", pond=tmp_path / "pond", trigger="available-now")
+    finish(job)
+    (found,) = open_jobs(tmp_path / "pond")
+    assert found.job == "totals"
+    assert found.checkpoint == job.checkpoint
+    assert found.definitions()["totals"] == job.definition
+    assert found.job_state() == "stopped"
+    assert job.definition.columns == ("page", "bytes", "size")
+
+
+def test_a_running_job_says_so_and_commits_batches_that_can_be_waited_for(spark, tmp_path):
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    with start(rate.groupBy("value").count(), table="rate", pond=tmp_path, trigger="1 second", partitions=1) as job:
+        job.wait_for_batch(1, timeout_seconds=60)
+        (found,) = open_jobs(tmp_path)
+        assert found.job_state() == "running"
+        facts = job.statistics()
+        assert facts["active"]
+        assert facts["last_error"] is None
+        assert facts["heartbeat_error"] is None
+        with pytest.raises(MillpondError) as late:
+            job.wait_for_batch(10**6, timeout_seconds=0.1)
+        assert late.value.condition == "NO_COMMITTED_BATCH"
+    assert found.job_state() == "stopped"
+
+
+def test_partitions_are_those_asked_for_and_the_session_keeps_its_own(spark, totals, tmp_path, capsys):
+    before = spark.conf.get("spark.sql.shuffle.partitions")
+    job = start(totals, table="totals", pond=tmp_path, trigger="available-now", partitions=3)
+    finish(job)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == before
+    offsets = Path(job.checkpoint.removeprefix("file://"), "offsets", "0").read_text().splitlines()
+    assert json.loads(offsets[1])["conf"]["spark.sql.shuffle.partitions"] == "3"
+    assert "3 partitions" in capsys.readouterr().err
+    finish(start(totals, table="totals", pond=tmp_path, trigger="available-now", partitions=5))
+    assert "3 partitions (asked for 5" in capsys.readouterr().err
+
+
+def test_a_job_started_again_goes_on_from_its_checkpoint(totals, tmp_path):
+    seen: list[int] = []
+
+    def keep(frame, batch):
+        frame.collect()
+        seen.append(batch)
+
+    for _ in range(2):
+        finish(start(totals, table="totals", pond=tmp_path, trigger="available-now", sink=keep))
+    assert seen == [0, 1]
+
+
+def test_aggregates_that_change_places_are_refused_with_both_shown(events, totals, tmp_path):
+    from pyspark.sql import functions as F
+
+    finish(start(totals, table="totals", pond=tmp_path, trigger="available-now"))
+    # Spark takes this one without a word, and adds sizes to bytes.
+    swapped = events.groupBy("page").agg(F.sum("size").alias("size"), F.sum("bytes").alias("bytes"))
+    with pytest.raises(DefinitionError) as refused:
+        start(swapped, table="totals", pond=tmp_path, trigger="available-now")
+    assert refused.value.condition == "DEFINITION_CHANGED"
+    assert "sum(bytes) in buffers [0]" in refused.value.message
+    assert "sum(size) in buffers [0]" in refused.value.message
+    finish(start(totals, table="totals", pond=tmp_path, trigger="available-now"))
+
+
+def test_state_has_one_name(totals, tmp_path):
+    finish(start(totals, table="totals", pond=tmp_path, job="j", trigger="available-now"))
+    with pytest.raises(DefinitionError) as refused:
+        start(totals, table="other", pond=tmp_path, job="j", trigger="available-now")
+    assert refused.value.condition == "DEFINITION_CHANGED"
+    assert "'totals'" in refused.value.hint
+
+
+def test_a_definition_may_change_while_there_is_no_batch(events, totals, tmp_path):
+    define(totals, tmp_path / "none" / "checkpoint", table="t", pond=tmp_path / "pond")
+    changed = define(events.groupBy("page").count(), tmp_path / "none" / "checkpoint", table="t", pond=tmp_path / "pond")
+    (found,) = open_jobs(tmp_path / "pond")
+    assert found.definitions() == {"t": changed}
+
+
+@pytest.mark.parametrize("with_pond", [False, True])
+def test_a_query_published_while_it_runs_means_what_start_would_write(spark, tmp_path, with_pond):
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    frame = rate.selectExpr("value % 3 AS k", "value").groupBy("k").agg({"value": "max"}).withColumnRenamed("max(value)", "high")
+    checkpoint = tmp_path / "checkpoint"
+    query = frame.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).start()
+    try:
+        definition = publish(query, table="highs", pond=tmp_path / "pond" if with_pond else None)
+        assert query.isActive
+    finally:
+        query.stop()
+    assert definition == derive(frame, table="highs")
+    (found,) = open_jobs(tmp_path / "pond" if with_pond else checkpoint)
+    assert found.checkpoint == f"file://{checkpoint}"
+    assert found.definitions() == {"highs": definition}
+
+
+def test_a_query_is_left_alone_where_it_cant_be_published(spark, tmp_path):
+    rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
+    query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        with pytest.raises(DefinitionError) as refused:
+            publish(query, table="nothing")
+        assert refused.value.condition == "NOT_DERIVABLE"
+        assert query.isActive
+    finally:
+        query.stop()
+
+
+def test_what_cant_be_derived_is_raw_with_a_warning_that_names_column_and_reason(events):
+    from pyspark.sql import functions as F
+
+    frame = events.groupBy("page").agg(F.expr("percentile_approx(bytes, 0.5)").alias("middle"), F.count("*").alias("n"))
+    with pytest.warns(MillpondWarning, match=r"middle.*percentile_approx") as told:
+        definition = derive(frame, table="t")
+    assert told[0].filename == __file__
+    assert definition.columns == ("page", "middle_buf", "n")
+    assert definition.values[0].raw is not None
+    assert definition.values[1].raw is None
+    with pytest.raises(DefinitionError) as refused:
+        derive(frame, table="t", strict=True)
+    assert refused.value.condition == "NOT_DERIVABLE"
+
+
+@pytest.mark.parametrize(
+    ("after", "reason"),
+    [
+        (lambda f: f.where("rand() > n"), "deterministic"),
+        (lambda f: f.where("page LIKE 'a%' OR lower(page) = 'b' AND n > 1"), "isn't known here"),
+        (lambda f: f.orderBy("n").limit(3), "GlobalLimit"),
+        (lambda f: f.selectExpr("explode(array(n, 1)) AS e"), "Generate"),
+    ],
+)
+def test_a_table_is_raw_as_a_whole_where_rows_would_be_wrong(events, after, reason):
+    from pyspark.sql import functions as F
+
+    frame = after(events.groupBy("page").agg(F.count("*").alias("n"), F.sum("bytes").alias("total")))
+    with pytest.warns(MillpondWarning, match=reason):
+        definition = derive(frame, table="t", output_mode="complete")
+    assert definition.operator == 0
+    assert definition.having is None
+    assert all(column.raw for column in definition.values)
+
+
+def test_python_functions_are_served_raw(events):
+    from pyspark.sql import functions as F
+
+    twice = F.udf(lambda n: 2 * n, "long")
+    frame = events.groupBy("page").agg(F.sum("bytes").alias("total")).select("page", "total", twice("total").alias("twice"))
+    with pytest.warns(MillpondWarning):
+        definition = derive(frame, table="t")
+    assert all(column.raw for column in definition.values if column.name != "total")
+
+
+def test_a_collation_is_never_ignored(events):
+    from pyspark.sql import functions as F
+
+    high = F.max("page").alias("high")
+    frame = events.groupBy("size").agg(high).withColumn("same", F.expr("high = collate('A', 'UTF8_LCASE')"))
+    with pytest.warns(MillpondWarning, match="same"):
+        derive(frame, table="t")
+
+
+def test_what_keeps_no_state_has_no_table(spark, events):
+    for frame in (events.select("page"), spark.range(3).groupBy("id").count()):
+        with pytest.raises(DefinitionError) as refused:
+            derive(frame, table="t")
+        assert refused.value.condition == "NOT_DERIVABLE"
+
+
+def test_spark_connect_is_refused_by_name():
+    # The real class can't be imported without gRPC; what is looked at is where a class comes from.
+    connected = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
+    with pytest.raises(DefinitionError) as refused:
+        require_classic(connected, "_jdf")
+    assert refused.value.condition == "SPARK_CONNECT"
+
+
+@pytest.mark.parametrize("wrong", [{"output_mode": "upsert"}, {"partitions": 0}, {"sink": lambda writer: None}])
+def test_wrong_options_are_named_before_anything_runs(spark, totals, tmp_path, wrong):
+    with pytest.raises(MillpondError) as refused:
+        start(totals, table="t", pond=tmp_path / "pond", **wrong)
+    assert refused.value.condition == "INVALID_REQUEST"
+    assert not spark.streams.active
+
+
+def test_a_sink_function_gets_the_writer(totals, tmp_path):
+    out = tmp_path / "out"
+
+    def memory(writer):
+        return writer.format("memory").queryName("sink_function")
+
+    finish(start(totals, table="t", pond=tmp_path / "pond", trigger="available-now", output_mode="complete", sink=memory))
+    assert not out.exists()
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.active()
+    assert {tuple(r) for r in spark.sql("SELECT page, bytes FROM sink_function").collect()} == {("a", 8), ("b", 4)}
+
+
+_STOPPED = """
+import sys
+import millpond
+from millpond.spark import run_until_stopped
+
+spark = millpond.session("stopped", **{"spark.master": "local[2]", "spark.ui.enabled": "false"})
+spark.sparkContext.setLogLevel("OFF")
+rate = spark.readStream.format("rate").option("rowsPerSecond", 1000).load()
+job = millpond.start(rate.groupBy("value").count(), table="rate", pond=sys.argv[1], partitions=2)
+job.wait_for_batch(1, timeout_seconds=90)
+print("running", spark.sparkContext._gateway.proc.pid, flush=True)
+run_until_stopped([job])
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
+    pytest.importorskip("pyspark")
+    program = tmp_path / "program.py"
+    program.write_text(textwrap.dedent(_STOPPED))
+    with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
+        process = subprocess.Popen([sys.executable, str(program), str(tmp_path / "pond")], stdout=out, stderr=err)
+    try:
+        deadline = time.monotonic() + 150
+        while "running" not in (tmp_path / "out").read_text():
+            assert process.poll() is None, (tmp_path / "err").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        java = int((tmp_path / "out").read_text().split()[1])
+        process.send_signal(number)
+        process.send_signal(number)
+        assert process.wait(60) == 0, (tmp_path / "err").read_text()
+        assert "ended" in (tmp_path / "out").read_text()
+    finally:
+        process.kill()
+    deadline = time.monotonic() + 20
+    while os.path.exists(f"/proc/{java}"):
+        assert time.monotonic() < deadline, "a JVM is left over"
+        time.sleep(0.1)
+    (found,) = open_jobs(tmp_path / "pond")
+    assert found.job_state() == "stopped"
