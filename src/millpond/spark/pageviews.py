@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 # Events later than this are left out of `recent_minutes`, whose closed minutes leave Spark's state by then.
 WATERMARK = "10 minutes"
-_SOURCE_SECONDS = 10.0
+_SOURCE_SECONDS = 30.0
+_TRIES = 3
+_LATE = "Python worker failed to connect back"
 
 
 def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None, partitions: int | None = None) -> list[Job]:
@@ -42,8 +44,12 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
     jobs: list[Job] = []
     try:
         for table, query in queries.items():
-            jobs.append(start(query, table=table, pond=pond, trigger=trigger, partitions=partitions))
-            _wait_for_source(jobs[-1])
+            for _ in range(_TRIES):
+                job = start(query, table=table, pond=pond, trigger=trigger, partitions=partitions)
+                if not _source_was_late(job):
+                    break
+                job.stop()
+            jobs.append(job)
     except BaseException:
         for job in jobs:
             job.stop()
@@ -51,15 +57,17 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
     return jobs
 
 
-def _wait_for_source(job: Job) -> None:
-    """Block until the query's source is there, or _SOURCE_SECONDS have passed.
+def _source_was_late(job: Job) -> bool:
+    """Block until the query's source is there; whether it failed only because that took too long.
 
-    A Python source is planned in a Python process of its own, which Spark gives ten seconds to start; five that start at once
-    on a small machine take longer, and fail their queries.
+    A Python source is planned in a Python process of its own, which Spark gives ten seconds to start (fixed in
+    PythonWorkerFactory.createSimpleWorker, 4.3).  Five that start at once on a busy machine take longer, so that they start
+    one after the other, and once more where one was late all the same.
     """
     deadline = time.monotonic() + _SOURCE_SECONDS
     while job.query.isActive and job.query.status["message"] == "Initializing sources" and time.monotonic() < deadline:
         time.sleep(0.05)
+    return not job.query.isActive and _LATE in str(job.query.exception())
 
 
 def page_views(events: DataFrame) -> DataFrame:
