@@ -10,7 +10,6 @@ The command line's --json uses the same.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
@@ -18,7 +17,7 @@ from millpond.errors import MillpondError
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.tables import Row
-from millpond.tables.answer import Cut
+from millpond.tables.answer import Cut, Lag
 from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
@@ -48,8 +47,19 @@ def cut_json(cut: Cut) -> dict[str, Json]:
         "job": cut.job,
         "batch": cut.position.batch,
         "position": position_json(cut.position),
-        "lag": asdict(cut.lag),
+        "lag": _lag_json(cut.lag),
         "job_state": cut.job_state,
+    }
+
+
+def _lag_json(lag: Lag) -> dict[str, Json]:
+    # Spelled out: dataclasses.asdict took a fifth of a whole lookup.
+    return {
+        "behind_batches": lag.behind_batches,
+        "behind_seconds": lag.behind_seconds,
+        "age_seconds": lag.age_seconds,
+        "age_from": lag.age_from,
+        "event_lag_seconds": lag.event_lag_seconds,
     }
 
 
