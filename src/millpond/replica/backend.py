@@ -13,7 +13,13 @@ from millpond.replica.record import ReplicaRecord, StoresRecord
 
 
 class Snapshot(Protocol):
-    """One consistent state of all tables; what is applied meanwhile isn't seen."""
+    """One consistent state of all tables; what is applied meanwhile isn't seen.  A context manager that ends it."""
+
+    def __enter__(self) -> Snapshot:
+        """Itself."""
+
+    def __exit__(self, *error: object) -> None:
+        """End the snapshot."""
 
     def record(self) -> ReplicaRecord:
         """Where the replica stands."""
@@ -47,7 +53,7 @@ class Backend(Protocol):
     def stores(self) -> StoresRecord | None:
         """What it holds; None while it is being built."""
 
-    def snapshot(self) -> AbstractContextManager[Snapshot]:
+    def snapshot(self) -> Snapshot:
         """Read.  Raises REPLICA_BUILDING where nothing was ever applied."""
 
     def write(self) -> AbstractContextManager[WriteBatch]:

@@ -33,6 +33,14 @@ _open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictiona
 _open_lock = threading.Lock()
 
 
+def _forget_after_fork() -> None:
+    for backend in list(_open.values()):
+        backend.forked = True
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
 def open_backend(path: Path, settings: ReplicaSettings) -> LmdbBackend:
     """The environment in a folder, shared by everyone in this process who opens that folder.
 
@@ -52,7 +60,7 @@ class LmdbBackend:
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
         self.path = path
-        self._process = os.getpid()
+        self.forked = False  # whether this process is a fork of the one that opened the environment
         readonly = not os.access(path, os.W_OK)
         if not path.is_dir():
             raise FileNotFoundError(path)
@@ -77,29 +85,19 @@ class LmdbBackend:
         names = [table_id(s.operator, s.store) for s in stores.stores] if stores is not None else []
         self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
 
-    @property
-    def forked(self) -> bool:
-        """Whether this process is a fork of the one that opened the environment, where it must not be used."""
-        return os.getpid() != self._process
-
     def stores(self) -> StoresRecord | None:
         with self._environment.begin() as transaction:
             data = transaction.get(_STORES, db=self._meta)
         return _decode_stores(data) if data else None
 
-    @contextmanager
-    def snapshot(self) -> Iterator[LmdbSnapshot]:
+    def snapshot(self) -> LmdbSnapshot:
         if self.forked:
             raise ReplicaError(
                 "REPLICA_CLOSED",
                 "The replica was opened before this process was forked.",
                 hint="Open the pond in the process that reads it, or start processes with the `spawn` method.",
             )
-        transaction = self._environment.begin()
-        try:
-            yield LmdbSnapshot(self, transaction)
-        finally:
-            transaction.abort()
+        return LmdbSnapshot(self, self._environment.begin())
 
     @contextmanager
     def write(self) -> Iterator[LmdbWriteBatch]:
@@ -154,6 +152,12 @@ class LmdbSnapshot:
     def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
         self._backend = backend
         self._transaction = transaction
+
+    def __enter__(self) -> LmdbSnapshot:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._transaction.abort()
 
     def record(self) -> ReplicaRecord:
         return self._backend.record_in(self._transaction)

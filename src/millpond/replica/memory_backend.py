@@ -38,9 +38,8 @@ class MemoryBackend:
     def stores(self) -> StoresRecord | None:
         return self._stores
 
-    @contextmanager
-    def snapshot(self) -> Iterator[MemorySnapshot]:
-        yield MemorySnapshot(self._state)
+    def snapshot(self) -> MemorySnapshot:
+        return MemorySnapshot(self._state)
 
     @contextmanager
     def write(self) -> Iterator[MemoryWriteBatch]:
@@ -65,6 +64,12 @@ class MemorySnapshot:
 
     def __init__(self, state: _State) -> None:
         self._state = state
+
+    def __enter__(self) -> MemorySnapshot:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def record(self) -> ReplicaRecord:
         if self._state.record is None:

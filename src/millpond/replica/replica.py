@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
@@ -24,6 +23,9 @@ from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage
 
 MEMORY = "memory://"
+Serving = tuple[Backend, StoresRecord]
+# How old a look at the checkpoint may be.
+_LOOK_SECONDS = 0.001
 # A follower tries again at least once a second, whatever it met.
 _FOREIGN_RETRY_SECONDS = 1.5
 # Errors that a follower gets over by itself.
@@ -42,12 +44,28 @@ class Newer:
     oldest_commit_ns: int | None
 
 
-class View(NamedTuple):
-    """What a reader holds: rows, where they stand, and what the replica has."""
+NOTHING_NEWER = Newer(0, None)
 
-    rows: Snapshot
-    record: ReplicaRecord
-    stores: StoresRecord
+
+class View:
+    """What a reader holds: rows, where they stand, and what the replica has.  A context manager that ends it.
+
+    newer:  what is committed beyond it, at most a millisecond old
+    """
+
+    __slots__ = ("newer", "record", "rows", "stores")
+
+    def __init__(self, rows: Snapshot, record: ReplicaRecord, stores: StoresRecord, newer: Newer) -> None:
+        self.rows = rows
+        self.record = record
+        self.stores = stores
+        self.newer = newer
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.rows.__exit__(*error)
 
 
 class Replica:
@@ -56,7 +74,8 @@ class Replica:
     def __init__(self, storage: Storage, *, home: Path | str, settings: ReplicaSettings, follow: bool = True) -> None:
         self._storage = storage
         self._settings = settings
-        self._serving: tuple[Backend, StoresRecord] | None = None
+        self._serving: Serving | None = None
+        self._looked: tuple[ReplicaRecord, Newer, float] | None = None
         self._replaced_at: int | None = None
         self._lock = threading.Lock()
         self._accepted: tuple[int, FileStamp | None] | None = None
@@ -74,37 +93,52 @@ class Replica:
             )
             self._follower.start()
 
-    @contextmanager
-    def snapshot(self) -> Iterator[View]:
-        """All tables at one batch.
+    def snapshot(self) -> View:
+        """All tables at one batch; ended by leaving its `with` block.
 
         Raises:  REPLICA_BUILDING (with progress), NO_COMMITTED_BATCH, NO_CHECKPOINT, JOB_REPLACED, REPLICA_CLOSED.
         """
         serving = self._serving or self._attach()
-        with serving[0].snapshot() as snapshot:
-            record = snapshot.record()
-            if record.status == "live":
-                self._check_identity(record, serving[1])
-                yield View(snapshot, record, serving[1])
-                return
-        # This generation stopped serving.  There is a newer one, or a reason why not.
-        with self._lock:
-            if self._serving is serving:
-                self._serving = None
-                self._replaced_at = record.batch if record.status == "replaced" else None
-        serving = self._serving or self._attach()
-        with serving[0].snapshot() as snapshot:
+        snapshot = serving[0].snapshot()
+        try:
             record = snapshot.record()
             if record.status != "live":
-                raise replaced_error(self._storage, record.batch)
-            self._check_identity(record, serving[1])
-            yield View(snapshot, record, serving[1])
+                # This generation stopped serving.  There is a newer one, or a reason why not.
+                snapshot.__exit__()
+                serving = self._next_generation(serving, record)
+                snapshot = serving[0].snapshot()
+                record = snapshot.record()
+                if record.status != "live":
+                    raise replaced_error(self._storage, record.batch)
+            return View(snapshot, record, serving[1], self._look(record, serving[1]))
+        except BaseException:
+            snapshot.__exit__()
+            raise
 
-    def newer(self, batch: int) -> Newer:
-        """What is committed and isn't in a snapshot at `batch`."""
+    def _next_generation(self, ended: Serving, record: ReplicaRecord) -> Serving:
+        with self._lock:
+            if self._serving is ended:
+                self._serving = None
+                self._replaced_at = record.batch if record.status == "replaced" else None
+        return self._serving or self._attach()
+
+    def _look(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
+        """Look at the checkpoint: is it the same job, and what is committed beyond?  Raises JOB_REPLACED.
+
+        Two system calls, which cost as much as the rest of a read: within a millisecond the last look counts.
+        """
+        looked, now = self._looked, time.monotonic()
+        if looked is not None and looked[0] is record and now - looked[2] < _LOOK_SECONDS:
+            return looked[1]
+        self._check_identity(record, stores)
+        newer = self._newer(record.batch)
+        self._looked = (record, newer, now)
+        return newer
+
+    def _newer(self, batch: int) -> Newer:
         first = self._storage.stamp(f"commits/{batch + 1}")
         if first is None:
-            return Newer(0, None)
+            return NOTHING_NEWER
         newest = [b for b in committed_batches(self._storage) if b > batch]
         return Newer(len(newest) or 1, first.modified_ns)
 
@@ -173,7 +207,7 @@ class Replica:
             self._serving = (backend, stores)
             self._replaced_at = None
 
-    def _attach(self) -> tuple[Backend, StoresRecord]:
+    def _attach(self) -> Serving:
         if self._closed:
             raise ReplicaError("REPLICA_CLOSED", "The pond was closed.", hint="Open it again.")
         if self._place is not None and (path := self._place.current()) is not None:

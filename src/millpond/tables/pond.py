@@ -124,7 +124,7 @@ class Pond:
         for name, job in sorted(self._jobs.items()):
             try:
                 with job.replica.snapshot() as view:
-                    behind = job.cut(view.record).lag.behind_seconds
+                    behind = job.cut(view).lag.behind_seconds
             except MillpondError as error:
                 if error.condition == "NO_COMMITTED_BATCH":
                     continue
@@ -154,7 +154,7 @@ class Pond:
         out: dict[str, Any] = {"checkpoint": job.folder.checkpoint, "job_state": job.job_state(), **job.replica.statistics()}
         try:
             with job.replica.snapshot() as view:
-                lag = job.cut(view.record).lag
+                lag = job.cut(view).lag
                 rows = {f"{s.operator}/{s.store}": view.rows.count(f"{s.operator}/{s.store}") for s in view.stores.stores}
                 out |= {
                     "batch": view.record.batch,

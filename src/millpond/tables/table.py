@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.catalogue import JobFolder
+from millpond.checkpoint.position import Position
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import DefinitionError, ReplicaError, RequestError
 from millpond.replica.ordered import KeyCodec, split_value, store_key
@@ -36,20 +37,24 @@ class JobReads:
         self.replica = replica
         self.settings = settings
         self._heartbeat = ("unknown", 0.0)
+        self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
 
-    def cut(self, record: ReplicaRecord) -> Cut:
-        """Where an answer from this record comes from, and how far it is behind now."""
-        newer = self.replica.newer(record.batch)
-        now = time.time()
-        behind = max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0
+    def cut(self, view: View) -> Cut:
+        """Where an answer from this view comes from, and how far it is behind now."""
+        record, newer, now = view.record, view.newer, time.time()
+        known, position = self._position
+        if known is not record:
+            position = record.position()
+            self._position = (record, position)
+        assert position is not None
         lag = Lag(
             behind_batches=newer.batches,
-            behind_seconds=behind,
+            behind_seconds=max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0,
             age_seconds=max(0.0, now - record.commit_modified_ns / 1e9),
             age_from="commit",
             event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
         )
-        return Cut(job=self.folder.job, position=record.position(), lag=lag, job_state=self.job_state())
+        return Cut(job=self.folder.job, position=position, lag=lag, job_state=self.job_state())
 
     def job_state(self) -> str:
         """running, stopped or unknown, at most half a second old."""
@@ -84,6 +89,9 @@ class Table:
         self._finish = compile_definition(definition)
         self._columns = {column.name: (column, to_stored(column.type)) for column in definition.key}
         self._binding: _Binding | None = None
+        # The commonest kind of key: every column is a column of the state's key row.
+        plain = not any(c.path for c in definition.key)
+        self._plain_key = tuple(c.name for c in definition.key) if plain else None
 
     @property
     def name(self) -> str:
@@ -107,7 +115,12 @@ class Table:
 
         Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; REPLICA_BUILDING, JOB_REPLACED, …
         """
-        return self.get_all([{**(key or {}), **columns}])[0]
+        wanted = self._stored_columns({**key, **columns} if key else columns)
+        view, binding = self._open()
+        try:
+            return self._get(view, binding, wanted, self._job.cut(view))
+        finally:
+            view.__exit__()
 
     def get_all(self, keys: Iterable[Key]) -> Rows:
         """The rows of several keys, in their order, all of one batch; an empty row where there is none.
@@ -115,8 +128,9 @@ class Table:
         Raises:  as `get`.
         """
         wanted = [self._stored_columns(key) for key in keys]
-        with self._view() as (view, binding):
-            cut = self._job.cut(view.record)
+        view, binding = self._open()
+        with view:
+            cut = self._job.cut(view)
             return Rows([self._get(view, binding, columns, cut) for columns in wanted], cut)
 
     def scan(self, key: Key | None = None, /, *, limit: int | None = None, **columns: Any) -> Rows:
@@ -130,8 +144,9 @@ class Table:
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
         wanted = self._stored_columns({**(key or {}), **columns})
-        with self._view() as (view, binding):
-            cut = self._job.cut(view.record)
+        view, binding = self._open()
+        with view:
+            cut = self._job.cut(view)
             rows: list[Row] = []
             for values in self._iterate(view, binding, wanted):
                 if limit is not None and len(rows) == limit:
@@ -141,8 +156,9 @@ class Table:
 
     def count(self) -> Count:
         """How many rows the table has.  Raises as `scan`."""
-        with self._view() as (view, binding):
-            cut = self._job.cut(view.record)
+        view, binding = self._open()
+        with view:
+            cut = self._job.cut(view)
             if self.definition.having is None:
                 return Count(view.rows.count(binding.table), cut)
             return Count(sum(1 for _ in self._iterate(view, binding, {})), cut)
@@ -199,6 +215,8 @@ class Table:
 
     def _key_row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
         """The state's key row; None where the ends of windows are missing.  Raises KEY_MISSING."""
+        if self._plain_key is not None and len(columns) == len(self._plain_key):
+            return tuple([columns[name] for name in self._plain_key])
         missing = [c for c in self.definition.key if c.name not in columns]
         if missing:
             if all(c.path and _begins(c, columns, self.definition.key) for c in missing):
@@ -225,8 +243,14 @@ class Table:
 
     # ------------------------------------------------------------ reading
 
-    def _view(self) -> _Bound:
-        return _Bound(self)
+    def _open(self) -> tuple[View, _Binding]:
+        """A view of the replica, which the caller ends, and how to read this table from it."""
+        view = self._job.replica.snapshot()
+        try:
+            return view, self._bind(view.stores)
+        except BaseException:
+            view.__exit__()
+            raise
 
     def _bind(self, stores: StoresRecord) -> _Binding:
         """How to read this generation.  Raises DEFINITION_MISMATCH where the state isn't what the definition says."""
@@ -324,25 +348,6 @@ class Count(int):
     def batch(self) -> int:
         """The batch that the count reflects."""
         return self.cut.position.batch
-
-
-class _Bound:
-    """A view of the replica with this table's binding to it."""
-
-    def __init__(self, table: Table) -> None:
-        self._table = table
-        self._snapshot = table._job.replica.snapshot()
-
-    def __enter__(self) -> tuple[View, _Binding]:
-        view = self._snapshot.__enter__()
-        try:
-            return view, self._table._bind(view.stores)
-        except BaseException as error:
-            self._snapshot.__exit__(type(error), error, error.__traceback__)
-            raise
-
-    def __exit__(self, *error: Any) -> None:
-        self._snapshot.__exit__(*error)
 
 
 def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
