@@ -51,7 +51,8 @@ fi
 if [ -x "$uv" ]; then
     # A machine's own certificates, as pip is told them too.
     export UV_SYSTEM_CERTS=true UV_PYTHON_DOWNLOADS=never UV_NO_PROGRESS=true
-    install() { "$uv" pip install --quiet --python .venv/bin/python "$@"; }
+    # Compiled once here, and not by five Python workers at once in the first seconds of the first job.
+    install() { "$uv" pip install --quiet --compile-bytecode --python .venv/bin/python "$@"; }
 else
     install() { .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"; }
 fi
