@@ -6,19 +6,22 @@
     <pond>/jobs/<job>/tables/<table>.json  definitions
     <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
 
-A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`.
+A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
+written, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millpond.errors import CheckpointError, DefinitionError, MillpondError
+from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError
 from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.settings import home
 from millpond.storage import Storage, open_storage
 
 FORMAT = 1
@@ -84,9 +87,23 @@ def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> Job
 
 
 def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
-    """The job folder beside a checkpoint that lies in no pond, made where it isn't there yet."""
+    """The job folder beside a checkpoint that lies in no pond, made where it isn't there yet.
+
+    Raises:  NOT_WRITABLE where neither the place beside it nor the cache folder can be written.
+    """
     uri = open_storage(checkpoint).uri
-    return _create(open_storage(f"{uri}.millpond"), job or uri.rsplit("/", 1)[-1], uri)
+    name = job or uri.rsplit("/", 1)[-1]
+    try:
+        return _create(open_storage(f"{uri}.millpond"), name, uri)
+    except SetupError as refused:
+        if refused.condition != "NOT_WRITABLE":
+            raise
+        return _create(_beside_in_cache(uri), name, uri)
+
+
+def _beside_in_cache(checkpoint: str) -> Storage:
+    digest = hashlib.sha256(checkpoint.encode()).hexdigest()[:32]
+    return open_storage(home() / "beside" / digest)
 
 
 def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
@@ -119,8 +136,9 @@ def open_jobs(uri: str | Path) -> list[JobFolder]:
         return [_job_folder(root)]
     if root.stamp("metadata") is not None or root.names("offsets"):
         beside = open_storage(f"{root.uri}.millpond")
-        if beside.stamp("job.json") is not None:
-            return [_job_folder(beside)]
+        for place in (beside, _beside_in_cache(root.uri)):
+            if place.stamp("job.json") is not None:
+                return [_job_folder(place)]
         return [JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri)]
     raise CheckpointError(
         "NO_CHECKPOINT",

@@ -228,7 +228,9 @@ GROUPS: dict[str, str] = {
     "concat(min(s), '-', max(s)); max(t) - min(t); date_trunc('hour', max(t)); try_divide(sum(i), count(s));"
     "try_add(max(huge), 1); try_subtract(sum(d9), 1); isnan(sum(d)); NOT bool_and(b); bool_and(b) AND some(b);"
     "bool_and(b) OR count(*) > 1; try_multiply(max(huge), 2); float(avg(small)) * float(1.1); max(f) + min(f); upper('x');"
-    "try_cast(sum(l) AS int); sum(i) + sum(i); max(d) - max(d)",
+    "try_cast(sum(l) AS int); sum(i) + sum(i); max(d) - max(d);"
+    "count(*) IN (1,2,3,4,5,6,7,8,9,10,11,12,13,14,15); max(s) IN ('a','b','c','d','e','f','g','h','i','j','k','zebra');"
+    "max(d9) IN (1.5, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12.25); max(f) IN (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, NULL)",
 }
 
 

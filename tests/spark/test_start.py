@@ -122,6 +122,19 @@ def test_a_definition_may_change_while_there_is_no_batch(events, totals, tmp_pat
     assert found.definitions() == {"t": changed}
 
 
+def test_a_definition_goes_to_the_cache_where_the_place_beside_the_checkpoint_cant_be_written(totals, tmp_path, monkeypatch):
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    checkpoint = tmp_path / "checkpoint"
+    (checkpoint / "offsets").mkdir(parents=True)
+    (checkpoint / "metadata").write_text('{"id":"0"}')
+    # A file where the folder should be: not even root can write into it.
+    Path(f"{checkpoint}.millpond").write_text("")
+    definition = define(totals, checkpoint, table="t")
+    (found,) = open_jobs(checkpoint)
+    assert found.definitions() == {"t": definition}
+    assert found.checkpoint == f"file://{checkpoint}"
+
+
 @pytest.mark.parametrize("with_pond", [False, True])
 def test_a_query_published_while_it_runs_means_what_start_would_write(spark, tmp_path, with_pond):
     rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
@@ -184,6 +197,20 @@ def test_a_table_is_raw_as_a_whole_where_rows_would_be_wrong(events, after, reas
     assert definition.operator == 0
     assert definition.having is None
     assert all(column.raw for column in definition.values)
+
+
+def test_an_aggregation_below_drop_duplicates_is_the_table(events):
+    frame = events.groupBy("page").count().dropDuplicates(["count"])
+    with pytest.warns(MillpondWarning, match="Deduplicate"):
+        definition = derive(frame, table="t")
+    assert definition.operator == 1
+    assert definition.columns == ("page", "count")
+
+
+def test_without_an_aggregation_the_keys_of_drop_duplicates_are_the_table(events):
+    with pytest.warns(MillpondWarning, match="no aggregation"):
+        definition = derive(events.dropDuplicates(["page", "size"]), table="t")
+    assert definition.columns == ("page", "size")
 
 
 def test_python_functions_are_served_raw(events):

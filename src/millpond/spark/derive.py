@@ -261,15 +261,14 @@ def _raw(table: str, operator: int, key_schema: tuple[Field, ...], value_schema:
 def _session_windows(
     found: StatefulNode, table: str, grouping: list[Java], session: Java, flat: tuple[Field, ...]
 ) -> TableDefinition:
-    """The state of session windows: its value rows hold the window, the keys and the buffers.
+    """The state of session windows: its value rows hold all grouping columns, with the window, and the buffers.
 
     Source:  StreamingSessionWindowStateManagerImplV1, Spark 4.3, checked in tests/spark.
     """
     keys = fields_of(g for g in grouping if not g.equals(session))
     key_schema = (*keys, Field("sessionStartTime", atomic("timestamp"), False))
-    value_schema = (field_of(session), *keys, *flat)
     reason = "Session windows are shown as stored: one row an open session, with its window and buffers."
-    return _raw(table, found.operator, key_schema, value_schema, reason)
+    return _raw(table, found.operator, key_schema, (*fields_of(grouping), *flat), reason)
 
 
 def _deduplication(found: StatefulNode, table: str) -> TableDefinition:

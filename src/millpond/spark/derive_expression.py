@@ -299,6 +299,13 @@ def _subtract_timestamps(e: Java, type_: SparkType, args: tuple[Expression, ...]
     return Expression("subtract", type_, args, {"mode": "ansi"})
 
 
+def _in_set(e: Java, type_: SparkType, args: tuple[Expression, ...]) -> Expression:
+    """What the optimizer makes of a long list after IN: a set of values that are no expressions any more."""
+    of = args[0].type
+    values = tuple(Expression("literal", of, options={"value": _literal(v, of)}) for v in elements(e.hset().toSeq()))
+    return _same("in", type_, (*args, *values))
+
+
 _UNITS = {"second": 10**6, "minute": 60 * 10**6, "hour": 3600 * 10**6, "day": 86400 * 10**6, "dd": 86400 * 10**6}
 
 
@@ -316,6 +323,7 @@ _SPECIAL: dict[str, Callable[[Java, SparkType, tuple[Expression, ...]], Expressi
     "CheckOverflow": _check_overflow,
     "GetStructField": _struct_field,
     "CreateNamedStruct": _named_struct,
+    "InSet": _in_set,
     "Size": _size,
     "ArraySize": _array_size,
     "SortArray": _sort_array,

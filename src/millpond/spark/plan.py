@@ -94,23 +94,29 @@ def optimized_plan(jsession: Java, analyzed: Java) -> Java:
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
-    """The aggregation or dropDuplicates nearest to the sink; None where there is none.
+    """The aggregation nearest to the sink, else the dropDuplicates nearest to it; None where there is neither.
 
     append:  whether the query runs in append mode, where a LIMIT keeps its count as state (it doesn't in complete mode)
     """
+    deduplication: StatefulNode | None = None
     chain: list[Java] = []
     obstacle: str | None = None
+    operator = 0
     for node, is_chain in _preorder(plan, True):
         name = class_name(node)
         if _is_stateful(node, append):
-            if name in ("Aggregate", "Deduplicate", "DeduplicateWithinWatermark"):
-                return StatefulNode(node, _operator_id(plan, node, append), tuple(reversed(chain)), obstacle)
+            found = StatefulNode(node, operator, tuple(reversed(chain)), obstacle)
+            if name == "Aggregate":
+                return found
+            if deduplication is None and name in ("Deduplicate", "DeduplicateWithinWatermark"):
+                deduplication = found
+            operator += 1
             obstacle = obstacle or name
         elif name in ("Project", "Filter") and is_chain:
             chain.append(node)
         elif name not in _TRANSPARENT:
             obstacle = obstacle or name
-    return None
+    return deduplication
 
 
 def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:
@@ -129,13 +135,3 @@ def _is_stateful(node: Java, append: bool) -> bool:
     if name == "Join":
         return all(bool(child.isStreaming()) for child in elements(node.children()))
     return name in _ALWAYS_STATEFUL or (name == "GlobalLimit" and append)
-
-
-def _operator_id(plan: Java, target: Java, append: bool) -> int:
-    number = 0
-    for node, _ in _preorder(plan, True):
-        if node.equals(target):
-            return number
-        if _is_stateful(node, append):
-            number += 1
-    raise AssertionError("the node is of another plan")

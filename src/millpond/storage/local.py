@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import uuid
@@ -69,7 +70,9 @@ class LocalStorage:
             finally:
                 os.close(folder)
         except OSError as broken:
-            temporary.unlink(missing_ok=True)
+            # The folder itself may be what is wrong.
+            with contextlib.suppress(OSError):
+                temporary.unlink()
             full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
             raise SetupError(
                 "NOT_WRITABLE",
