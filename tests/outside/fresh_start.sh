@@ -80,6 +80,8 @@ reader() {
 check 'the reader installs without PySpark' reader
 check 'it has no PySpark' sh -c "! '$work/reader/bin/python' -c 'import pyspark'"
 check 'and imports' stranger "$work/reader/bin/python" -c 'import millpond, sys; assert "pyspark" not in sys.modules'
+check 'its demo says what to install' \
+    sh -c "'$work/reader/bin/millpond' demo 2>&1 | grep -q 'PYSPARK_MISSING.*pip install'"
 check 'it lists the tables' stranger "$work/reader/bin/millpond" tables "$work/pond"
 check 'it answers for one page' stranger "$work/reader/bin/millpond" get "$work/pond" page_views page=/news/0.html
 check 'it lists the bad lines' bad_lines_are_listed

@@ -181,3 +181,12 @@ def test_a_log_that_isn_t_there_is_refused_before_spark_starts(tmp_path: Path) -
     ended = CliRunner().invoke(demo, ["--log", str(tmp_path / "none.log")])
     assert isinstance(ended.exception, MillpondError)
     assert ended.exception.condition == "FILE_MISSING"
+
+
+def test_without_pyspark_the_demo_says_in_one_line_what_to_install() -> None:
+    program = "import sys; sys.modules['pyspark'] = None; from millpond.cli import main; main(['demo'])"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 6
+    assert ended.stderr.count("\n") == 1
+    assert "[PYSPARK_MISSING]" in ended.stderr
+    assert "pip install 'millpond[spark]'" in ended.stderr
