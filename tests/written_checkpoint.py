@@ -32,7 +32,7 @@ def lz4_file(data: bytes) -> bytes:
 
 
 def delta_file(changes: list[tuple[str, int | None]]) -> bytes:
-    out = b""
+    out = bytearray()
     for key, value in changes:
         row = encode_key((key,))
         out += struct.pack(">i", len(row)) + row
@@ -41,7 +41,7 @@ def delta_file(changes: list[tuple[str, int | None]]) -> bytes:
         else:
             row = encode_value((value,))
             out += struct.pack(">i", len(row)) + row
-    return lz4_file(out + struct.pack(">i", -1))
+    return lz4_file(bytes(out) + struct.pack(">i", -1))
 
 
 class WrittenCheckpoint:

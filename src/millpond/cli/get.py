@@ -40,7 +40,7 @@ def get(
       millpond get ./pond hosts host__isnull=1
       millpond get ./pond page_views --key '{"page": "/a=b"}' --json
     """
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds) as pond:
+    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
         rows = table.get_all([options.parse_key(table.definition, columns, key_json)])
         if rows[0]:

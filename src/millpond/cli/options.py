@@ -11,7 +11,7 @@ import click
 
 import millpond
 from millpond.cli.progress import Progress
-from millpond.errors import RequestError
+from millpond.errors import MillpondError, RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.tables.pond import Pond
@@ -48,14 +48,24 @@ def reading_options(command: Command) -> Command:
 
 
 @contextmanager
-def open_caught_up(pond_dir: str, *, replica_dir: Path | None, wait_seconds: float) -> Iterator[Pond]:
+def open_caught_up(pond_dir: str, *, replica_dir: Path | None, wait_seconds: float, table: str | None = None) -> Iterator[Pond]:
     """The pond, once the newest batch that was committed at the call is in; progress goes to stderr.
+
+    table:   the one that is going to be read: trouble in other jobs is none of its
 
     Raises:  what `millpond.open` raises, and REPLICA_BEHIND where the time is over.
     """
     with millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:
         with Progress() as progress:
-            pond.catch_up(wait_seconds, on_progress=progress)
+            try:
+                pond.catch_up(wait_seconds, on_progress=progress)
+            except MillpondError as error:
+                if table is not None:
+                    pond.catch_up(wait_seconds, on_progress=progress, table=table)
+                elif pond.tables():
+                    click.echo(str(error), err=True)
+                else:
+                    raise
         yield pond
 
 

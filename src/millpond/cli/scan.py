@@ -40,7 +40,7 @@ def scan(
     """
     if limit < 1:
         raise RequestError("INVALID_LIMIT", f"A limit must be at least 1, not {limit}.", hint="Write it like --limit 100.")
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds) as pond:
+    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
         rows = table.scan(options.parse_key(table.definition, columns, key_json), limit=limit)
         write_rows(table.definition, rows, rows.cut, as_json=as_json)

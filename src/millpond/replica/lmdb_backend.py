@@ -5,7 +5,6 @@ LMDB allows one environment per file and process, so environments are shared by 
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import weakref
@@ -24,6 +23,8 @@ from millpond.settings import ReplicaSettings
 _META = b"meta"
 _RECORD, _STORES = b"record", b"stores"
 _MAX_TABLES = 256
+# Less free space than this, and a failed write is told as a full disk.
+_LITTLE_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(ReplicaRecord).decode
@@ -201,7 +202,7 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except (lmdb.Error, OSError) as broken:
         text = str(broken)
-        if isinstance(broken, lmdb.MapFullError | lmdb.DiskError) or "No space" in text or _code(broken) == errno.ENOSPC:
+        if isinstance(broken, lmdb.MapFullError | lmdb.DiskError) or _is_full(path):
             raise ReplicaError(
                 "DISK_FULL",
                 f"The replica in {path} can't grow: {text}.",
@@ -216,5 +217,10 @@ def _explained(path: Path) -> Iterator[None]:
         ) from broken
 
 
-def _code(error: Exception) -> int | None:
-    return error.errno if isinstance(error, OSError) else None
+def _is_full(path: Path) -> bool:
+    """Whether the disk is: LMDB calls a write that was cut short an input/output error."""
+    try:
+        disk = os.statvfs(path)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LITTLE_BYTES

@@ -6,6 +6,7 @@ Three jobs are three replicas: an answer is one cut through one job, and names t
 from __future__ import annotations
 
 import difflib
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -46,6 +47,11 @@ def open(
     if wait_seconds > 0:
         try:
             pond.catch_up(wait_seconds)
+        except MillpondError:
+            # One job that can't be read doesn't hide the others; reads of its own tables say why.
+            if not pond._any_readable():
+                pond.close()
+                raise
         except BaseException:
             pond.close()
             raise
@@ -64,6 +70,7 @@ class Pond:
         self._tables: dict[str, Table] = {}
         self._read_at = 0.0
         self._closed = False
+        self._lock = threading.Lock()
         self._refresh()
 
     @property
@@ -104,20 +111,39 @@ class Pond:
         self._refresh()
         return sorted(self._jobs)
 
-    def catch_up(self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None) -> None:
-        """Wait until everything that any job has committed by now can be read.
+    def catch_up(
+        self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None
+    ) -> None:
+        """Wait until everything that has been committed by now can be read: by any job, or by the job of one table.
 
-        Raises:  REPLICA_BEHIND after the timeout, and what keeps a replica from following.
+        Raises:  REPLICA_BEHIND after the timeout, and what keeps a replica from following; of several jobs, all others are
+                 brought up to date first.
         """
         deadline = time.monotonic() + timeout_seconds
-        for name, job in sorted(self._jobs.items()):
+        jobs = {self[table].job} if table is not None else set(self._jobs)
+        problem: MillpondError | None = None
+        for name in sorted(jobs):
 
             def tell(text: str, name: str = name) -> None:
                 if on_progress is not None:
                     on_progress(f"{name}: {text}")
 
-            job.replica.catch_up(max(0.0, deadline - time.monotonic()), tell)
+            try:
+                self._jobs[name].replica.catch_up(max(0.0, deadline - time.monotonic()), tell)
+            except MillpondError as error:
+                problem = problem or error
         self._refresh()
+        if problem is not None:
+            raise problem
+
+    def _any_readable(self) -> bool:
+        for job in self._jobs.values():
+            try:
+                with job.replica.snapshot():
+                    return True
+            except MillpondError:
+                continue
+        return False
 
     def ready(self, max_behind_seconds: float = 30.0) -> tuple[bool, str]:
         """Whether every job that has committed something can be read and isn't further behind than that; if not, why."""
@@ -125,10 +151,13 @@ class Pond:
             try:
                 with job.replica.snapshot() as view:
                     behind = job.cut(view).lag.behind_seconds
+                    damaged = [u for u in view.stores.unread if u.condition != "UNSUPPORTED"]
             except MillpondError as error:
                 if error.condition == "NO_COMMITTED_BATCH":
                     continue
                 return False, f"{name}: {error.condition}: {error.message}"
+            if damaged:
+                return False, f"{name}: {damaged[0].condition}: {damaged[0].message}"
             if behind > max_behind_seconds:
                 return False, f"{name}: {behind:.1f} seconds behind, {max_behind_seconds:g} are allowed"
         return True, "ready"
@@ -140,7 +169,8 @@ class Pond:
 
     def close(self) -> None:
         """End the threads that follow; another process takes over."""
-        self._closed = True
+        with self._lock:
+            self._closed = True
         for job in self._jobs.values():
             job.replica.close()
 
@@ -172,8 +202,11 @@ class Pond:
     # ------------------------------------------------------------ the catalogue
 
     def _refresh(self) -> None:
-        if self._closed:
-            return
+        with self._lock:
+            if not self._closed:
+                self._read_catalogue()
+
+    def _read_catalogue(self) -> None:
         tables: dict[str, Table] = {}
         for folder in open_jobs(self._path):
             job = self._jobs.get(folder.job)
