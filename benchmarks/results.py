@@ -15,7 +15,9 @@ FOLDER = Path(__file__).parent / "results"
 
 def machine() -> dict[str, Any]:
     """Cores, memory in GiB, kernel, versions and date."""
-    model = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    model = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), platform.machine()
+    )
     kib = next((int(line.split()[1]) for line in _lines("/proc/meminfo") if line.startswith("MemTotal")), 0)
     return {
         "date": dt.date.today().isoformat(),
