@@ -64,6 +64,7 @@ class _Generation:
     job_id: str
     tables: list[ReplicaTable]
     record: ReplicaRecord
+    operators: set[int]
 
 
 @dataclass(slots=True)
@@ -246,7 +247,7 @@ class Follower:
             record = snapshot.record()
         if record.status != "live":
             return None
-        self._generation = _Generation(path, backend, stores.job_id, plan_tables(stores.schemas()), record)
+        self._generation = _Generation(path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators())
         self._on_backend(backend)
         return self._generation
 
@@ -271,7 +272,14 @@ class Follower:
         return True
 
     def _skipped(self, generation: _Generation) -> bool:
-        """Whether newer batches are committed while the next one isn't there: cleaned up, or skipped."""
+        """Whether this generation can't go on as it is.
+
+        Newer batches are committed while the next one isn't there: cleaned up, or skipped.  Or there are operators that it
+        doesn't have: a checkpoint is being copied to this path, and the replica was built from a part of it.
+        """
+        operators = {int(name) for name in self._storage.names("state") if name.isdigit()}
+        if operators != generation.operators:
+            return True
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
 
@@ -337,7 +345,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, identity, plan_tables(known), record)
+        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores.operators())
         self._on_backend(backend)
         if before is not None:
             self._set_status(before, "superseded")

@@ -90,6 +90,10 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     stores: list[StoredField]
     unread: list[UnreadField]
 
+    def operators(self) -> set[int]:
+        """Spark's ids of the operators that it knows, whether their stores can be read or not."""
+        return {s.operator for s in self.stores} | {u.operator for u in self.unread}
+
     def schemas(self) -> list[StoreSchema]:
         """The stores as the checkpoint layer describes them."""
         return [

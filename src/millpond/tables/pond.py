@@ -228,7 +228,10 @@ class Pond:
             with job.replica.snapshot() as view:
                 stores = view.stores
         except MillpondError:
-            return  # reads of the tables that are defined say why
+            # What can't be read now doesn't vanish: reads of it say why.
+            known = [t.definition for t in self._tables.values() if t.job == job.folder.job]
+            yield from (d for d in known if d.warnings == (_UNDEFINED,))
+            return
         yield from _raw(job.folder, stores, {(d.operator, d.store) for d in defined.values()})
 
 
