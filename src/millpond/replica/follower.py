@@ -65,6 +65,7 @@ class _Generation:
     tables: list[ReplicaTable]
     record: ReplicaRecord
     operators: set[int]
+    missed_files: bool
 
 
 @dataclass(slots=True)
@@ -247,7 +248,9 @@ class Follower:
             record = snapshot.record()
         if record.status != "live":
             return None
-        self._generation = _Generation(path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators())
+        self._generation = _Generation(
+            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators(), stores.missed_files()
+        )
         self._on_backend(backend)
         return self._generation
 
@@ -279,6 +282,8 @@ class Follower:
         """
         operators = {int(name) for name in self._storage.names("state") if name.isdigit()}
         if operators != generation.operators:
+            return True
+        if generation.missed_files and not any(u.error.condition == "FILE_GONE" for u in read_stores(self._storage)[1]):
             return True
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
@@ -345,7 +350,9 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores.operators())
+        self._generation = _Generation(
+            path, backend, identity, plan_tables(known), record, stores.operators(), stores.missed_files()
+        )
         self._on_backend(backend)
         if before is not None:
             self._set_status(before, "superseded")

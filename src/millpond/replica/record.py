@@ -94,6 +94,10 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Spark's ids of the operators that it knows, whether their stores can be read or not."""
         return {s.operator for s in self.stores} | {u.operator for u in self.unread}
 
+    def missed_files(self) -> bool:
+        """Whether a store couldn't be read for want of a file, which may come yet."""
+        return any(u.condition == "FILE_GONE" for u in self.unread)
+
     def schemas(self) -> list[StoreSchema]:
         """The stores as the checkpoint layer describes them."""
         return [

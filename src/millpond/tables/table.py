@@ -10,7 +10,7 @@ from typing import Any
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.position import Position
 from millpond.checkpoint.unsaferow import decoder
-from millpond.errors import DefinitionError, ReplicaError, RequestError
+from millpond.errors import CONDITIONS, DefinitionError, ReplicaError, RequestError
 from millpond.replica.ordered import KeyCodec, split_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord, table_id
 from millpond.replica.replica import Replica, View
@@ -263,10 +263,13 @@ class Table:
                 name = table_id(schema.operator, schema.store)
                 self._binding = _Binding(stores, name, KeyCodec(schema.key), decoder(schema.value))
                 return self._binding
-        reason = next((u.message for u in stores.unread if u.operator == definition.operator), "the checkpoint has no such store.")
+        for unread in stores.unread:
+            if unread.operator == definition.operator:
+                kind = CONDITIONS[unread.condition].kind
+                raise kind(unread.condition, unread.message, hint=unread.hint, table=self.name)
         raise DefinitionError(
             "DEFINITION_MISMATCH",
-            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, but {reason}",
+            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, which the checkpoint doesn't have.",
             hint="Define the table again with the DataFrame that the job runs.",
             table=self.name,
         )
