@@ -13,7 +13,15 @@ import millpond
 from millpond.errors import MillpondError, ReplicaError
 from written_checkpoint import WrittenCheckpoint
 
-PASSING = ("JOB_REPLACED", "REPLICA_BUILDING", "NO_COMMITTED_BATCH", "FILE_GONE", "UNKNOWN_TABLE", "DEFINITION_MISMATCH")
+PASSING = (
+    "JOB_REPLACED",
+    "REPLICA_BUILDING",
+    "NO_COMMITTED_BATCH",
+    "FILE_GONE",
+    "INCOMPLETE_FILE",
+    "UNKNOWN_TABLE",
+    "DEFINITION_MISMATCH",
+)
 
 
 @pytest.fixture

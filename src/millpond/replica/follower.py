@@ -33,7 +33,7 @@ from millpond.replica.backend import Backend
 from millpond.replica.identity import judge
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
-from millpond.replica.record import FORMAT, ReplicaRecord, boot_id, make_stores_record
+from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, boot_id, make_stores_record
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage
 
@@ -65,7 +65,7 @@ class _Generation:
     tables: list[ReplicaTable]
     record: ReplicaRecord
     operators: set[int]
-    missed_files: bool
+    damaged: bool
 
 
 @dataclass(slots=True)
@@ -249,7 +249,7 @@ class Follower:
         if record.status != "live":
             return None
         self._generation = _Generation(
-            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators(), stores.missed_files()
+            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators(), stores.is_damaged()
         )
         self._on_backend(backend)
         return self._generation
@@ -283,7 +283,7 @@ class Follower:
         operators = {int(name) for name in self._storage.names("state") if name.isdigit()}
         if operators != generation.operators:
             return True
-        if generation.missed_files and not any(u.error.condition == "FILE_GONE" for u in read_stores(self._storage)[1]):
+        if generation.damaged and not any(u.error.condition in DAMAGED for u in read_stores(self._storage)[1]):
             return True
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
@@ -350,9 +350,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(
-            path, backend, identity, plan_tables(known), record, stores.operators(), stores.missed_files()
-        )
+        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores.operators(), stores.is_damaged())
         self._on_backend(backend)
         if before is not None:
             self._set_status(before, "superseded")

@@ -15,6 +15,8 @@ from millpond.storage import FileStamp
 
 # A replica with another number is built again.
 FORMAT = 1
+# Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
+DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,9 +96,9 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
         """Spark's ids of the operators that it knows, whether their stores can be read or not."""
         return {s.operator for s in self.stores} | {u.operator for u in self.unread}
 
-    def missed_files(self) -> bool:
-        """Whether a store couldn't be read for want of a file, which may come yet."""
-        return any(u.condition == "FILE_GONE" for u in self.unread)
+    def is_damaged(self) -> bool:
+        """Whether a store couldn't be read for want of a whole file, which may come yet."""
+        return any(u.condition in DAMAGED for u in self.unread)
 
     def schemas(self) -> list[StoreSchema]:
         """The stores as the checkpoint layer describes them."""
