@@ -269,7 +269,7 @@ class Table:
                 raise kind(unread.condition, unread.message, hint=unread.hint, table=self.name)
         raise DefinitionError(
             "DEFINITION_MISMATCH",
-            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, which the checkpoint doesn't have.",
+            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, which isn't there.",
             hint="Define the table again with the DataFrame that the job runs.",
             table=self.name,
         )
