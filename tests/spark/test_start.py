@@ -156,8 +156,11 @@ def test_a_query_is_left_alone_where_it_cant_be_published(spark, tmp_path):
     rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
     query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     try:
+        with pytest.warns(MillpondWarning) as told:
+            assert publish(query, table="nothing") is None
+        assert told[0].filename == __file__
         with pytest.raises(DefinitionError) as refused:
-            publish(query, table="nothing")
+            publish(query, table="nothing", strict=True)
         assert refused.value.condition == "NOT_DERIVABLE"
         assert query.isActive
     finally:

@@ -36,7 +36,7 @@ def get(
     \b
     Examples:
       millpond get ./pond page_views page=/index.html
-      millpond get ./pond page_minutes page=/ minute_start=2026-03-01T12:00:00Z minute_end=2026-03-01T12:01:00Z
+      millpond get ./pond page_minutes page=/ minute=2026-03-01T12:00:00Z
       millpond get ./pond hosts host__isnull=1
       millpond get ./pond page_views --key '{"page": "/a=b"}' --json
     """

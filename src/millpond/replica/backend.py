@@ -67,3 +67,6 @@ class Backend(Protocol):
 
     def size_bytes(self) -> int:
         """Bytes in use."""
+
+    def check_readers(self) -> int:
+        """Free what readers left that were killed, whose snapshots keep old pages from reuse; how many there were."""

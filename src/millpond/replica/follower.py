@@ -39,6 +39,7 @@ from millpond.storage import Storage
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
 _CHECK_SECONDS = 0.5
+_READERS_SECONDS = 10.0
 _STATUS_SECONDS = 0.25
 _LOCK_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 1.0
@@ -112,6 +113,7 @@ class Follower:
         self._status_clock = _Clock(_STATUS_SECONDS)
         self._folder_clock = _Clock(_CHECK_SECONDS)
         self._skipped_clock = _Clock(_CHECK_SECONDS)
+        self._readers_clock = _Clock(_READERS_SECONDS)
         self.status = FollowerStatus()
         self.counts = FollowerCounts()
         self.last_error: MillpondError | None = None
@@ -210,6 +212,8 @@ class Follower:
         if self._storage.stamp(f"commits/{following}") is None:
             if self._skipped_clock.due() and self._skipped(generation):
                 return self._build()
+            if self._readers_clock.due():
+                generation.backend.check_readers()
             self._say(state="following", error=None)
             self.last_error = None
             return False
@@ -243,7 +247,6 @@ class Follower:
         stores = backend.stores()
         if stores is None or stores.format != FORMAT or stores.boot_id != boot_id() or stores.checkpoint != self._storage.uri:
             return None
-        backend.check_readers()
         with backend.snapshot() as snapshot:
             record = snapshot.record()
         if record.status != "live":

@@ -119,7 +119,6 @@ class LmdbBackend:
         return int((info["last_pgno"] + 1) * stat["psize"])
 
     def check_readers(self) -> int:
-        """Free the slots of readers that were killed, whose snapshots pin pages; how many there were."""
         return int(self._environment.reader_check())
 
     def handle(self, table: str) -> Any:

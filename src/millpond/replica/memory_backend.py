@@ -55,6 +55,9 @@ class MemoryBackend:
     def set_stores(self, stores: StoresRecord) -> None:
         self._stores = stores
 
+    def check_readers(self) -> int:
+        return 0
+
     def size_bytes(self) -> int:
         return sum(len(k) + len(v) for t in self._state.tables.values() for k, v in t.rows.items())
 

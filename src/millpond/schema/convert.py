@@ -205,6 +205,12 @@ def _checker(type_: SparkType, column: str) -> Convert:
     return check
 
 
+def _from_text(value: str) -> str:
+    # UnicodeEncodeError is a ValueError; bytes that aren't UTF-8 come as the surrogates that `surrogateescape` makes of them.
+    value.encode("utf-8", "surrogateescape")
+    return value
+
+
 def _from_timestamp(value: dt.datetime) -> int:
     if value.tzinfo is None:
         raise ValueError
@@ -233,7 +239,7 @@ def _from_day_time(value: dt.timedelta) -> int:
 # kind -> (Python class, hint, conversion; a ValueError means "no value of this type")
 _EXPECTED: dict[str, tuple[type | tuple[type, ...], str, Convert]] = {
     "boolean": (bool, "Give True, False or None.", same),
-    "string": (str, "Give a str.", same),
+    "string": (str, "Give a str without lone surrogates.", _from_text),
     "binary": ((bytes, bytearray, memoryview), "Give bytes.", bytes),
     "date": (dt.date, "Give a datetime.date.", lambda v: v.toordinal() - _EPOCH_DAY),
     "timestamp": (dt.datetime, "Give an aware datetime: add tzinfo, such as datetime.UTC.", _from_timestamp),

@@ -39,7 +39,8 @@ SETTINGS: dict[str, Setting] = {
     ),
     f"{_STATE}.rocksdb.trackTotalNumberOfRows": Setting(
         "false",
-        "Where RocksDB is chosen, counting rows costs a lookup for every write: a tenth of the throughput in the same benchmark.",
+        "Where RocksDB is chosen, counting rows costs a lookup for every write: about a tenth of the throughput in the "
+        "committed run of that benchmark.",
     ),
     "spark.sql.session.timeZone": Setting(
         "UTC",

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.catalogue import JobFolder, create_beside, create_job
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.schema.definition import TableDefinition
-from millpond.spark.derive import derive, derive_plan
+from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import require_classic
 from millpond.storage import open_storage
@@ -86,12 +87,15 @@ def start(
     return Job(folder, query, definition, session=spark)
 
 
-def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> TableDefinition:
+def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> TableDefinition | None:
     """Name the state of a query that runs already; the query itself is left alone, whatever happens here.
+
+    A query whose state can't be described at all gives a MillpondWarning and None: one line after somebody's `start()` doesn't end
+    their program.
 
     pond:    where the definition is put, None for the folder beside the query's checkpoint
     strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     require_classic(query, "_jsq")
     from pyspark import SparkContext
@@ -101,15 +105,21 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
     pinned = pinned_conf(checkpoint)
     context = SparkContext._active_spark_context
     assert context is not None, "a query runs in a context"
-    definition = derive_plan(
-        execution.sparkSessionForStream(),
-        execution.analyzedPlan(),
-        context._jvm,
-        table=table,
-        strict=strict,
-        output_mode=str(execution.outputMode().toString()),
-        aggregation_format=_pinned_format(pinned),
-    )
+    try:
+        definition = derive_plan(
+            execution.sparkSessionForStream(),
+            execution.analyzedPlan(),
+            context._jvm,
+            table=table,
+            strict=strict,
+            output_mode=str(execution.outputMode().toString()),
+            aggregation_format=_pinned_format(pinned),
+        )
+    except DefinitionError as error:
+        if strict or error.condition != "NOT_DERIVABLE":
+            raise
+        warnings.warn(f"{error.message} {error.hint}", MillpondWarning, stacklevel=2)
+        return None
     return _put(definition, checkpoint, pond, query.name)
 
 
