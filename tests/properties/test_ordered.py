@@ -11,9 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.checkpoint.unsaferow import encoder
+from millpond.errors import CheckpointError
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, is_cut, join_value, split_value, store_key
 from millpond.replica.scan import iter_prefix
+from millpond.replica.transcode import key_transcoder
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
@@ -116,3 +119,33 @@ def test_long_keys_with_equal_prefixes_are_found_and_sorted(rows: dict[str, byte
         for prefix in {o[:pick] for o in ordered}:
             found = [o for o, _ in iter_prefix(snapshot, "t", prefix)]
             assert found == sorted(o for o in ordered if o.startswith(prefix))
+
+
+PLAIN = ["byte", "integer", "long", "date", "timestamp", "string", "binary", "window", "double"]
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_short_way_from_row_to_key_gives_what_the_long_way_gives(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(PLAIN), max_size=5))
+    fields = tuple(Field(f"c{i}", ORDERED[name][0]) for i, name in enumerate(names))
+    key = data.draw(st.tuples(*(st.one_of(st.none(), ORDERED[name][1]) for name in names)))
+    codec = KeyCodec(fields)
+    row = encoder(fields)(key)
+    assert key_transcoder(fields, codec)(row) == codec.encode(key)
+
+
+@given(data=st.data())
+@settings(max_examples=300, deadline=None)
+def test_the_short_way_meets_damaged_rows_with_a_typed_error_or_a_key(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=4))
+    fields = tuple(Field(f"c{i}", ORDERED[name][0]) for i, name in enumerate(names))
+    key = data.draw(st.tuples(*(st.one_of(st.none(), ORDERED[name][1]) for name in names)))
+    row = bytearray(encoder(fields)(key))
+    for _ in range(data.draw(st.integers(1, 3))):
+        row[data.draw(st.integers(0, len(row) - 1))] = data.draw(st.integers(0, 255))
+    damaged = bytes(row[: data.draw(st.integers(0, len(row)))])
+    try:
+        assert isinstance(key_transcoder(fields, KeyCodec(fields))(damaged), bytes)
+    except CheckpointError as error:
+        assert error.condition == "CORRUPT_FILE"

@@ -20,11 +20,11 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import PUT, Record
 from millpond.checkpoint.state import iter_changes, iter_state, partitions_of
-from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import StoresRecord, make_record, table_id
+from millpond.replica.transcode import Transcode, key_transcoder
 from millpond.storage import Storage
 
 Changes = dict[bytes, bytes | None]
@@ -39,13 +39,12 @@ class ReplicaTable:
 
     name: str
     schema: StoreSchema
-    codec: KeyCodec
-    decode_key: Callable[[bytes], tuple[object, ...]]
+    transcode_key: Transcode
 
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     """One table a store."""
-    return [ReplicaTable(table_id(s.operator, s.store), s, KeyCodec(s.key), decoder(s.key)) for s in stores]
+    return [ReplicaTable(table_id(s.operator, s.store), s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
 
 
 def apply_batch(storage: Storage, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable]) -> int:
@@ -106,9 +105,9 @@ def build(
 
 def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes) -> None:
     """Add records to the changes of a table; of several for one key the last counts."""
-    encode, decode = table.codec.encode, table.decode_key
+    transcode = table.transcode_key
     for kind, key_row, value_row in records:
-        ordered = encode(decode(key_row))
+        ordered = transcode(key_row)
         if len(ordered) < MAX_KEY_BYTES:
             changes[ordered] = value_row if kind == PUT else None
         else:
