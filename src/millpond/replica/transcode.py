@@ -8,6 +8,7 @@ turned around in place.  A property test holds both ways against each other.
 from __future__ import annotations
 
 from collections.abc import Callable
+from struct import Struct
 
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
@@ -31,6 +32,7 @@ _WIDTHS = {
     "time": 8,
 }
 _NULL = b"\x00"
+_unpack_slot = Struct("<II").unpack_from
 # The mark of a value and the first byte of a whole number with its sign bit flipped, by that byte.
 _FIRST = [bytes((1, byte ^ 0x80)) for byte in range(256)]
 
@@ -113,9 +115,8 @@ def _column(type_: SparkType, index: int, slot: int) -> _Column:
 
 
 def _place(row: bytes, base: int, slot: int) -> tuple[int, int]:
-    at = base + slot
-    size = int.from_bytes(row[at : at + 4], "little")
-    begin = base + int.from_bytes(row[at + 4 : at + 8], "little")
+    size, offset = _unpack_slot(row, base + slot)
+    begin = base + offset
     if begin + size > len(row):
         raise _short(row, begin + size)
     return begin, size
