@@ -40,7 +40,7 @@ _CATCH_UP_SECONDS = 120.0
 @click.option("--log", "log", metavar="FILE", help="An access log: TSV, NCSA common or combined, plain or gzip; a folder or glob.")
 @click.option("--pond", "pond_dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Keep the pond here.")
 @click.option("--once", is_flag=True, help="End at the end of the input, having read all of it.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End after so many seconds.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End so many seconds after the queries have started.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Replay the log at this multiple of real time.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Generated visits a second.  [default: 1000]")
 @click.option("--rows", type=click.IntRange(min=1), help="Generate so many visits.  [default: no end; with --once 36000]")
@@ -88,13 +88,13 @@ def demo(
         source = Input(log=log, speed=speed)
     else:
         source = Input(rows=rows or (_ONCE_ROWS if once else None), rows_per_second=rate or (None if once else _RATE))
-    deadline = None if seconds is None else time.monotonic() + seconds
     with _folders(pond_dir) as (pond_path, replica_dir, spark_log), stop_signals() as early:
         click.echo("Starting Spark …", err=True)
         trigger = "available-now" if once else _TRIGGER
         with running_main_job(source, pond=pond_path, trigger=trigger, spark_log=spark_log) as jobs, stop_signals() as asked:
             if early.is_set():
                 return
+            deadline = None if seconds is None else time.monotonic() + seconds  # Spark's start doesn't count
             with millpond.open(pond_path, replica_dir=replica_dir, wait_seconds=0) as pond:
                 title = f"{log or 'generated visits'} -> {pond_path}"
                 click.echo(f"{title} (Ctrl-C ends)", err=True)
