@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Events later than this are left out of `recent_minutes`, whose closed minutes leave Spark's state by then.
 WATERMARK = "10 minutes"
 _SOURCE_SECONDS = 30.0
-_TRIES = 3
+_TRIES = 6
 _LATE = "Python worker failed to connect back"
 
 
