@@ -68,9 +68,10 @@ class JobFolder:
             beat = _read_json(self.storage, "heartbeat.json")
         except MillpondError:
             return "unknown"
-        if beat.get("state") != "running":
-            return "stopped"
-        return "running" if time.time() - beat["at"] < _MISSED * HEARTBEAT_SECONDS else "stopped"
+        state, at = (beat.get("state"), beat.get("at")) if isinstance(beat, dict) else (None, None)
+        if not isinstance(at, int | float) or state not in ("running", "stopped"):
+            return "unknown"
+        return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
@@ -150,15 +151,22 @@ def open_jobs(uri: str | Path) -> list[JobFolder]:
 
 def _job_folder(storage: Storage) -> JobFolder:
     data = _read_json(storage, "job.json")
-    checkpoint = data["checkpoint"]
+    job, checkpoint = (data.get("job"), data.get("checkpoint")) if isinstance(data, dict) else (None, None)
+    if not isinstance(job, str) or not isinstance(checkpoint, str):
+        raise CheckpointError(
+            "CORRUPT_FILE",
+            f"{storage.uri}/job.json names no job and no checkpoint.",
+            hint="Restore the file from a copy, or delete it and define the tables again.",
+            path=f"{storage.uri}/job.json",
+        )
     where = f"{storage.uri}/checkpoint" if checkpoint == "checkpoint" else checkpoint
-    return JobFolder(data["job"], storage, where)
+    return JobFolder(job, storage, where)
 
 
 def _read_json(storage: Storage, path: str) -> Any:
     try:
         return json.loads(storage.read(path))
-    except ValueError as broken:
+    except (ValueError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE",
             f"{storage.uri}/{path} isn't valid JSON: {broken}.",

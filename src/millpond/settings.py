@@ -17,6 +17,23 @@ def home() -> Path:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSettings:
+    """What a file of a checkpoint may ask of the reader.
+
+    unpacked_floor_bytes:  what every file may unpack to, however small it is: rows that are all alike pack without bound.
+    unpacked_ratio:        above the floor, so many bytes for each byte of the file.  State packs 2 to 20 times, LZ4 and LZF can't
+                           do better than 255; only zstd and zip can, and then it is no state.
+    """
+
+    unpacked_floor_bytes: int = 256 << 20
+    unpacked_ratio: int = 1000
+
+    def max_unpacked_bytes(self, packed_bytes: int) -> int:
+        """The most that a file of this size may unpack to."""
+        return max(self.unpacked_floor_bytes, packed_bytes * self.unpacked_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
     """How a replica is kept.
 

@@ -20,6 +20,7 @@ import xxhash
 import zstandard
 
 from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
 
 _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBiii")
@@ -27,8 +28,10 @@ _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 _LZ4_SEED = 0x9747B28C
 # No block of Spark's writers is larger: LZ4BlockOutputStream stops at 32 MiB, Spark asks for 32 KiB.
 _MAX_BLOCK = 32 << 20
+_ZSTD_STEP = 8 << 20
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = 16
+_LIMITS = CheckpointSettings()
 
 
 def decompress(codec: str, data: bytes) -> bytes:
@@ -95,10 +98,16 @@ def _lz4(data: bytes) -> bytes:
 
 def _zstd(data: bytes) -> bytes:
     try:
+        most = _LIMITS.max_unpacked_bytes(len(data))
+        out = bytearray()
         with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
-            return reader.read()
-    except zstandard.ZstdError as broken:
+            while block := reader.read(_ZSTD_STEP):
+                out += block
+                if len(out) > most:
+                    raise corrupt(f"the zstd stream unpacks to more than {most} bytes", 0)
+    except (zstandard.ZstdError, MemoryError) as broken:
         raise corrupt(f"the zstd stream doesn't unpack: {broken}", 0) from broken
+    return bytes(out)
 
 
 def _snappy(data: bytes) -> bytes:
@@ -118,7 +127,7 @@ def _snappy(data: bytes) -> bytes:
             if cramjam.snappy.decompress_raw_len(block) > _MAX_BLOCK:
                 raise corrupt("a snappy block claims too many bytes", position)
             out.append(bytes(cramjam.snappy.decompress_raw(block)))
-        except cramjam.DecompressionError as broken:
+        except (cramjam.DecompressionError, ValueError) as broken:
             raise corrupt(f"a snappy block doesn't unpack: {broken}", position) from broken
         position += 4 + size
     return b"".join(out)

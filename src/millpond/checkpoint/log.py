@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,9 @@ _PROVIDERS = {
 }
 _OFFSET_VERSIONS = ("v1", "v2")
 _COMMIT_VERSIONS = ("v1", "v2", "v3")
+# Ids become parts of file names.
+_STATE_ID = re.compile(r"[0-9A-Za-z_-]+")
+_MAX_PARTITIONS = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +71,7 @@ class CommittedBatch:
 
 def committed_batches(storage: Storage) -> list[Batch]:
     """Ids of the committed batches that the log still has, ascending."""
-    return sorted(Batch(int(name)) for name in storage.names("commits") if name.isdigit())
+    return sorted(Batch(int(name)) for name in storage.names("commits") if name.isdecimal() and name.isascii())
 
 
 def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
@@ -87,17 +91,28 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
     offset_lines = _lines(offset_bytes, f"offsets/{batch}", _OFFSET_VERSIONS)
     commit = _json(commit_lines[1] or "{}", f"commits/{batch}")
     planned = _json(offset_lines[1] or "{}", f"offsets/{batch}")
-    watermark = commit.get("nextBatchWatermarkMs") or planned.get("batchWatermarkMs") or None
+    watermark = (
+        _integer(commit, "nextBatchWatermarkMs", f"commits/{batch}")
+        or _integer(planned, "batchWatermarkMs", f"offsets/{batch}")
+        or None
+    )
     return CommittedBatch(
         batch=batch,
         offsets=_source_offsets(offset_lines, f"offsets/{batch}"),
         watermark_ms=watermark,
-        started_ms=int(planned.get("batchTimestampMs", 0)),
-        settings=_settings(planned.get("conf", {}), f"offsets/{batch}"),
-        state_ids={int(op): ids for op, ids in commit.get("stateUniqueIds", {}).items()},
+        started_ms=_integer(planned, "batchTimestampMs", f"offsets/{batch}"),
+        settings=_settings(_texts(planned, "conf", f"offsets/{batch}"), f"offsets/{batch}"),
+        state_ids=_state_ids(commit, f"commits/{batch}"),
         fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
     )
+
+
+def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
+    """Every setting that Spark pinned in a batch, by Spark's name.  Raises as `read_batch`."""
+    path = f"offsets/{batch}"
+    lines = _lines(storage.read(path), path, _OFFSET_VERSIONS)
+    return _texts(_json(lines[1] or "{}", path), "conf", path)
 
 
 def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
@@ -151,7 +166,7 @@ def _lines(data: bytes, path: str, versions: tuple[str, ...]) -> list[str]:
 def _json(text: str, path: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
-    except ValueError as broken:
+    except (ValueError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE",
             f"{path} isn't valid JSON: {broken}.",
@@ -163,16 +178,52 @@ def _json(text: str, path: str) -> dict[str, Any]:
     return data
 
 
+def _integer(data: dict[str, Any], name: str, path: str) -> int:
+    """A whole number of 64 bits; 0 where it isn't there."""
+    value = data.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
+        raise _wrong(f"{name} is {value!r:.80}", path)
+    return value
+
+
+def _texts(data: dict[str, Any], name: str, path: str) -> dict[str, str]:
+    """An object of texts; empty where it isn't there."""
+    value = data.get(name, {})
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise _wrong(f"{name} isn't an object of texts", path)
+    return value
+
+
+def _state_ids(commit: dict[str, Any], path: str) -> dict[int, list[list[str]]]:
+    found = commit.get("stateUniqueIds") or {}
+    if not isinstance(found, dict):
+        raise _wrong("stateUniqueIds isn't an object", path)
+    for operator, partitions in found.items():
+        if not operator.isdecimal() or not operator.isascii() or len(operator) > 9 or not isinstance(partitions, list):
+            raise _wrong(f"stateUniqueIds of operator {operator:.20} aren't lists of ids", path)
+        for stores in partitions:
+            if not isinstance(stores, list) or not all(isinstance(i, str) and _STATE_ID.fullmatch(i) for i in stores):
+                raise _wrong(f"stateUniqueIds of operator {operator} hold something that is no id", path)
+    return {int(operator): partitions for operator, partitions in found.items()}
+
+
+def _wrong(what: str, path: str) -> CheckpointError:
+    return CheckpointError("CORRUPT_FILE", f"{path}: {what}.", hint="Restore the file from a copy.", path=path)
+
+
 def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
     offsets: dict[str, Any] = {}
     for i, line in enumerate(lines[2:]):
-        name, text = (str(i), line) if lines[0] == "v1" else line.split(":", 1)
+        named, colon, rest = line.partition(":")
+        if lines[0] != "v1" and not colon:
+            raise _wrong(f"line {i + 3} names no source", path)
+        name, text = (str(i), line) if lines[0] == "v1" else (named, rest)
         if text == "-":
             offsets[name] = None
             continue
         try:
             offsets[name] = json.loads(text)
-        except ValueError as broken:
+        except (ValueError, RecursionError) as broken:
             raise CheckpointError(
                 "CORRUPT_FILE",
                 f"{path}: the offset of source {name} isn't valid JSON.",
@@ -195,10 +246,15 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
             provider=provider,
         )
     partitions = conf.get("spark.sql.streaming.internal.stateStore.partitions") or conf.get("spark.sql.shuffle.partitions", "200")
+    if not (partitions.isdecimal() and partitions.isascii() and len(partitions) <= 10 and 1 <= int(partitions) <= _MAX_PARTITIONS):
+        raise _wrong(f"the number of partitions is {partitions!r:.80}", path)
+    checksum = conf.get(_STORE + "rowChecksum.enabled", "false")
+    if checksum not in ("true", "false"):
+        raise _wrong(f"{_STORE}rowChecksum.enabled is {checksum!r:.80}", path)
     return StateSettings(
         provider=_PROVIDERS[provider],
         codec=conf.get(_STORE + "compression.codec", "lz4"),
         partitions=int(partitions),
         encoding=conf.get(_STORE + "encodingFormat", "unsaferow"),
-        row_checksum=conf.get(_STORE + "rowChecksum.enabled", "false") == "true",
+        row_checksum=checksum == "true",
     )

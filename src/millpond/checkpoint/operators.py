@@ -6,14 +6,17 @@ Operator ids count from the sink towards the sources.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 
-from millpond.checkpoint.codecs import incomplete, naming
+from millpond.checkpoint.codecs import corrupt, incomplete, naming
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, parse_fields
 from millpond.storage import Storage
 
 _METADATA_VERSIONS = ("v1", "v2")
+# Names of stores become names of folders.
+_STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
 # Spark's operator names -> the word in names of tables that nobody defined
@@ -77,12 +80,26 @@ def read_stores(storage: Storage) -> tuple[list[StoreSchema], list[UnreadStore]]
     """
     known: list[StoreSchema] = []
     unread: list[UnreadStore] = []
-    for operator in sorted(int(name) for name in storage.names("state") if name.isdigit()):
+    for operator in sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii()):
         for store in _operator_stores(storage, operator):
             if isinstance(store, StoreSchema):
                 known.append(store)
             else:
                 unread.append(store)
+    return known, unread
+
+
+def read_each_operator(storage: Storage) -> tuple[list[StoreSchema], list[UnreadStore]]:
+    """As `read_stores`, but an operator whose metadata can't be read is one more unread store: it doesn't hide the others."""
+    known: list[StoreSchema] = []
+    unread: list[UnreadStore] = []
+    for operator in sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii()):
+        try:
+            stores = _operator_stores(storage, operator)
+        except CheckpointError as error:
+            stores = [UnreadStore(operator=operator, operator_name="unknown", store="default", error=error)]
+        known += [s for s in stores if isinstance(s, StoreSchema)]
+        unread += [s for s in stores if isinstance(s, UnreadStore)]
     return known, unread
 
 
@@ -104,7 +121,9 @@ def _operator_stores(storage: Storage, operator: int) -> list[StoreSchema | Unre
         data = json.loads(text)
         name = data["operatorInfo"]["operatorName"]
         stores = [(s["storeName"], int(s["numColsPrefixKey"])) for s in data["stateStoreInfo"]]
-    except (ValueError, KeyError, TypeError) as broken:
+        if not isinstance(name, str) or not all(isinstance(s, str) and _STORE_NAME.fullmatch(s) for s, _ in stores):
+            raise ValueError("a name isn't one")
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"{path} isn't readable: {broken!r}.", hint="Restore the file from a copy.", path=path
         ) from broken
@@ -151,7 +170,7 @@ def parse_schema(data: bytes) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
         raise CheckpointError("UNKNOWN_FORMAT", f"The schema has version {version!r}.", hint=_HINT, version=version)
     try:
         return parse_fields(json.loads(key)), parse_fields(json.loads(value))
-    except (ValueError, KeyError, TypeError) as broken:
+    except (ValueError, KeyError, TypeError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"The schema isn't readable: {broken!r}.", hint="Restore the file from a copy."
         ) from broken
@@ -164,7 +183,10 @@ def _utf(data: bytes, position: int) -> tuple[str, int]:
         raise incomplete("a text", position)
     # Java writes modified UTF-8: NUL as C0 80, characters outside the BMP as two surrogates of three bytes each.
     raw = data[position + 2 : end].replace(b"\xc0\x80", b"\x00")
-    text = raw.decode("utf-8", "surrogatepass")
+    try:
+        text = raw.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError as broken:
+        raise corrupt("a text isn't UTF-8", position + 2 + broken.start) from broken
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), end
 
 

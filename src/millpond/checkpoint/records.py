@@ -21,6 +21,8 @@ PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
 _END = 0x00
 _INT = struct.Struct(">i")
 _VERSION = re.compile(rb"v(\d+)")
+# Ids become parts of file names.
+_STATE_ID = re.compile(r"[0-9A-Za-z_-]+")
 
 Record = tuple[int, bytes, bytes]
 """(type, key, value); value is empty for a delete and the exclusive end for a delete-range"""
@@ -59,7 +61,9 @@ def parse_changelog_header(data: bytes) -> Changelog:
         text = data[start + 2 : start + 2 + size]
         try:
             lineage = tuple((int(e["version"]), str(e["checkpointUniqueId"])) for e in json.loads(text))
-        except (ValueError, KeyError, TypeError) as broken:
+            if not all(_STATE_ID.fullmatch(id_) for _, id_ in lineage):
+                raise ValueError("an id holds other characters")
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
             raise corrupt("the lineage isn't readable", start) from broken
         start += 2 + size
     return Changelog(version, lineage, start)

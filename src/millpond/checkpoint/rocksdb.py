@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,12 @@ from rocksdict import AccessType, Options, Rdict
 
 from millpond.checkpoint.codecs import corrupt, naming
 from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
+
+# Names of members and of SST files; they become names on our disk.
+_MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+_LIMITS = CheckpointSettings()
 
 
 def iter_snapshot(storage: Storage, folder: str, name: str) -> Iterator[tuple[bytes, bytes]]:
@@ -41,23 +48,45 @@ def iter_snapshot(storage: Storage, folder: str, name: str) -> Iterator[tuple[by
         except Exception as broken:  # the library raises bare Exception
             raise naming(corrupt(f"RocksDB can't open the snapshot: {broken}", 0), path) from broken
         try:
+            last: bytes | None = None
             for key, value in database.items():
-                yield bytes(key), bytes(value)
+                last = bytes(key)
+                yield last, bytes(value)
+            _check_end(database, last, path)
         finally:
             database.close()
+
+
+def _check_end(database: Rdict, last: bytes | None, path: str) -> None:
+    """Raise CORRUPT_FILE where the walk over the keys ended before the last one.
+
+    The library's iterator doesn't raise where a block doesn't match its checksum: it just ends.
+    """
+    end = database.iter()
+    end.seek_to_last()
+    found = bytes(end.key()) if end.valid() else None
+    try:
+        end.status()
+    except Exception as broken:  # the library raises bare Exception
+        raise naming(corrupt(f"an SST of the snapshot is damaged: {broken}", 0), path) from broken
+    if found != last:
+        raise naming(corrupt("an SST of the snapshot is damaged: its keys end too early", 0), path)
 
 
 def _unpack(data: bytes, scratch: Path) -> dict[str, str]:
     """Put the zip's files in place; local SST name -> its name under SSTs/."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _LIMITS.max_unpacked_bytes(len(data)):
+                raise corrupt("the snapshot claims to unpack to an absurd size", 0)
             metadata = archive.read("metadata").decode()
             for member in archive.namelist():
                 if member != "metadata":
-                    if "/" in member or member.startswith("."):
-                        raise corrupt(f"the snapshot has a member called {member!r}", 0)
+                    if not _MEMBER.fullmatch(member):
+                        raise corrupt(f"the snapshot has a member called {member!r:.100}", 0)
                     (scratch / member).write_bytes(archive.read(member))
-    except (zipfile.BadZipFile, KeyError, UnicodeDecodeError) as broken:
+    # zipfile lets through what its parts raise: a wrong method, a password, an offset outside.
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as broken:
         raise corrupt(f"the snapshot isn't a whole zip file: {broken}", 0) from broken
     version, _, text = metadata.partition("\n")
     if version != "v1":
@@ -67,8 +96,12 @@ def _unpack(data: bytes, scratch: Path) -> dict[str, str]:
             hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
         )
     try:
-        return {e["localFileName"]: e["dfsSstFileName"] for e in json.loads(text)["sstFiles"]}
-    except (ValueError, KeyError, TypeError) as broken:
+        names = {e["localFileName"]: e["dfsSstFileName"] for e in json.loads(text)["sstFiles"]}
+        for name in (*names, *names.values()):
+            if not _MEMBER.fullmatch(name) or not name.endswith(".sst"):
+                raise ValueError(f"{name!r:.100} can't be the name of an SST file")
+        return names
+    except (ValueError, KeyError, TypeError, RecursionError) as broken:
         raise corrupt(f"the snapshot's metadata isn't readable: {broken!r}", 0) from broken
 
 

@@ -49,6 +49,8 @@ _FIXED = {
 }
 _EXACT = Context(prec=80)
 _SMALL_DECIMAL = 18
+# 38 digits and a sign
+_WIDE_DECIMAL_BYTES = 16
 # Types whose slot keeps 16 bytes reserved in the variable part.
 _SIXTEEN = frozenset({"calendar_interval", "timestamp_nanos"})
 
@@ -155,7 +157,10 @@ def _decimal_reader(type_: SparkType) -> Read:
         return lambda _data, slot, _start: scaleb(Decimal(slot), exponent)
 
     def read_wide(data: bytes, slot: int, start: int) -> Stored:
-        return scaleb(Decimal(int.from_bytes(_slice(data, slot, start), "big", signed=True)), exponent)
+        part = _slice(data, slot, start)
+        if len(part) > _WIDE_DECIMAL_BYTES:
+            raise _outside(data, start, len(part))
+        return scaleb(Decimal(int.from_bytes(part, "big", signed=True)), exponent)
 
     return read_wide
 

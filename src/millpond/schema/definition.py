@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import DefinitionError, RequestError
+from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, buffer_column, parse_expression
 from millpond.schema.types import Field, SparkType, parse_fields, parse_type, struct_of
 
@@ -121,15 +121,31 @@ def _describe_aggregate(expression: Expression) -> str:
 def parse_definition(data: Json) -> TableDefinition:
     """Turn the JSON form back into a definition.
 
-    Raises:  DEFINITION_MISMATCH where it was written in a format that isn't known here.
+    Raises:  DEFINITION_MISMATCH where it was written in a format that isn't known here, or is damaged.
     """
-    if data.get("format") != FORMAT:
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        found = data.get("format") if isinstance(data, dict) else None
         raise DefinitionError(
             "DEFINITION_MISMATCH",
-            f"The definition has format {data.get('format')!r}; this version reads format {FORMAT}.",
+            f"The definition has format {found!r:.40}; this version reads format {FORMAT}.",
             hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
         )
-    return TableDefinition(
+    try:
+        definition = _parse(data)
+        check_table_name(definition.table)
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, MillpondError) as broken:
+        if isinstance(broken, DefinitionError):
+            raise
+        raise DefinitionError(
+            "DEFINITION_MISMATCH",
+            f"The definition isn't readable: {broken!r:.200}.",
+            hint="Define the table again with the DataFrame that the job runs.",
+        ) from broken
+    return definition
+
+
+def _parse(data: dict[str, Any]) -> TableDefinition:
+    definition = TableDefinition(
         table=data["table"],
         operator=data["operator"],
         store=data["store"],
@@ -143,6 +159,29 @@ def parse_definition(data: Json) -> TableDefinition:
         derived=data["derived"],
         warnings=tuple(data["warnings"]),
     )
+    _check_places(definition)
+    return definition
+
+
+def _check_places(definition: TableDefinition) -> None:
+    """Raise ValueError where something points outside the store's columns, or isn't of its kind."""
+    keys, buffers = range(len(definition.key_schema)), range(len(definition.value_schema))
+    expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
+    nodes = [node for expression in expressions for node in expression.walk()]
+    places = [(c.index, keys) for c in definition.key]
+    places += [(n.options["index"], keys if n.op == "key" else buffers) for n in nodes if n.op in ("key", "buffer")]
+    places += [(place, buffers) for n in nodes if n.op == "aggregate" for place in n.options["buffers"]]
+    if any(not isinstance(place, int) or isinstance(place, bool) or place not in within for place, within in places):
+        raise ValueError("it names a column that the state doesn't have")
+    texts = (
+        definition.table,
+        definition.store,
+        *definition.columns,
+        *definition.warnings,
+        *(m for c in definition.key for m in c.path),
+    )
+    if not all(isinstance(text, str) for text in texts) or not isinstance(definition.operator, int):
+        raise ValueError("a name isn't one")
 
 
 def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:

@@ -32,8 +32,9 @@ _SIMPLE = {
     "interval": "calendar_interval",
     "decimal": "decimal",
 }
-_DECIMAL = re.compile(r"decimal\((\d+),\s*(-?\d+)\)")
-_TIME = re.compile(r"time\((\d+)\)")
+_DECIMAL = re.compile(r"decimal\((\d{1,3}),\s*(-?\d{1,3})\)")
+_MAX_DIGITS = 38
+_TIME = re.compile(r"time\((\d)\)")
 _NANOS = re.compile(r"timestamp_(ntz|ltz)\(([789])\)")
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
@@ -147,6 +148,8 @@ def parse_fields(struct: Json) -> tuple[Field, ...]:
     """The fields of a struct type's JSON, in order."""
     if not isinstance(struct, dict) or struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
         raise _unknown(struct)
+    if not all(isinstance(f, dict) and isinstance(f.get("name"), str) and "type" in f for f in struct["fields"]):
+        raise _unknown(struct)
     return tuple(Field(f["name"], parse_type(f["type"]), bool(f.get("nullable", True))) for f in struct["fields"])
 
 
@@ -165,7 +168,7 @@ def _parse_name(name: str) -> SparkType:
         return SparkType("decimal", "decimal(10,0)", precision=10, scale=0)
     if name in _SIMPLE:
         return SparkType(_SIMPLE[name], name)
-    if found := _DECIMAL.fullmatch(name):
+    if (found := _DECIMAL.fullmatch(name)) and 1 <= int(found[1]) <= _MAX_DIGITS and abs(int(found[2])) <= _MAX_DIGITS:
         return SparkType("decimal", name, precision=int(found[1]), scale=int(found[2]))
     if name.startswith(("char(", "varchar(", "string ")):
         return SparkType("string", name)
@@ -185,7 +188,7 @@ def _parse_name(name: str) -> SparkType:
 def _unknown(data: Json) -> CheckpointError:
     return CheckpointError(
         "UNKNOWN_FORMAT",
-        f"The schema names a type that isn't known here: {data!r}.",
+        f"The schema names a type that isn't known here: {data!r:.200}.",
         hint="Check that this checkpoint was written by a Spark version listed in the documentation.",
-        type=str(data),
+        type=f"{data!s:.200}",
     )

@@ -26,7 +26,8 @@ class LocalStorage:
         try:
             with open(f"{self._root}/{path}", "rb") as file:
                 return file.read()
-        except (FileNotFoundError, NotADirectoryError) as missing:
+        # ValueError: a name with characters that no path has, which a damaged file may ask for.
+        except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
             raise CheckpointError(
                 "FILE_GONE",
                 f"{self._root}/{path} isn't there.",
@@ -34,25 +35,24 @@ class LocalStorage:
                 path=f"{self._root}/{path}",
             ) from missing
         except OSError as broken:
-            raise CheckpointError(
-                "CORRUPT_FILE",
-                f"{self._root}/{path} can't be read: {broken.strerror}.",
-                hint="Check the file's permissions and the disk.",
-                path=f"{self._root}/{path}",
-            ) from broken
+            raise self._unreadable(path, broken) from broken
 
     def stamp(self, path: str) -> FileStamp | None:
         try:
             found = os.stat(f"{self._root}/{path}")
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
+        except OSError as broken:
+            raise self._unreadable(path, broken) from broken
         return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size)
 
     def names(self, path: str = "") -> list[str]:
         try:
             return sorted(n for n in os.listdir(f"{self._root}/{path}") if not n.startswith("."))
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, ValueError):
             return []
+        except OSError as broken:
+            raise self._unreadable(path, broken) from broken
 
     def write(self, path: str, data: bytes) -> None:
         target = Path(self._root, path)
@@ -83,3 +83,11 @@ class LocalStorage:
 
     def local_path(self, path: str = "") -> Path | None:
         return Path(self._root, path) if path else Path(self._root)
+
+    def _unreadable(self, path: str, broken: OSError) -> CheckpointError:
+        return CheckpointError(
+            "CORRUPT_FILE",
+            f"{self._root}/{path} can't be read: {broken.strerror}.",
+            hint="Check the file's permissions and the disk.",
+            path=f"{self._root}/{path}",
+        )

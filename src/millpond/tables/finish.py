@@ -28,6 +28,13 @@ def compile_definition(definition: TableDefinition) -> Finish:
     Raises:  DEFINITION_MISMATCH where the definition uses something that isn't known here.
     Raises (the function):  VALUE_OUT_OF_RANGE where a value overflows, or Python has no object for it.
     """
+    try:
+        return _compile(definition)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as broken:
+        raise _unknown(f"{broken!r:.200}") from broken
+
+
+def _compile(definition: TableDefinition) -> Finish:
     names = definition.columns
     expressions = [key_column(c.index, c.type, c.path) for c in definition.key] + [c.expression for c in definition.values]
     columns = [_shown(compile_expression(e, definition.key_schema), e.type) for e in expressions]

@@ -1,0 +1,173 @@
+"""Damage files of golden checkpoints, and read them: a typed error or an answer, never anything else.
+
+    python tests/fuzz/fuzz.py --mutations 20000 --seed 1        all of it
+    python tests/fuzz/fuzz.py --seed 1 --only 4711              one mutation again, with its traceback
+
+1. A child process of bounded memory copies the golden checkpoints; each mutation depends on the seed and its number alone.
+2. Per mutation: damage one file, read it under a time limit, put it back.
+3. Where the child dies (a library that crashed, memory that ran out), its number is a failure and the next child goes on after it.
+
+Ends with 1 where anything but an error of Millpond's, or an answer, came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside
+from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_rows
+
+from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import CONDITIONS, MillpondError
+
+MEMORY_BYTES = 3 << 30
+SECONDS_EACH = 10
+# Rows are damaged apart from their files: a state file has few of them, and its checksum guards them.
+ROW_SHARE = 0.5
+_NAMED = frozenset({"CORRUPT_FILE", "INCOMPLETE_FILE"})
+
+
+class Failure(AssertionError):
+    """What came out was neither an error of Millpond's nor a right answer."""
+
+
+class Fuzzer:
+    """The files to damage, and one mutation after the other."""
+
+    def __init__(self, seed: int, scratch: Path) -> None:
+        self._seed = seed
+        cells = copy_cells(scratch)
+        self._rows = sample_rows(cells)
+        found = [(target, [(cell, path) for cell in cells for path in files_of(cell, target)]) for target in TARGETS]
+        self._targets = [(target, files) for target, files in found if files]
+        self._right: dict[Path, Any] = {}
+        self.ended: Counter[str] = Counter()
+
+    def run(self, number: int) -> str:
+        """One mutation; what it was, in words.  Raises whatever is a failure."""
+        random = Random(f"{self._seed}/{number}")
+        if random.random() < ROW_SHARE:
+            return self._row(random)
+        target, files = random.choices(self._targets, [t.weight for t, _ in self._targets])[0]
+        cell, path = random.choice(files)
+        mutate = random.choice(JSON_MUTATIONS if target.json and random.random() < 0.7 else MUTATIONS)
+        packed = target.packed and random.random() < 0.6
+        whole = path.read_bytes()
+        what = f"{target.kind}: {mutate.__name__}{' inside' if packed else ''} of {path}"
+        damage: Mutate = inside(cell.codec, mutate) if packed else mutate
+        checked = mutate is flip_a_bit and not packed and (target.checked or (target.packed and cell.codec == "lz4"))
+        if checked and path not in self._right:
+            self._right[path] = target.read(cell, str(path))
+        path.write_bytes(damage(whole, random))
+        try:
+            self._read(cell, target, path, checked, what)
+        finally:
+            path.write_bytes(whole)
+        return what
+
+    def _read(self, cell: Cell, target: Target, path: Path, checked: bool, what: str) -> None:
+        try:
+            found = target.read(cell, str(path))
+        except MillpondError as error:
+            self._judge(error, path if target.names else None, what)
+        except Exception as error:
+            raise Failure(f"{what}: {type(error).__name__}") from error
+        else:
+            self.ended[f"{target.kind}: answer"] += 1
+            if checked and found != self._right[path]:
+                raise Failure(f"{what}: one flipped bit gave another answer")
+
+    def _row(self, random: Random) -> str:
+        fields, row = random.choice(self._rows)
+        mutate = random.choice(MUTATIONS)
+        what = f"row: {mutate.__name__} of {[str(f.type) for f in fields]}"
+        damaged = mutate(row, random)
+        try:
+            decoder(fields)(damaged)
+            self.ended["row: answer"] += 1
+        except MillpondError as error:
+            self._judge(error, None, what)
+        except Exception as error:
+            raise Failure(f"{what}: {type(error).__name__} from {damaged.hex()}") from error
+        return what
+
+    def _judge(self, error: MillpondError, path: Path | None, what: str) -> None:
+        self.ended[f"{what.split(':')[0]}: {error.condition}"] += 1
+        if error.condition in OURS or error.condition not in CONDITIONS:
+            raise Failure(f"{what}: {error}") from error
+        # Rows are decoded after their file was read; files of RocksDB are named by their snapshot.
+        named = path is None or path.name in str(error) or path.parent.name == "SSTs" or error.message.startswith("A row of")
+        if not named and error.condition in _NAMED:
+            raise Failure(f"{what}: the error doesn't name the file: {error}") from error
+
+
+def child(seed: int, begin: int, end: int, mark: Path) -> None:
+    """Mutations begin to end, in this process; the mark says which one runs."""
+    faulthandler.enable()
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    signal.signal(signal.SIGALRM, _too_long)
+    failed = 0
+    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch, mark.open("w") as marked:
+        fuzzer = Fuzzer(seed, Path(scratch))
+        for number in range(begin, end):
+            marked.seek(0)
+            marked.write(f"{number:12}")
+            marked.flush()
+            signal.setitimer(signal.ITIMER_REAL, SECONDS_EACH)
+            try:
+                fuzzer.run(number)
+            except Exception as failure:  # noqa: BLE001 - every failure is reported, and the next one tried
+                failed += 1
+                print(f"FAILED seed {seed}, mutation {number}: {failure}", flush=True)
+                if failed <= 20 or end - begin == 1:
+                    traceback.print_exception(failure, limit=-6, file=sys.stdout)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    print("\n".join(f"{count:8} {how}" for how, count in sorted(fuzzer.ended.items())))
+    sys.exit(1 if failed else 0)
+
+
+def _too_long(*_: object) -> None:
+    raise Failure(f"it took longer than {SECONDS_EACH} seconds")
+
+
+def main() -> None:
+    """Children one after the other, until every mutation was tried."""
+    words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    words.add_argument("--mutations", type=int, default=20_000)
+    words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--only", type=int, help="run this mutation alone")
+    words.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
+    asked = words.parse_args()
+    if asked.child:
+        child(asked.seed, int(asked.child[0]), int(asked.child[1]), Path(asked.child[2]))
+    begin, end = (0, asked.mutations) if asked.only is None else (asked.only, asked.only + 1)
+    began, failed, mutations = time.monotonic(), False, end - begin
+    with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch:
+        mark = Path(scratch) / "mark"
+        while begin < end:
+            command = [sys.executable, __file__, "--seed", str(asked.seed), "--child", str(begin), str(end), str(mark)]
+            done = subprocess.run(command, check=False)
+            failed = failed or done.returncode != 0
+            if done.returncode in (0, 1):
+                break
+            begin = int(mark.read_text()) + 1 if mark.exists() else end
+            print(f"FAILED seed {asked.seed}, mutation {begin - 1}: the process ended with {done.returncode}", flush=True)
+    print(f"{mutations} mutations, seed {asked.seed}: {'FAILED' if failed else 'ok'} in {time.monotonic() - began:.0f} s")
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

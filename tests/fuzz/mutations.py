@@ -1,0 +1,180 @@
+"""Ways to damage a file: each takes bytes and a seeded random source, and gives other bytes.
+
+`inside` packs anew what was damaged inside the compressed stream, so that the damage reaches the decoder behind it.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import cramjam
+import lz4.block
+import xxhash
+import zstandard
+
+from millpond.checkpoint.codecs import decompress
+
+_VALUES: tuple[Any, ...] = (
+    None, True, 0, 1, -1, 2**31, 2**63, 10**30, 1.5, 1e308, float("inf"), float("nan"), "", "x", "v9", "../../x", "\x00", "\ud800",
+    "/etc/passwd", "file:///", "s3://x", "a" * 300, [], [1], [None], [[]], {}, {"a": 1}, "decimal(99,5)", "struct", "long",
+)  # fmt: skip
+
+Mutate = Callable[[bytes, Random], bytes]
+
+_EXTREMES = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    0x7F,
+    0x80,
+    0xFF,
+    0x7FFF,
+    0x8000,
+    0xFFFF,
+    0x7FFFFFFF,
+    0x80000000,
+    0xFFFFFFFF,
+    (1 << 63) - 1,
+    (1 << 64) - 1,
+)
+_WORDS = (
+    b"null",
+    b"-1",
+    b"[]",
+    b"{}",
+    b'""',
+    b"1e999",
+    b"9" * 30,
+    b"9" * 5000,
+    b"[" * 3000,
+    b"\x00",
+    b"\xff",
+    b"\\u0000",
+    b"../../x",
+    b"true",
+)
+
+
+def flip_a_bit(data: bytes, random: Random) -> bytes:
+    """The only damage that every checksum must catch."""
+    if not data:
+        return b"\x01"
+    place = random.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << random.randrange(8)]) + data[place + 1 :]
+
+
+def set_bytes(data: bytes, random: Random) -> bytes:
+    place = random.randrange(len(data) + 1)
+    size = random.choice((1, 1, 2, 4, 16))
+    return data[:place] + random.randbytes(size) + data[place + size :]
+
+
+def truncate(data: bytes, random: Random) -> bytes:
+    return data[: random.randrange(len(data) + 1)]
+
+
+def extend(data: bytes, random: Random) -> bytes:
+    more = random.choice((b"\x00", data[: random.randrange(1, 64)], random.randbytes(random.randrange(1, 64))))
+    return data + more
+
+
+def splice(data: bytes, random: Random) -> bytes:
+    """A piece of the file in place of another one."""
+    begin, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
+    target = random.randrange(len(data) + 1)
+    return data[:target] + data[begin : min(end, begin + 4096)] + data[target + random.choice((0, end - begin)) :]
+
+
+def duplicate(data: bytes, random: Random) -> bytes:
+    begin, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
+    return data[:end] + data[begin : min(end, begin + 65536)] * random.choice((1, 1, 2, 8)) + data[end:]
+
+
+def cut_out(data: bytes, random: Random) -> bytes:
+    begin, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
+    return data[:begin] + data[end:]
+
+
+def set_a_length(data: bytes, random: Random) -> bytes:
+    """A whole number of 2, 4 or 8 bytes, where one may be, at an extreme."""
+    code = random.choice(("<H", ">H", "<I", ">I", "<Q", ">Q"))
+    size = struct.calcsize(code)
+    place = random.randrange(max(1, len(data) - size + 1))
+    value = random.choice(_EXTREMES) & ((1 << 8 * size) - 1)
+    return data[:place] + struct.pack(code, value) + data[place + size :]
+
+
+def put_a_word(data: bytes, random: Random) -> bytes:
+    """What JSON means something by, and paths and numbers stumble over, in place of a value."""
+    place = random.randrange(len(data) + 1)
+    begins = [i for i in range(place, min(len(data), place + 200)) if data[i : i + 1] in b':,["']
+    begin = (begins[0] + 1) if begins else place
+    end = next((i for i in range(begin + 1, min(len(data), begin + 200)) if data[i : i + 1] in b',}]"'), begin)
+    return data[:begin] + random.choice(_WORDS) + data[end:]
+
+
+MUTATIONS: tuple[Mutate, ...] = (
+    flip_a_bit, flip_a_bit, set_bytes, truncate, extend, splice, duplicate, cut_out, set_a_length, set_a_length, put_a_word,
+)  # fmt: skip
+
+
+def change_a_value(data: bytes, random: Random) -> bytes:
+    """Another value, somewhere in the JSON of one line; text in the JSON that is JSON itself isn't opened."""
+    lines = data.split(b"\n")
+    places = [i for i, line in enumerate(lines) if line[:1] in (b"{", b"[")]
+    if not places:
+        return put_a_word(data, random)
+    place = random.choice(places)
+    whole = data.startswith(b"{\n")
+    tree = json.loads(data if whole else lines[place])
+    root: Any = [tree]
+    node, key = root, 0
+    while isinstance(node[key], dict | list) and node[key] and random.random() < 0.85:
+        node = node[key]
+        key = random.choice(list(node) if isinstance(node, dict) else range(len(node)))
+    if isinstance(node, dict) and random.random() < 0.15:
+        del node[key]
+    else:
+        node[key] = random.choice(_VALUES)
+    return (
+        json.dumps(root[0]).encode() if whole else b"\n".join([*lines[:place], json.dumps(root[0]).encode(), *lines[place + 1 :]])
+    )
+
+
+JSON_MUTATIONS: tuple[Mutate, ...] = (change_a_value,)
+
+
+def repack(codec: str, data: bytes) -> bytes:
+    """A state file of that content, as the codec's writer on the JVM would give it."""
+    if codec == "lz4":
+        blocks = [data[i : i + 32768] for i in range(0, len(data), 32768)]
+        return b"".join(map(_lz4_block, blocks)) + b"LZ4Block" + struct.pack("<Biii", 0x15, 0, 0, 0)
+    if codec == "zstd":
+        return zstandard.compress(data)
+    if codec == "snappy":
+        packed = bytes(cramjam.snappy.compress_raw(data))
+        return b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + struct.pack(">i", len(packed)) + packed
+    assert codec == "lzf", codec
+    chunks = [data[i : i + 0xFFFF] for i in range(0, len(data), 0xFFFF)]
+    return b"".join(b"ZV\x00" + struct.pack(">H", len(c)) + c for c in chunks)
+
+
+def _lz4_block(block: bytes) -> bytes:
+    packed = lz4.block.compress(block, store_size=False)
+    checksum = xxhash.xxh32_intdigest(block, 0x9747B28C) & 0x0FFFFFFF
+    return b"LZ4Block" + struct.pack("<Biii", 0x25, len(packed), len(block), checksum) + packed
+
+
+def inside(codec: str, mutate: Mutate) -> Mutate:
+    """The same damage inside the compressed stream."""
+
+    def mutate_inside(data: bytes, random: Random) -> bytes:
+        return repack(codec, mutate(decompress(codec, data), random))
+
+    return mutate_inside

@@ -1,0 +1,210 @@
+"""What reads each kind of file: the golden checkpoints in private copies, and per kind a function that decodes a damaged one.
+
+A read gives something that can be compared, or raises.  Where a checksum covers the file, one flipped bit must give what the
+undamaged file gives, or an error.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import millpond
+from millpond.catalogue import JobFolder, create_beside, open_jobs
+from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
+from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.records import PUT
+from millpond.checkpoint.state import iter_changes, iter_state, partitions_of
+from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.errors import MillpondError
+from millpond.replica.apply import plan_tables
+from millpond.schema.definition import parse_definition
+from millpond.storage import Storage, open_storage
+from millpond.tables.finish import compile_definition
+from millpond.tables.values import decode_json
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+# Rows that a decoded file is asked for: enough to reach every type, few enough for thousands of files.
+ROWS = 20
+# Mistakes of ours that Millpond itself caught.
+OURS = frozenset({"FOLLOWER_FAILED", "INTERNAL_ERROR"})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A private copy of one golden job."""
+
+    path: Path
+    folder: JobFolder
+
+    @cached_property
+    def storage(self) -> Storage:
+        return open_storage(self.folder.checkpoint)
+
+    @cached_property
+    def stores(self) -> list[StoreSchema]:
+        return read_stores(self.storage)[0]
+
+    @cached_property
+    def batches(self) -> dict[int, CommittedBatch]:
+        return {int(b): read_batch(self.storage, b) for b in committed_batches(self.storage)}
+
+    @property
+    def last(self) -> int:
+        return max(self.batches)
+
+    @property
+    def codec(self) -> str:
+        return self.batches[self.last].settings.codec
+
+    @cached_property
+    def rows(self) -> dict[tuple[int, str], list[tuple[Any, Any]]]:
+        """Some decoded rows of every store."""
+        found = {}
+        for store in self.stores:
+            keys, values = decoder(store.key), decoder(store.value)
+            records = iter_state(self.storage, self.batches[self.last], store, 0)
+            found[store.operator, store.store] = [(keys(k), values(v)) for kind, k, v in islice(records, ROWS) if kind == PUT]
+        return found
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of file.
+
+    read:     decodes what lies in the cell now; the path is below the cell's folder
+    packed:   whether the content is compressed by the cell's codec
+    checked:  whether checksums cover all of it, so that a flipped bit can't change the answer
+    names:    whether an error must name this very file (what a log says may make another one unreadable)
+    json:     whether lines of it are JSON, whose values are worth changing one by one
+    """
+
+    kind: str
+    pattern: re.Pattern[str]
+    read: Callable[[Cell, str], Any]
+    weight: int
+    packed: bool = False
+    checked: bool = False
+    names: bool = True
+    json: bool = False
+
+
+def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int, *, changes: bool = False) -> Any:
+    keys, values = decoder(store.key), decoder(store.value)
+    found = list((iter_changes if changes else iter_state)(cell.storage, batch, store, partition))
+    for kind, key, value in found[:ROWS]:
+        keys(key)
+        if kind == PUT:
+            values(value)
+    return found
+
+
+def _everything(cell: Cell, _path: str) -> Any:
+    stores, unread = read_stores(cell.storage)
+    plan_tables(stores)
+    batch = read_batch(cell.storage, committed_batches(cell.storage)[-1])
+    for broken in unread:
+        if broken.error.condition in ("CORRUPT_FILE", "INCOMPLETE_FILE"):
+            raise broken.error
+    return [_state_of(cell, batch, store, 0) for store in stores if len(partitions_of(batch, store))]
+
+
+def _read_log(cell: Cell, path: str) -> Any:
+    batch = read_batch(cell.storage, int(path.rsplit("/", 1)[-1]))  # type: ignore[arg-type]
+    return [_state_of(cell, batch, store, 0, changes=True) for store in cell.stores]
+
+
+def _read_state_file(cell: Cell, path: str) -> Any:
+    operator, partition, name = re.search(r"state/(\d+)/(\d+)/(.+)", path).groups()  # type: ignore[union-attr]
+    store = next(s for s in cell.stores if s.operator == int(operator))
+    version = re.match(r"\d+", name)
+    batch = cell.batches[int(version[0]) - 1 if version and "/" not in name else cell.last]
+    changes = name.endswith((".delta", ".changelog"))
+    return _state_of(cell, batch, store, int(partition), changes=changes)
+
+
+def _read_definition(cell: Cell, _path: str) -> Any:
+    out = []
+    for definition in cell.folder.definitions().values():
+        finish = compile_definition(parse_definition(definition.to_json()))
+        out.append([finish(key, value) for key, value in cell.rows.get((definition.operator, definition.store), [])])
+    return out
+
+
+def _read_job(cell: Cell, _path: str) -> Any:
+    return [(folder.job, open_storage(folder.checkpoint).stamp("metadata") is None) for folder in open_jobs(cell.path)]
+
+
+def _open(cell: Cell, _path: str) -> Any:
+    with millpond.open(cell.path, replica_dir="memory://", wait_seconds=1) as pond:
+        pond.statistics()
+        for name in pond:
+            try:
+                pond[name].scan(limit=ROWS)
+            except MillpondError as error:
+                if error.condition in OURS:
+                    raise
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    return re.compile(f"(?:.*/)?{text}")
+
+
+TARGETS = (
+    Target("metadata", _pattern("checkpoint/metadata"), lambda cell, _: job_id(cell.storage), 3, json=True),
+    Target("offsets", _pattern(r"offsets/\d+"), _read_log, 7, names=False, json=True),
+    Target("commits", _pattern(r"commits/\d+"), _read_log, 7, names=False, json=True),
+    Target("operator metadata", _pattern(r"_metadata/metadata"), _everything, 4, json=True),
+    Target("schema", _pattern(r"_metadata/schema"), _everything, 5),
+    Target("delta", _pattern(r"\d+\.delta"), _read_state_file, 14, packed=True),
+    Target("snapshot", _pattern(r"\d+\.snapshot"), _read_state_file, 8, packed=True),
+    Target("changelog", _pattern(r"\d+[^/]*\.changelog"), _read_state_file, 14, packed=True),
+    Target("zip", _pattern(r"\d+[^/]*\.zip"), _read_state_file, 2, checked=True),
+    Target("sst", _pattern(r"SSTs/[^/]*\.sst"), _read_state_file, 2, checked=True),
+    Target("definition", _pattern(r"tables/[^/]*\.json"), _read_definition, 10, names=False, json=True),
+    Target("job.json", _pattern(r"job\.json"), _read_job, 2, names=False, json=True),
+    Target("heartbeat", _pattern(r"heartbeat\.json"), lambda cell, _: cell.folder.job_state(), 2, names=False, json=True),
+    Target("open", _pattern(r".*"), _open, 1, names=False),
+)
+
+
+def copy_cells(target: Path) -> list[Cell]:
+    """Every golden job, copied; checkpoints that lie in no pond get a job folder beside them, as `define` writes it."""
+    cells = []
+    for source in sorted(p.parent for p in GOLDEN.glob("*/state.json")):
+        if not (source / "definition.json").exists():
+            continue
+        path = target / source.name / "checkpoint"
+        shutil.copytree(source / "checkpoint", path)
+        folder = create_beside(path)
+        text = (source / "definition.json").read_text()
+        folder.write_definition(parse_definition(decode_json(text)))
+        folder.write_heartbeat("running")
+        cells.append(Cell(path, folder))
+    pond = target / "types"
+    shutil.copytree(GOLDEN / "types", pond)
+    cells += [Cell(pond, folder) for folder in open_jobs(pond)]
+    return cells
+
+
+def files_of(cell: Cell, target: Target) -> list[Path]:
+    """The cell's files of a kind."""
+    roots = {Path(cell.folder.storage.uri.removeprefix("file://")), Path(cell.folder.checkpoint.removeprefix("file://"))}
+    files = sorted({p for root in roots for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")})
+    return [p for p in files if target.pattern.fullmatch(str(p))]
+
+
+def sample_rows(cells: list[Cell]) -> list[tuple[Any, bytes]]:
+    """(fields, row bytes) of every key and value schema of the golden jobs."""
+    found: list[tuple[Any, bytes]] = []
+    for cell in cells:
+        for store in cell.stores:
+            for key, value in cell.rows[store.operator, store.store]:
+                found += [(store.key, encoder(store.key)(key)), (store.value, encoder(store.value)(value))]
+    return found

@@ -1,0 +1,98 @@
+"""Nothing that lies in a checkpoint crashes the reader, stops it, or takes all memory: it is read, or refused by name."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from millpond.checkpoint.codecs import decompress
+from millpond.checkpoint.rocksdb import iter_snapshot
+from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
+from millpond.storage import open_storage
+
+HERE = Path(__file__).parent
+FLOOR = CheckpointSettings().unpacked_floor_bytes
+
+
+def test_twenty_thousand_damaged_files_end_in_an_answer_or_in_an_error_of_ours() -> None:
+    command = [sys.executable, str(HERE / "fuzz.py"), "--mutations", "20000", "--seed", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+
+
+def refusal(read: Callable[[], Any]) -> CheckpointError:
+    with pytest.raises(CheckpointError) as raised:
+        read()
+    return raised.value
+
+
+def test_a_zstd_stream_that_unpacks_to_an_absurd_size_is_refused() -> None:
+    step = zstandard.ZstdCompressor().compressobj(size=-1)
+    bomb = b"".join(step.compress(bytes(1 << 20)) for _ in range((FLOOR >> 20) + 32)) + step.flush()
+    assert len(bomb) < 100_000
+    assert refusal(lambda: decompress("zstd", bomb)).condition == "CORRUPT_FILE"
+
+
+@pytest.mark.parametrize(
+    ("codec", "stream"),
+    [
+        ("lz4", b"LZ4Block" + struct.pack("<Biii", 0x25, 4, 0x7FFFFFFF, 0) + b"abcd"),
+        ("lz4", b"LZ4Block" + struct.pack("<Biii", 0x15, 0x7FFFFFFF, 0x7FFFFFFF, 0) + b"abcd"),
+        ("snappy", b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + struct.pack(">i", 6) + b"\xff\xff\xff\xff\x0f\x00"),
+        ("snappy", b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1) + struct.pack(">I", 0xFFFFFFFF) + b"ab"),
+        ("lzf", b"ZV\x01" + struct.pack(">HH", 3, 0xFFFF) + b"\xe0\xff\x00"),
+    ],
+)
+def test_a_block_that_claims_an_absurd_size_is_refused(codec: str, stream: bytes) -> None:
+    assert refusal(lambda: decompress(codec, stream)).condition in ("CORRUPT_FILE", "INCOMPLETE_FILE")
+
+
+def test_a_snapshot_that_unpacks_to_an_absurd_size_is_refused(tmp_path: Path) -> None:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("metadata", 'v1\n{"sstFiles": []}')
+        with archive.open("MANIFEST-000001", "w") as member:
+            for _ in range((FLOOR >> 20) + 32):
+                member.write(bytes(1 << 20))
+    (tmp_path / "1.zip").write_bytes(packed.getvalue())
+    assert refusal(lambda: list(iter_snapshot(open_storage(tmp_path), "", "1"))).condition == "CORRUPT_FILE"
+
+
+@pytest.mark.parametrize("name", ["../../escape.sst", "/tmp/escape.sst", "a/b.sst", "", "no-sst", "\x00.sst"])
+@pytest.mark.parametrize("side", ["localFileName", "dfsSstFileName"])
+def test_a_snapshot_cant_name_files_elsewhere(tmp_path: Path, name: str, side: str) -> None:
+    files = [{"localFileName": "000001.sst", "dfsSstFileName": "000001-x.sst", side: name}]
+    with zipfile.ZipFile(tmp_path / "1.zip", "w") as archive:
+        archive.writestr("metadata", "v1\n" + json.dumps({"sstFiles": files}))
+    assert refusal(lambda: list(iter_snapshot(open_storage(tmp_path), "", "1"))).condition == "CORRUPT_FILE"
+
+
+def test_a_damaged_block_of_an_sst_doesnt_end_the_state_early(golden: Callable[[str], Any]) -> None:
+    copy = golden("counts-rocksdb-snapshots")
+    storage, folder = open_storage(copy.checkpoint), "state/0/0"
+    whole = list(iter_snapshot(storage, folder, "12"))
+    assert whole
+    refused = 0
+    for path in sorted((copy.checkpoint / folder / "SSTs").iterdir()):
+        intact = path.read_bytes()
+        damaged = bytearray(intact)
+        damaged[20] ^= 0x10  # in the first data block
+        path.write_bytes(damaged)
+        try:
+            assert list(iter_snapshot(storage, folder, "12")) == whole  # an SST that this snapshot doesn't have
+        except CheckpointError as error:
+            assert error.condition == "CORRUPT_FILE"
+            refused += 1
+        path.write_bytes(intact)
+    assert refused
