@@ -27,6 +27,7 @@ from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
 from millpond.storage import Storage, open_storage
 from millpond.tables.finish import compile_definition
+from millpond.tables.inspect import inspect_job
 from millpond.tables.values import decode_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -142,6 +143,8 @@ def _read_job(cell: Cell, _path: str) -> Any:
 
 
 def _open(cell: Cell, _path: str) -> Any:
+    for folder in open_jobs(cell.path):
+        inspect_job(folder)
     with millpond.open(cell.path, replica_dir="memory://", wait_seconds=1) as pond:
         pond.statistics()
         for name in pond:

@@ -18,6 +18,7 @@ from millpond.tables.values import encode_json
 COMMANDS = {
     "demo": "Run the page-view job on a log, and ask its state while it runs.",
     "get": "Show one row of a table.",
+    "inspect": "Show what a checkpoint holds, and what can't be read.",
     "scan": "Show the rows of a table, or of a part of its key.",
     "serve": "Answer requests over HTTP.",
     "tables": "List the tables of a pond or checkpoint.",

@@ -1,0 +1,105 @@
+"""`millpond inspect`: what a checkpoint holds, and what of it can't be read."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+import click
+
+from millpond.catalogue import open_jobs
+from millpond.cli import options
+from millpond.cli.output import visible, write_grid, write_line
+from millpond.tables.inspect import JobReport, StoreReport, inspect_job
+from millpond.tables.values import encode_json
+
+
+@click.command()
+@options.pond_argument
+@options.json_option
+@click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
+def inspect(pond_dir: str, as_json: bool, batches: int) -> None:
+    """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
+
+    Reads Spark's files alone, all of the newest batch's state once; keeps no copy.
+
+    \b
+    Examples:
+      millpond inspect /data/checkpoints/page-views
+      millpond inspect ./pond --json
+    """
+    for i, folder in enumerate(open_jobs(pond_dir)):
+        report = inspect_job(folder, batches=batches)
+        if as_json:
+            write_line(encode_json(asdict(report)).decode())
+            continue
+        if i:
+            write_line("")
+        _write(report)
+
+
+def _write(report: JobReport) -> None:
+    _line("job", f"{report.job} ({report.job_state})")
+    _line("checkpoint", report.checkpoint)
+    _line("job id", report.job_id or "not read")
+    _line("batches", f"{report.batches} committed in the log")
+    _line("watermark", "none" if report.watermark_ms is None else _time(report.watermark_ms))
+    if (settings := report.settings) is not None:
+        checksum = "row checksums" if settings.row_checksum else "no row checksums"
+        written = f"provider {settings.provider}, codec {settings.codec}, {settings.partitions} partitions, "
+        _line("state", written + f"encoding {settings.encoding}, {checksum}, checkpoint format {report.format}")
+    for name, value in sorted(report.conf.items()):
+        _line("setting", f"{name} = {value}")
+    for name, offset in report.sources.items():
+        _line(f"source {name}", "nothing yet" if offset is None else encode_json(offset).decode())
+    for store in report.stores:
+        _write_store(store)
+    if report.replica_bytes is not None:
+        _line("replica", f"about {_size(report.replica_bytes)} on disk, twice that while it is built anew")
+    if report.newest:
+        write_line("")
+        rows = [[str(b.batch), _time(b.started_ms), _time(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
+        write_grid(["batch", "started", "committed", "watermark"], rows)
+    for unread in report.unread:
+        _line("not read", f"{unread.part}: [{unread.condition}] {unread.message} Hint: {unread.hint}")
+
+
+def _write_store(store: StoreReport) -> None:
+    write_line("")
+    _line(f"operator {store.operator}", f"{store.operator_name}, store {store.store}")
+    _line("tables", ", ".join(store.tables) or "none")
+    for kind, columns in (("key", store.key), ("value", store.value)):
+        if columns:
+            _line(kind, ", ".join(f"{name} {type_}" for name, type_ in columns))
+    if store.partitions:
+        rows = [[str(p.partition), _count(p.rows), _count(p.row_bytes), str(p.files), str(p.file_bytes)] for p in store.partitions]
+        write_grid(["partition", "rows", "row bytes", "files", "file bytes"], rows)
+
+
+def _line(name: str, text: str) -> None:
+    write_line(f"{visible(name):<12}{visible(text)}")
+
+
+def _count(number: int | None) -> str:
+    return "not read" if number is None else str(number)
+
+
+def _watermark(milliseconds: int | None) -> str:
+    return "none" if milliseconds is None else _time(milliseconds)
+
+
+def _time(milliseconds: int) -> str:
+    """UTC, to the millisecond; the number itself where no calendar has it."""
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms"
+
+
+def _size(size_bytes: int) -> str:
+    size, unit = float(size_bytes), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
