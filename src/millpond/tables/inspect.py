@@ -25,7 +25,7 @@ from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.replica.record import make_stores_record
 from millpond.storage import Storage, open_storage
-from millpond.tables.pond import _raw as undefined_tables
+from millpond.tables.pond import undefined_tables
 
 Found = TypeVar("Found")
 

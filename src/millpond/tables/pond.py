@@ -232,10 +232,11 @@ class Pond:
             known = [t.definition for t in self._tables.values() if t.job == job.folder.job]
             yield from (d for d in known if d.warnings == (_UNDEFINED,))
             return
-        yield from _raw(job.folder, stores, {(d.operator, d.store) for d in defined.values()})
+        yield from undefined_tables(job.folder, stores, {(d.operator, d.store) for d in defined.values()})
 
 
-def _raw(folder: JobFolder, stores: StoresRecord, defined: set[tuple[int, str]]) -> Iterator[TableDefinition]:
+def undefined_tables(folder: JobFolder, stores: StoresRecord, defined: set[tuple[int, str]]) -> Iterator[TableDefinition]:
+    """A raw definition for each store that isn't in `defined`, (operator, store)."""
     for schema in stores.schemas():
         if (schema.operator, schema.store) not in defined:
             word = SHORT_NAMES.get(schema.operator_name, "state")
