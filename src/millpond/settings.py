@@ -42,8 +42,8 @@ class ReplicaSettings:
     max_readers:           LMDB's default of 126 is a few door processes with threads; slots cost 64 bytes each.
     poll_seconds:          how often the follower asks for the next commit on a local disk.  5 ms adds 2.5 ms on average to
                            commit-to-visible, and costs about 5 % of a core for each job while batches come.
-    idle_poll_seconds:     the same after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost, and nobody who waits
-                           so long for a batch notices them.
+    idle_poll_seconds:     the same after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost, and nobody who
+                           waits so long for a batch notices them.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory.
     """
