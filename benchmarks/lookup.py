@@ -14,7 +14,6 @@ import random
 import tempfile
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from results import machine, write_result
@@ -92,5 +91,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    assert Path(__file__).exists()
     main()

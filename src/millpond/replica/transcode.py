@@ -1,6 +1,6 @@
 """From the bytes of a key row straight to the ordered key, for the kinds of keys that most jobs have.
 
-The long way is to decode the row and to encode its values, which costs three times as much on the path that every changed row of
+The long way is to decode the row and to encode its values, which costs more on the path that every changed row of
 every batch takes.  Keys of whole numbers, times, text, binary and structs of these (windows) go the short way: their bytes are
 turned around in place.  A property test holds both ways against each other.
 """

@@ -13,7 +13,7 @@ import msgspec
 from millpond.checkpoint.position import Position
 
 
-# msgspec structs, since one of each is made per answer: a frozen dataclass takes five times as long to make.
+# msgspec structs, since one of each is made per answer: a frozen dataclass takes longer to make.
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
     """How far an answer is behind: four numbers, because no single one can tell.
 
