@@ -40,11 +40,13 @@ stranger() {
 }
 without_java() { ! stranger sh -c 'command -v java'; }
 no_process_is_left() {
+    # The list is made before grep starts: otherwise grep would find itself, by the folder it was told to look for.
     for _ in $(seq 50); do
-        grep -lsF "$work" /proc/[0-9]*/cmdline | grep -v "^/proc/$$/" >"$work/left" || return 0
+        processes=(/proc/[0-9]*/cmdline)
+        grep -lsF "$work" "${processes[@]}" >"$work/left" || return 0
         sleep 0.2
     done
-    xargs -a "$work/left" -n 1 cat | tr '\0' ' '
+    xargs -a "$work/left" -n 1 cat 2>/dev/null | tr '\0' ' '
     return 1
 }
 count_is_36000() {
