@@ -21,6 +21,9 @@ _PROVIDERS = {
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
     "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
 }
+# Version 1 of the merge operator is what Spark assumes where the setting is missing (before 4.2).
+_MERGE_DELIMITERS = {"1": b",", "2": b""}
+_ENCODINGS = ("unsaferow", "avro")
 _OFFSET_VERSIONS = ("v1", "v2")
 _COMMIT_VERSIONS = ("v1", "v2", "v3")
 # Ids become parts of file names.
@@ -37,6 +40,7 @@ class StateSettings:
     partitions:    of stateful operators; from offsets/N, since operator metadata and folders go stale when a job is repartitioned
     encoding:      unsaferow or avro
     row_checksum:  whether each row carries a CRC-32C
+    merge_delimiter:  what RocksDB puts between the parts of a list
     """
 
     provider: str
@@ -44,6 +48,7 @@ class StateSettings:
     partitions: int
     encoding: str
     row_checksum: bool
+    merge_delimiter: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,10 +256,17 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
     checksum = conf.get(_STORE + "rowChecksum.enabled", "false")
     if checksum not in ("true", "false"):
         raise _wrong(f"{_STORE}rowChecksum.enabled is {checksum!r:.80}", path)
+    encoding = conf.get(_STORE + "encodingFormat", "unsaferow")
+    if encoding not in _ENCODINGS:
+        raise _wrong(f"{_STORE}encodingFormat is {encoding!r:.80}", path)
+    merge = conf.get(_STORE + "rocksdb.mergeOperatorVersion", "1")
+    if merge not in _MERGE_DELIMITERS:
+        raise _wrong(f"{_STORE}rocksdb.mergeOperatorVersion is {merge!r:.80}", path)
     return StateSettings(
         provider=_PROVIDERS[provider],
         codec=conf.get(_STORE + "compression.codec", "lz4"),
         partitions=int(partitions),
-        encoding=conf.get(_STORE + "encodingFormat", "unsaferow"),
+        encoding=encoding,
         row_checksum=checksum == "true",
+        merge_delimiter=_MERGE_DELIMITERS[merge],
     )

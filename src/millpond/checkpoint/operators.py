@@ -1,23 +1,34 @@
 """Which stateful operators a job has, which stores each keeps, and what their rows look like.
 
-Operator ids count from the sink towards the sources.
+Operator ids count from the sink towards the sources.  Only stores that mean something to a reader are listed: the counts and
+indexes that Spark keeps beside them for itself (keyToNumValues, tsWithKey, $rowCounter_…, $ttl_…) are left out.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Literal
 
-from millpond.checkpoint.codecs import corrupt, incomplete, naming
+from millpond.checkpoint.codecs import naming
+from millpond.checkpoint.position import Batch
+from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
 from millpond.errors import CheckpointError
-from millpond.schema.types import Field, parse_fields
+from millpond.schema.types import Field
 from millpond.storage import Storage
 
-_METADATA_VERSIONS = ("v1", "v2")
 # Names of stores become names of folders.
 _STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+_SCHEMA_PATH = re.compile(r"_stateSchema/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
+_JOIN = "symmetricHashJoin"
+_TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
+_INTERNAL = ("-keyToNumValues", "-tsWithKey")
+
+Variable = Literal["", "value", "list", "map", "timer"]
+_VARIABLES: dict[str, Variable] = {"ValueState": "value", "ListState": "list", "MapState": "map", "TimerState": "timer"}
 
 # Spark's operator names -> the word in names of tables that nobody defined
 SHORT_NAMES = {
@@ -35,14 +46,20 @@ SHORT_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSchema:
-    """One store of an operator, and its rows.
+    """One store of an operator, or one column family of it, and its rows.
 
     operator:       Spark's operator id
     operator_name:  Spark's name, e.g. stateStoreSave
     store:          Spark's store name
+    family:         the column family; empty where the store has none
     index:          the store's place in the operator's list, which orders its ids in commits/N
     key, value:     the columns of its rows
     single:         whether only partition 0 has it (limit, aggregation without keys)
+    variable:       what kind of state variable of transformWithState it is; empty for other operators
+    ttl:            whether its values are wrapped with the time at which they expire
+    many:           whether a key has a list of rows, not one
+    encoder, ordinals:  how keys are laid out in RocksDB, see `FamilySchema`
+    writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
     """
 
     operator: int
@@ -52,6 +69,18 @@ class StoreSchema:
     key: tuple[Field, ...]
     value: tuple[Field, ...]
     single: bool
+    family: str = ""
+    variable: Variable = ""
+    ttl: bool = False
+    many: bool = False
+    encoder: KeyEncoder = "plain"
+    ordinals: tuple[int, ...] = ()
+    writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """What tells this store from the others of its job: operator/store or operator/store/family."""
+        return store_id(self.operator, self.store, self.family)
 
     def folder(self, partition: int) -> str:
         """Where the files of one partition lie, below the checkpoint."""
@@ -68,137 +97,155 @@ class UnreadStore:
     error: CheckpointError
 
 
+def store_id(operator: int, store: str, family: str = "") -> str:
+    """operator/store, or operator/store/family."""
+    return f"{operator}/{store}/{family}" if family else f"{operator}/{store}"
+
+
 def store_folder(operator: int, partition: int, store: str) -> str:
     """The folder of one partition of a store; the store called `default` has no level of its own."""
     return f"state/{operator}/{partition}" + ("" if store == "default" else f"/{store}")
 
 
-def read_stores(storage: Storage) -> tuple[list[StoreSchema], list[UnreadStore]]:
-    """Every store of every operator, those that can be read and those that can't.
+def read_stores(storage: Storage, batch: Batch) -> tuple[list[StoreSchema], list[UnreadStore]]:
+    """Every store of every operator as they are at `batch`, those that can be read and those that can't.
 
     Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT where not even an operator's metadata can be read.
     """
-    known: list[StoreSchema] = []
-    unread: list[UnreadStore] = []
-    for operator in sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii()):
-        for store in _operator_stores(storage, operator):
-            if isinstance(store, StoreSchema):
-                known.append(store)
-            else:
-                unread.append(store)
-    return known, unread
+    return _split(stores for operator in _operators(storage) for stores in _operator_stores(storage, operator, batch))
 
 
-def read_each_operator(storage: Storage) -> tuple[list[StoreSchema], list[UnreadStore]]:
+def read_each_operator(storage: Storage, batch: Batch) -> tuple[list[StoreSchema], list[UnreadStore]]:
     """As `read_stores`, but an operator whose metadata can't be read is one more unread store: it doesn't hide the others."""
+    found: list[StoreSchema | UnreadStore] = []
+    for operator in _operators(storage):
+        try:
+            found += _operator_stores(storage, operator, batch)
+        except CheckpointError as error:
+            found.append(UnreadStore(operator=operator, operator_name="unknown", store="default", error=error))
+    return _split(found)
+
+
+def _split(found: Iterable[StoreSchema | UnreadStore]) -> tuple[list[StoreSchema], list[UnreadStore]]:
     known: list[StoreSchema] = []
     unread: list[UnreadStore] = []
-    for operator in sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii()):
-        try:
-            stores = _operator_stores(storage, operator)
-        except CheckpointError as error:
-            stores = [UnreadStore(operator=operator, operator_name="unknown", store="default", error=error)]
-        known += [s for s in stores if isinstance(s, StoreSchema)]
-        unread += [s for s in stores if isinstance(s, UnreadStore)]
+    for store in found:
+        if isinstance(store, StoreSchema):
+            known.append(store)
+        else:
+            unread.append(store)
     return known, unread
 
 
-def _operator_stores(storage: Storage, operator: int) -> list[StoreSchema | UnreadStore]:
-    folder = f"state/{operator}/_metadata"
-    if storage.stamp(f"{folder}/metadata") is None and storage.names(f"{folder}/v2"):
-        error = CheckpointError(
-            "UNSUPPORTED",
-            f"Operator {operator} keeps its state in column families (metadata version 2), which can't be read yet.",
-            hint="Read aggregations and deduplications; support for this operator is planned.",
-            operator=operator,
-        )
-        return [UnreadStore(operator=operator, operator_name="unknown", store="default", error=error)]
-    path = f"{folder}/metadata"
-    version, _, text = storage.read(path).decode("utf-8", "replace").partition("\n")
-    if version not in _METADATA_VERSIONS:
-        raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version!r}.", hint=_HINT, path=path)
-    try:
-        data = json.loads(text)
-        name = data["operatorInfo"]["operatorName"]
-        stores = [(s["storeName"], int(s["numColsPrefixKey"])) for s in data["stateStoreInfo"]]
-        if not isinstance(name, str) or not all(isinstance(s, str) and _STORE_NAME.fullmatch(s) for s, _ in stores):
-            raise ValueError("a name isn't one")
-    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
-        raise CheckpointError(
-            "CORRUPT_FILE", f"{path} isn't readable: {broken!r}.", hint="Restore the file from a copy.", path=path
-        ) from broken
-    return [_store(storage, operator, name, store, i, prefix) for i, (store, prefix) in enumerate(stores)]
+def _operators(storage: Storage) -> list[int]:
+    return sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii())
 
 
-def _store(storage: Storage, operator: int, name: str, store: str, index: int, prefix: int) -> StoreSchema | UnreadStore:
-    try:
-        if prefix or name not in ("stateStoreSave", "dedupe", "dedupeWithinWatermark", "globalLimit"):
-            raise CheckpointError(
-                "UNSUPPORTED",
-                f"The state of operator {operator} ({name}) can't be read yet.",
-                hint="Read aggregations and deduplications; support for this operator is planned.",
-                operator=operator,
-                operator_name=name,
-            )
-        path = f"{store_folder(operator, 0, store)}/_metadata/schema"
-        try:
-            key, value = parse_schema(storage.read(path))
-        except CheckpointError as error:
-            raise naming(error, path) if error.condition != "FILE_GONE" else error from error
-    except CheckpointError as error:
-        return UnreadStore(operator=operator, operator_name=name, store=store, error=error)
-    single = name == "globalLimit" or not key
-    return StoreSchema(operator=operator, operator_name=name, store=store, index=index, key=key, value=value, single=single)
+@dataclass(frozen=True, slots=True)
+class _Metadata:
+    """An operator's metadata file.
 
-
-def parse_schema(data: bytes) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
-    """Turn a state schema file into the columns of key and value.
-
-    Shape:   UTF "v2"; then key and value schema, each as int32 count and that many UTF pieces of JSON to concatenate
-             (UTF: int16 length, bytes; big-endian).  Version 1 has each schema as one piece.
-    Raises:  INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT (version 3: stores with column families).
-    Source:  SchemaHelper, Spark 4.3; golden checkpoints.
+    stores:     (name, columns of the key that stand in front, paths of schema files below the operator's folder)
+    variables:  of transformWithState: name -> (kind, whether it has a TTL)
     """
-    version, position = _utf(data, 0)
-    if version == "v2":
-        key, position = _pieces(data, position)
-        value, position = _pieces(data, position)
-    elif version == "v1":
-        key, position = _utf(data, position)
-        value, position = _utf(data, position)
-    else:
-        raise CheckpointError("UNKNOWN_FORMAT", f"The schema has version {version!r}.", hint=_HINT, version=version)
+
+    name: str
+    stores: list[tuple[str, int, list[str]]]
+    variables: dict[str, tuple[Variable, bool]]
+
+
+def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[StoreSchema | UnreadStore]:
+    metadata = _read_metadata(storage, operator, batch)
+    found: list[StoreSchema | UnreadStore] = []
+    for index, (store, prefix, paths) in enumerate(metadata.stores):
+        try:
+            if metadata.name not in SHORT_NAMES:
+                raise CheckpointError(
+                    "UNSUPPORTED",
+                    f"The state of operator {operator} ({metadata.name:.80}) can't be read.",
+                    hint="Read the other operators of this job; docs/compatibility.md lists those that can be read.",
+                    operator=operator,
+                    operator_name=metadata.name,
+                )
+            if not store.endswith(_INTERNAL):
+                found += _families(storage, operator, metadata, store, index, prefix, paths)
+        except CheckpointError as error:
+            found.append(UnreadStore(operator=operator, operator_name=metadata.name, store=store, error=error))
+    return found
+
+
+def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
+    """The metadata in force at a batch: `metadata`, or of v2/ the file with the greatest number up to it."""
+    folder = f"state/{operator}/_metadata"
+    path = f"{folder}/metadata"
+    numbers = [int(name) for name in storage.names(f"{folder}/v2") if name.isdecimal() and name.isascii()]
+    in_force = [n for n in numbers if n <= batch]
+    if in_force:
+        path = f"{folder}/v2/{max(in_force)}"
+    version, _, text = storage.read(path).decode("utf-8", "replace").partition("\n")
+    if version != ("v2" if in_force else "v1"):
+        raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version!r:.80}.", hint=_HINT, path=path)
     try:
-        return parse_fields(json.loads(key)), parse_fields(json.loads(value))
-    except (ValueError, KeyError, TypeError, RecursionError) as broken:
+        return _parse_metadata(json.loads(text), operator)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as broken:
         raise CheckpointError(
-            "CORRUPT_FILE", f"The schema isn't readable: {broken!r}.", hint="Restore the file from a copy."
+            "CORRUPT_FILE", f"{path} isn't readable: {broken!r:.200}.", hint="Restore the file from a copy.", path=path
         ) from broken
 
 
-def _utf(data: bytes, position: int) -> tuple[str, int]:
-    size = int.from_bytes(data[position : position + 2], "big")
-    end = position + 2 + size
-    if position + 2 > len(data) or end > len(data):
-        raise incomplete("a text", position)
-    # Java writes modified UTF-8: NUL as C0 80, characters outside the BMP as two surrogates of three bytes each.
-    raw = data[position + 2 : end].replace(b"\xc0\x80", b"\x00")
+def _parse_metadata(data: dict[str, Any], operator: int) -> _Metadata:
+    name = data["operatorInfo"]["operatorName"]
+    stores = []
+    for store in data["stateStoreInfo"]:
+        # The files' places are absolute, and those of where the checkpoint was written: only their end counts.
+        paths = [path[path.rindex("/_stateSchema/") + 1 :] for path in store.get("stateSchemaFilePaths") or []]
+        if not _STORE_NAME.fullmatch(store["storeName"]) or not all(_SCHEMA_PATH.fullmatch(path) for path in paths):
+            raise ValueError("a name isn't one")
+        stores.append((store["storeName"], int(store["numColsPrefixKey"]), [f"state/{operator}/{path}" for path in paths]))
+    properties = json.loads(data.get("operatorPropertiesJson") or "{}")
+    variables = {v["stateName"]: (_VARIABLES[v["stateVariableType"]], v["ttlEnabled"] is True) for v in properties.get("stateVariables", ())}
+    if not all(isinstance(text, str) for text in (name, *variables)):
+        raise ValueError("a name isn't one")
+    return _Metadata(name, stores, variables)
+
+
+def _families(
+    storage: Storage, operator: int, metadata: _Metadata, store: str, index: int, prefix: int, paths: list[str]
+) -> list[StoreSchema]:
+    files = paths or [f"{store_folder(operator, 0, store)}/_metadata/schema"]
+    versions = [_read_schema(storage, path) for path in files]
+    found = []
+    for family in versions[-1]:
+        variable, ttl = metadata.variables.get(family.name, ("", False))
+        if family.name.endswith(_INTERNAL) or (metadata.name in _TRANSFORM and not variable):
+            continue
+        writers = {old.value_id: old.value for version in versions for old in version if old.name == family.name}
+        encoder, ordinals = family.encoder, family.ordinals
+        if not family.name and 0 < prefix <= len(family.key):
+            encoder, ordinals = "prefix", tuple(range(prefix))
+        found.append(
+            StoreSchema(
+                operator=operator,
+                operator_name=metadata.name,
+                store=store,
+                family=family.name,
+                index=index,
+                key=family.key,
+                value=family.value,
+                single=metadata.name == "globalLimit" or not family.key,
+                variable=variable,
+                ttl=ttl,
+                many=variable == "list" or (metadata.name == _JOIN and family.name.endswith("-keyWithTsToValues")),
+                encoder=encoder,
+                ordinals=ordinals,
+                writers=tuple(sorted(writers.items())) if family.name else (),
+            )
+        )
+    return found
+
+
+def _read_schema(storage: Storage, path: str) -> list[FamilySchema]:
     try:
-        text = raw.decode("utf-8", "surrogatepass")
-    except UnicodeDecodeError as broken:
-        raise corrupt("a text isn't UTF-8", position + 2 + broken.start) from broken
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"), end
-
-
-def _pieces(data: bytes, position: int) -> tuple[str, int]:
-    if position + 4 > len(data):
-        raise incomplete("a count", position)
-    count = int.from_bytes(data[position : position + 4], "big", signed=True)
-    position += 4
-    if not 0 <= count <= len(data):
-        raise incomplete("its pieces", position)
-    parts = []
-    for _ in range(count):
-        part, position = _utf(data, position)
-        parts.append(part)
-    return "".join(parts), position
+        return parse_schema(storage.read(path))
+    except CheckpointError as error:
+        raise naming(error, path) if error.condition != "FILE_GONE" else error from error

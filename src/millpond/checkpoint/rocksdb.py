@@ -25,6 +25,8 @@ from millpond.storage import Storage
 # Names of members and of SST files; they become names on our disk.
 _MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 _LIMITS = CheckpointSettings()
+_MAX_METADATA_BYTES = 64 * 2**20
+_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError)
 
 
 def iter_snapshot(storage: Storage, folder: str, name: str) -> Iterator[tuple[bytes, bytes]]:
@@ -57,6 +59,23 @@ def iter_snapshot(storage: Storage, folder: str, name: str) -> Iterator[tuple[by
             database.close()
 
 
+def read_families(storage: Storage, folder: str, name: str) -> dict[str, int]:
+    """The numbers of a snapshot's column families, by name.  Raises as `iter_snapshot`."""
+    path = f"{folder}/{name}.zip"
+    try:
+        with zipfile.ZipFile(io.BytesIO(storage.read(path))) as archive:
+            if archive.getinfo("metadata").file_size > _MAX_METADATA_BYTES:
+                raise corrupt("the snapshot's metadata is absurdly large", 0)
+            families = json.loads(archive.read("metadata").decode().partition("\n")[2])["columnFamilyMapping"]
+        if not all(isinstance(number, int) and 0 <= number < 2**15 for number in families.values()):
+            raise ValueError("a column family has no number")
+        return dict(families)
+    except CheckpointError as error:
+        raise (error if error.condition == "FILE_GONE" else naming(error, path)) from error
+    except _BROKEN_ZIP + (TypeError, AttributeError, RecursionError) as broken:
+        raise naming(corrupt(f"the snapshot's metadata isn't readable: {broken!r:.200}", 0), path) from broken
+
+
 def _check_end(database: Rdict, last: bytes | None, path: str) -> None:
     """Raise CORRUPT_FILE where the walk over the keys ended before the last one.
 
@@ -86,7 +105,7 @@ def _unpack(data: bytes, scratch: Path) -> dict[str, str]:
                         raise corrupt(f"the snapshot has a member called {member!r:.100}", 0)
                     (scratch / member).write_bytes(archive.read(member))
     # zipfile lets through what its parts raise: a wrong method, a password, an offset outside.
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as broken:
+    except _BROKEN_ZIP as broken:
         raise corrupt(f"the snapshot isn't a whole zip file: {broken}", 0) from broken
     version, _, text = metadata.partition("\n")
     if version != "v1":

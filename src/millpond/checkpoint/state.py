@@ -3,8 +3,11 @@
 1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).
 2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with its SST files), then the changes
    of every version after it, in order.
+3. A store with column families keeps all of them in the same files: the family's number begins each key.  Which number is whose
+   stands in the snapshot's metadata only; Spark writes a snapshot whenever the set of families changes.
 
-Rows come out as (PUT or DELETE, key row, value row), bare UnsafeRow bytes, whatever the provider wrapped around them.
+Rows come out as (PUT, MERGE or DELETE, key row, value row), bare UnsafeRow bytes, whatever the provider wrapped around them.  The
+value of a store of lists is its rows as `encoding.iter_elements` takes them apart; MERGE appends to it.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from millpond.checkpoint.codecs import decompress, naming
+from millpond.checkpoint.codecs import corrupt, decompress, naming
+from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Version, version_of
-from millpond.checkpoint.records import DELETE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot
+from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
+from millpond.checkpoint.rocksdb import iter_snapshot, read_families
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 
@@ -25,41 +29,152 @@ _HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
 
 
-def iter_changes(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-    """What a batch put and deleted in one partition, in write order.
+class StateReader:
+    """Reads the state of one job.  What it remembers holds as long as the job's column families stay the same."""
 
-    Raises:  FILE_GONE where the change file isn't there: cleaned up, or a RocksDB job without change logs.
-             INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
-    """
-    check_supported(batch)
-    version = version_of(batch.batch)
-    if batch.settings.provider == "hdfs":
-        yield from _hdfs_file(storage, f"{store.folder(partition)}/{version}.delta", batch.settings.codec)
-    else:
-        name = _rocksdb_name(batch, store, partition, version)
-        yield from _rocksdb_changelog(storage, f"{store.folder(partition)}/{name}.changelog", batch.settings.codec)
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._families: dict[str, dict[str, int]] = {}
+        # The file that was read last: the families of a store lie in the same ones.
+        self._last: tuple[str, bytes] = ("", b"")
 
+    def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        """What a batch put, appended and deleted in one partition, in write order.
 
-def iter_state(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-    """Puts and deletes that build the whole state of a batch in one partition from nothing, in order.
+        Raises:  FILE_GONE where the change file isn't there: cleaned up, or a RocksDB job without change logs.
+                 INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
+        """
+        folder, version = store.folder(partition), version_of(batch.batch)
+        if batch.settings.provider == "hdfs":
+            yield from self._hdfs_file(f"{folder}/{version}.delta", batch, store)
+        else:
+            name = _rocksdb_name(batch, store, partition, version)
+            yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
 
-    Raises:  as `iter_changes`.
-    """
-    check_supported(batch)
-    folder, version = store.folder(partition), version_of(batch.batch)
-    if batch.settings.provider == "hdfs":
-        base = _newest_snapshot(storage, folder, _HDFS_SNAPSHOT, version)
-        if base:
-            yield from _hdfs_file(storage, f"{folder}/{base}.snapshot", batch.settings.codec)
-        for later in range(base + 1, version + 1):
-            yield from _hdfs_file(storage, f"{folder}/{later}.delta", batch.settings.codec)
-        return
-    snapshot, changelogs = _rocksdb_files(storage, batch, store, partition)
-    if snapshot:
-        for key, value in iter_snapshot(storage, folder, snapshot):
-            yield PUT, _bare(key, snapshot), _bare(value, snapshot)
-    for name in changelogs:
-        yield from _rocksdb_changelog(storage, f"{folder}/{name}.changelog", batch.settings.codec)
+    def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        """What builds the whole state of a batch in one partition from nothing, in order.
+
+        Raises:  as `iter_changes`.
+        """
+        folder, version = store.folder(partition), version_of(batch.batch)
+        if batch.settings.provider == "hdfs":
+            base = _newest_snapshot(self._storage, folder, _HDFS_SNAPSHOT, version)
+            if base:
+                yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
+            for later in range(base + 1, version + 1):
+                yield from self._hdfs_file(f"{folder}/{later}.delta", batch, store)
+            return
+        snapshot, changelogs = self._rocksdb_files(batch, store, partition)
+        if snapshot:
+            yield from self._snapshot(folder, snapshot, batch, store, partition)
+        for name in changelogs:
+            yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+
+    def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
+        data = self._storage.read(path)
+        rows = RowEncoding(store, batch.settings)
+        try:
+            records = iter_records(decompress(batch.settings.codec, data))
+            if rows.is_bare:
+                yield from records
+                return
+            for kind, key, value in records:
+                if kind == PUT:
+                    yield PUT, *rows.put(key, value)
+                else:
+                    yield DELETE, rows.delete(key), b""
+        except CheckpointError as error:
+            raise naming(error, path) from error
+
+    def _changelog(self, path: str, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        family = self._family(batch, store, partition)
+        rows = RowEncoding(store, batch.settings)
+        try:
+            for kind, key, value in iter_changelog(self._unpacked(path, batch.settings.codec, keep=bool(family))):
+                if family and not key.startswith(family):
+                    continue
+                if kind == PUT:
+                    yield PUT, *rows.put(key, value)
+                elif kind == DELETE:
+                    yield DELETE, rows.delete(key), b""
+                elif kind == MERGE and store.many:
+                    yield MERGE, *rows.put(key, value)
+                else:
+                    raise CheckpointError(
+                        "UNSUPPORTED",
+                        f"The change log has a record of type {kind:#04x}, which no operator of this kind is known to write.",
+                        hint="Report this with the job's Spark version.",
+                    )
+        except CheckpointError as error:
+            raise naming(error, path) from error
+
+    def _snapshot(self, folder: str, name: str, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        family = self._family(batch, store, partition, snapshot=name)
+        rows = RowEncoding(store, batch.settings)
+        try:
+            for key, value in iter_snapshot(self._storage, folder, name):
+                if not family or key.startswith(family):
+                    yield PUT, *rows.put(key, value)
+        except CheckpointError as error:
+            raise (error if "path" in error.context else naming(error, f"{folder}/{name}.zip")) from error
+
+    def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
+        if self._last[0] == path:
+            return self._last[1]
+        data = decompress(codec, self._storage.read(path))
+        if keep:
+            self._last = (path, data)
+        return data
+
+    def _family(self, batch: CommittedBatch, store: StoreSchema, partition: int, snapshot: str | None = None) -> bytes:
+        """What the store's keys begin with; empty where it has no column family."""
+        if not store.family:
+            return b""
+        folder = store.folder(partition)
+        if folder not in self._families:
+            if snapshot is None:
+                snapshot, _ = self._rocksdb_files(batch, store, partition)
+            if snapshot is None:
+                raise CheckpointError(
+                    "FILE_GONE",
+                    f"{folder} has no snapshot that tells its column families apart.",
+                    hint="Wait for the job's next snapshot.",
+                    path=folder,
+                )
+            self._families[folder] = read_families(self._storage, folder, snapshot)
+        number = self._families[folder].get(store.family)
+        if number is None:
+            raise naming(corrupt(f"the snapshot's metadata doesn't name the column family {store.family!r:.100}", 0), folder)
+        return number.to_bytes(2, "little")
+
+    def _rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
+        """The snapshot to begin with (None: from nothing) and the change logs to go on with, names without their endings."""
+        folder, version = store.folder(partition), version_of(batch.batch)
+        newest = _rocksdb_name(batch, store, partition, version)
+        if not batch.state_ids:
+            base = _newest_snapshot(self._storage, folder, _ROCKSDB_SNAPSHOT, version)
+            return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
+        names = set(self._storage.names(folder))
+        if f"{newest}.zip" in names:
+            return newest, []
+        # Format 2: only the files on the committed line count.  The change log names the ids back to the last snapshot.
+        path = f"{folder}/{newest}.changelog"
+        lineage = dict(parse_changelog_header(decompress(batch.settings.codec, self._storage.read(path))).lineage)
+        lineage[version] = newest.split("_", 1)[1]
+        changelogs: list[str] = []
+        for v in range(version, 0, -1):
+            if v not in lineage:
+                raise CheckpointError(
+                    "FILE_GONE",
+                    f"{folder}: version {v} is on no line that leads to version {version}.",
+                    hint="Wait for the job's next snapshot.",
+                    path=folder,
+                )
+            name = f"{v}_{lineage[v]}"
+            if f"{name}.zip" in names:
+                return name, changelogs[::-1]
+            changelogs.append(name)
+        return None, changelogs[::-1]
 
 
 def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
@@ -67,64 +182,9 @@ def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def check_supported(batch: CommittedBatch) -> None:
-    """Raise UNSUPPORTED for settings under which state files can't be read yet."""
-    settings = batch.settings
-    what = None
-    if settings.row_checksum:
-        what = "with row checksums (spark.sql.streaming.stateStore.rowChecksum.enabled)"
-    elif settings.encoding != "unsaferow":
-        what = f"in the {settings.encoding} encoding (spark.sql.streaming.stateStore.encodingFormat)"
-    if what:
-        raise CheckpointError(
-            "UNSUPPORTED",
-            f"The state is written {what}, which can't be read yet.",
-            hint="Leave that setting at its default for jobs whose state is to be read.",
-            batch=batch.batch,
-        )
-
-
 def _newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> int:
     found = (pattern.fullmatch(name) for name in storage.names(folder))
     return max((v for m in found if m and (v := int(m[1])) <= version), default=0)
-
-
-def _hdfs_file(storage: Storage, path: str, codec: str) -> Iterator[Record]:
-    data = storage.read(path)
-    try:
-        yield from iter_records(decompress(codec, data))
-    except CheckpointError as error:
-        raise naming(error, path) from error
-
-
-def _rocksdb_changelog(storage: Storage, path: str, codec: str) -> Iterator[Record]:
-    data = storage.read(path)
-    try:
-        for kind, key, value in iter_changelog(decompress(codec, data)):
-            if kind == PUT:
-                yield PUT, _bare(key, path), _bare(value, path)
-            elif kind == DELETE:
-                yield DELETE, _bare(key, path), b""
-            else:
-                raise CheckpointError(
-                    "UNSUPPORTED",
-                    f"The change log has a record of type {kind:#04x}, which can't be applied yet.",
-                    hint="Read aggregations and deduplications; support for lists is planned.",
-                )
-    except CheckpointError as error:
-        raise naming(error, path) from error
-
-
-def _bare(data: bytes, path: str) -> bytes:
-    """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row."""
-    if data[:1] != b"\x00":
-        raise CheckpointError(
-            "UNKNOWN_FORMAT",
-            f"A row in {path} begins with byte {data[:1].hex() or 'none'}, not with encoding version 0.",
-            hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
-            path=path,
-        )
-    return data[1:]
 
 
 def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:
@@ -140,33 +200,3 @@ def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, ver
             hint="Restore the file from a copy.",
             path=f"commits/{batch.batch}",
         ) from missing
-
-
-def _rocksdb_files(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
-    """The snapshot to begin with (None: from nothing) and the change logs to go on with, names without their endings."""
-    folder, version = store.folder(partition), version_of(batch.batch)
-    newest = _rocksdb_name(batch, store, partition, version)
-    if not batch.state_ids:
-        base = _newest_snapshot(storage, folder, _ROCKSDB_SNAPSHOT, version)
-        return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
-    names = set(storage.names(folder))
-    if f"{newest}.zip" in names:
-        return newest, []
-    # Format 2: only the files on the committed line count.  The change log names the ids back to the last snapshot.
-    path = f"{folder}/{newest}.changelog"
-    lineage = dict(parse_changelog_header(decompress(batch.settings.codec, storage.read(path))).lineage)
-    lineage[version] = newest.split("_", 1)[1]
-    changelogs: list[str] = []
-    for v in range(version, 0, -1):
-        if v not in lineage:
-            raise CheckpointError(
-                "FILE_GONE",
-                f"{folder}: version {v} is on no line that leads to version {version}.",
-                hint="Wait for the job's next snapshot.",
-                path=folder,
-            )
-        name = f"{v}_{lineage[v]}"
-        if f"{name}.zip" in names:
-            return name, changelogs[::-1]
-        changelogs.append(name)
-    return None, changelogs[::-1]

@@ -1,0 +1,268 @@
+"""From what a provider keeps to bare UnsafeRow bytes: the same rows whatever is wrapped around them.
+
+    HDFS-backed     the rows themselves; with row checksums: CRC-32C in front of the value (of key and value) or of a deleted key
+    RocksDB key     [int16 column family] key, one of
+
+        plain        00 row
+        prefix       int32 size, (00 row of the first columns), (00 row of the rest)
+        range        int32 size, (00 row of the ordered columns, each binary and sortable), (00 row of the rest, if there is any)
+        time_first   int64 big-endian, sign flipped; 00 row of the other columns
+        time_last    00 row of the other columns; int64 big-endian, sign flipped
+
+    RocksDB value   00 row, or for lists (int32 size, 00 row)* with the merge operator's delimiter between; with row checksums
+                    each element is CRC-32C (of the key and it), int32 size, the element
+    Avro            00, int16 schema id, record instead of 00 row; parts that stand in front have no schema id
+
+Lists come out as (int32 size, row)*.  Numbers are little-endian but where said.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from google_crc32c import value as crc32c
+
+from millpond.checkpoint.avro import avro_decoder
+from millpond.checkpoint.codecs import corrupt
+from millpond.checkpoint.log import StateSettings
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.errors import CheckpointError
+from millpond.schema.types import Field, SparkType
+
+Stored = Any
+Bare = Callable[[bytes], bytes]
+_SIZE = struct.Struct("<i")
+_CHECKED = struct.Struct("<Ii")
+_BINARY = SparkType("binary", "binary")
+_SIGN = 1 << 63
+# Whole numbers whose bytes sort: kind -> bytes
+_SORTED = {"byte": 1, "short": 2, "integer": 4, "long": 8, "date": 4, "timestamp": 8, "timestamp_ntz": 8}
+
+
+class RowEncoding:
+    """How the rows of one store are wrapped.
+
+    Raises (every method):  CORRUPT_FILE, UNKNOWN_FORMAT, without the file's name.
+    Source:  RocksDBStateEncoder, StateStoreRowChecksum, Spark 4.3; golden checkpoints.
+    """
+
+    def __init__(self, store: StoreSchema, settings: StateSettings) -> None:
+        self._many = store.many
+        self._prefix = 2 if store.family else 0
+        self._checked = settings.row_checksum
+        self._hdfs = settings.provider == "hdfs"
+        self._delimiter = settings.merge_delimiter
+        self._key: Bare = _as_it_is if self._hdfs else _key_reader(store, avro=settings.encoding == "avro")
+        self._value: Bare = _as_it_is if self._hdfs else _value_reader(store, avro=settings.encoding == "avro")
+        self.is_bare = self._hdfs and not self._checked
+
+    def put(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
+        """The rows of a key and its value (a list of rows where the store has lists)."""
+        if self._checked and self._hdfs:
+            value = _checked_tail(value, lambda row: key + row)
+        elif self._many:
+            return self._key(key[self._prefix :]), self.elements(key, value)
+        elif self._checked:
+            (value,) = self._checked_parts(key, value)
+        return self._key(key[self._prefix :]), self._value(value)
+
+    def delete(self, key: bytes) -> bytes:
+        """The row of a deleted key."""
+        if self._checked:
+            key = _checked_tail(key, lambda row: row)
+        return self._key(key[self._prefix :])
+
+    def elements(self, key: bytes, value: bytes) -> bytes:
+        """The rows of a list, or of what is appended to one."""
+        parts = self._checked_parts(key, value) if self._checked else [value]
+        rows = [self._value(raw) for part in parts for raw in _split(part, b"" if self._checked else self._delimiter)]
+        return b"".join([_SIZE.pack(len(row)) + row for row in rows])
+
+    def _checked_parts(self, key: bytes, value: bytes) -> list[bytes]:
+        parts, position = [], 0
+        while position < len(value) or not parts:
+            if position + _CHECKED.size > len(value):
+                raise corrupt("a row's checksum isn't whole", position)
+            expected, size = _CHECKED.unpack_from(value, position)
+            position += _CHECKED.size
+            part = value[position : position + size]
+            if size < 0 or len(part) != size:
+                raise corrupt(f"a checked row claims {size} bytes", position - 4)
+            if crc32c(key + part) != expected:
+                raise corrupt("a row doesn't match its checksum", position)
+            parts.append(part)
+            position += size
+            if position < len(value):
+                if not self._many or value[position : position + len(self._delimiter)] != self._delimiter:
+                    raise corrupt("bytes follow a checked row", position)
+                position += len(self._delimiter)
+        return parts
+
+
+def iter_elements(rows: bytes) -> Iterator[bytes]:
+    """The rows of a list, as `RowEncoding.elements` joined them."""
+    position = 0
+    while position < len(rows):
+        (size,) = _SIZE.unpack_from(rows, position)
+        position += _SIZE.size
+        yield rows[position : position + size]
+        position += size
+
+
+def _split(value: bytes, delimiter: bytes) -> Iterator[bytes]:
+    position = 0
+    while True:
+        if position + _SIZE.size > len(value):
+            raise corrupt("a list ends inside a size", position)
+        (size,) = _SIZE.unpack_from(value, position)
+        position += _SIZE.size
+        if size < 0 or position + size > len(value):
+            raise corrupt(f"an element claims {size} bytes", position - _SIZE.size)
+        yield value[position : position + size]
+        position += size
+        if position == len(value):
+            return
+        if value[position : position + len(delimiter)] != delimiter:
+            raise corrupt("an element isn't followed by the delimiter", position)
+        position += len(delimiter)
+
+
+def _checked_tail(data: bytes, of: Callable[[bytes], bytes]) -> bytes:
+    tail = data[4:]
+    if len(data) < 4 or crc32c(of(tail)) != int.from_bytes(data[:4], "little"):
+        raise corrupt("a row doesn't match its checksum", 0)
+    return tail
+
+
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
+def _bare(data: bytes) -> bytes:
+    if data[:1] != b"\x00":
+        raise CheckpointError(
+            "UNKNOWN_FORMAT",
+            f"A row begins with byte {data[:1].hex() or 'none'}, not with encoding version 0.",
+            hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
+        )
+    return data[1:]
+
+
+# ---------------------------------------------------------------- keys
+
+
+def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
+    if store.encoder == "plain" and not avro:
+        return _bare
+    write = encoder(store.key)
+    if store.encoder == "plain":
+        read = _part_reader(store.key, avro=avro, named=True)
+        return lambda data: write(read(data))
+    if store.encoder in ("time_first", "time_last"):
+        return _time_reader(store, write, avro=avro)
+    front = tuple(store.key[i] for i in store.ordinals)
+    rest_places = tuple(i for i in range(len(store.key)) if i not in store.ordinals)
+    read_rest = _part_reader(tuple(store.key[i] for i in rest_places), avro=avro, named=True)
+    read_front: Callable[[bytes], tuple[Stored, ...]]
+    if store.encoder == "prefix":
+        read_front = _part_reader(front, avro=avro, named=False)
+    else:
+        read_front = _range_reader(front, avro=avro)
+    places = (*store.ordinals, *rest_places)
+
+    def read_both(data: bytes) -> bytes:
+        size = int.from_bytes(data[:4], "little", signed=True)
+        if len(data) < 4 or not 0 <= size <= len(data) - 4:
+            raise corrupt(f"the front of a key claims {size} bytes", 0)
+        rest = data[4 + size :]
+        # Only a range may stand alone; Spark writes the rest of a prefix also where no column is left.
+        values = read_front(data[4 : 4 + size]) + (read_rest(rest) if rest_places or rest else ())
+        row: list[Stored] = [None] * len(store.key)
+        for place, value in zip(places, values, strict=True):
+            row[place] = value
+        return write(tuple(row))
+
+    return read_both
+
+
+def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Callable[[bytes], tuple[Stored, ...]]:
+    """How a part of a key is read: `named` says whether an Avro record's schema id stands before it."""
+    if not avro:
+        decode = decoder(fields)
+        return lambda data: decode(_bare(data))
+    decode_record, begin = avro_decoder(fields, fields), 3 if named else 1
+    return lambda data: decode_record(_versioned(data), begin)
+
+
+def _versioned(data: bytes) -> bytes:
+    _bare(data[:1])
+    return data
+
+
+def _range_reader(fields: tuple[Field, ...], *, avro: bool) -> Callable[[bytes], tuple[Stored, ...]]:
+    reads = [_sorted_reader(f.type) for f in fields]
+    if avro:  # a marker and a value each
+        halves = tuple(Field(f"c{i}", _BINARY) for i in range(2 * len(fields)))
+        read_halves = _part_reader(halves, avro=True, named=False)
+
+        def read_avro(data: bytes) -> tuple[Stored, ...]:
+            found = read_halves(data)
+            return tuple(read((found[2 * i] or b"") + (found[2 * i + 1] or b"")) for i, read in enumerate(reads))
+
+        return read_avro
+    read_row = _part_reader(tuple(Field(f.name, _BINARY) for f in fields), avro=False, named=False)
+    return lambda data: tuple(read(column or b"") for read, column in zip(reads, read_row(data), strict=True))
+
+
+def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
+    size = _SORTED.get(type_.kind)
+    if size is None:
+        raise CheckpointError(
+            "UNSUPPORTED",
+            f"A key is sorted by a column of type {type_}, which Spark isn't known to do.",
+            hint="Report this with the job's Spark version.",
+        )
+
+    def read(data: bytes) -> Stored:
+        if data[:1] == b"\x02":
+            return None
+        if len(data) != 1 + size or data[0] > 2:
+            raise corrupt("a sorted column isn't whole", 0)
+        return int.from_bytes(data[1:], "big", signed=True)
+
+    return read
+
+
+def _time_reader(store: StoreSchema, write: Callable[[tuple[Stored, ...]], bytes], *, avro: bool) -> Bare:
+    """The time is the last column of the key, wherever it stands in the bytes."""
+    read = _part_reader(store.key[:-1], avro=avro, named=True)
+    first = store.encoder == "time_first"
+
+    def read_key(data: bytes) -> bytes:
+        if len(data) < 8:
+            raise corrupt("a key has no time", 0)
+        time, rest = (data[:8], data[8:]) if first else (data[-8:], data[:-8])
+        return write((*read(rest), int.from_bytes(time, "big") - _SIGN))
+
+    return read_key
+
+
+# ---------------------------------------------------------------- values
+
+
+def _value_reader(store: StoreSchema, *, avro: bool) -> Bare:
+    if not avro:
+        return _bare
+    write = encoder(store.value)
+    reads = {id_: avro_decoder(fields, store.value) for id_, fields in store.writers}
+
+    def read(data: bytes) -> bytes:
+        id_ = int.from_bytes(_versioned(data)[1:3], "little", signed=True)
+        if id_ not in reads:
+            raise corrupt(f"a row names value schema {id_}, which no schema file has", 1)
+        return write(reads[id_](data, 3))
+
+    return read
