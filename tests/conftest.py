@@ -76,7 +76,7 @@ def golden(tmp_path: Path) -> Callable[[str], GoldenCell]:
     """`golden("counts-hdfs")` is a private copy of that golden checkpoint."""
 
     def copy(cell: str) -> GoldenCell:
-        return GoldenCell(Path(__file__).parent / "golden" / cell, tmp_path / cell)
+        return GoldenCell(Path(__file__).parent / "golden" / cell, tmp_path / cell.replace("/", "-"))
 
     return copy
 

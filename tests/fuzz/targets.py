@@ -19,8 +19,9 @@ import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.position import Batch
 from millpond.checkpoint.records import PUT
-from millpond.checkpoint.state import iter_changes, iter_state, partitions_of
+from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
@@ -50,7 +51,7 @@ class Cell:
 
     @cached_property
     def stores(self) -> list[StoreSchema]:
-        return read_stores(self.storage)[0]
+        return read_stores(self.storage, Batch(self.last))[0]
 
     @cached_property
     def batches(self) -> dict[int, CommittedBatch]:
@@ -70,7 +71,7 @@ class Cell:
         found = {}
         for store in self.stores:
             keys, values = decoder(store.key), decoder(store.value)
-            records = iter_state(self.storage, self.batches[self.last], store, 0)
+            records = StateReader(self.storage).iter_state(self.batches[self.last], store, 0)
             found[store.operator, store.store] = [(keys(k), values(v)) for kind, k, v in islice(records, ROWS) if kind == PUT]
         return found
 
@@ -98,7 +99,8 @@ class Target:
 
 def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int, *, changes: bool = False) -> Any:
     keys, values = decoder(store.key), decoder(store.value)
-    found = list((iter_changes if changes else iter_state)(cell.storage, batch, store, partition))
+    reader = StateReader(cell.storage)
+    found = list((reader.iter_changes if changes else reader.iter_state)(batch, store, partition))
     for kind, key, value in found[:ROWS]:
         keys(key)
         if kind == PUT:
@@ -107,9 +109,9 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
 
 
 def _everything(cell: Cell, _path: str) -> Any:
-    stores, unread = read_stores(cell.storage)
-    plan_tables(stores)
     batch = read_batch(cell.storage, committed_batches(cell.storage)[-1])
+    stores, unread = read_stores(cell.storage, batch.batch)
+    plan_tables(stores)
     for broken in unread:
         if broken.error.condition in ("CORRUPT_FILE", "INCOMPLETE_FILE"):
             raise broken.error

@@ -13,7 +13,7 @@
                     each element is CRC-32C (of the key and it), int32 size, the element
     Avro            00, int16 schema id, record instead of 00 row; parts that stand in front have no schema id
 
-Lists come out as (int32 size, row)*.  Numbers are little-endian but where said.
+Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but where said.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from google_crc32c import value as crc32c
-
 from millpond.checkpoint.avro import avro_decoder
+from millpond.checkpoint.checksums import crc32c
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.operators import StoreSchema
@@ -82,7 +81,8 @@ class RowEncoding:
         return b"".join([_SIZE.pack(len(row)) + row for row in rows])
 
     def _checked_parts(self, key: bytes, value: bytes) -> list[bytes]:
-        parts, position = [], 0
+        parts: list[bytes] = []
+        position = 0
         while position < len(value) or not parts:
             if position + _CHECKED.size > len(value):
                 raise corrupt("a row's checksum isn't whole", position)
@@ -158,6 +158,8 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if store.encoder == "plain" and not avro:
         return _bare
     write = encoder(store.key)
+    if store.variable == "timer":
+        write = _in_micros(write)
     if store.encoder == "plain":
         read = _part_reader(store.key, avro=avro, named=True)
         return lambda data: write(read(data))
@@ -186,6 +188,18 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
         return write(tuple(row))
 
     return read_both
+
+
+def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[Stored, ...]], bytes]:
+    """Timers are kept in milliseconds; the key's last column is their time."""
+
+    def write_scaled(row: tuple[Stored, ...]) -> bytes:
+        micros = row[-1] * 1000
+        if not -_SIGN <= micros < _SIGN:
+            raise corrupt(f"a timer is set to {row[-1]} milliseconds", 0)
+        return write((*row[:-1], micros))
+
+    return write_scaled
 
 
 def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Callable[[bytes], tuple[Stored, ...]]:

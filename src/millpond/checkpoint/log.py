@@ -21,8 +21,6 @@ _PROVIDERS = {
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
     "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
 }
-# Version 1 of the merge operator is what Spark assumes where the setting is missing (before 4.2).
-_MERGE_DELIMITERS = {"1": b",", "2": b""}
 _ENCODINGS = ("unsaferow", "avro")
 _OFFSET_VERSIONS = ("v1", "v2")
 _COMMIT_VERSIONS = ("v1", "v2", "v3")
@@ -40,7 +38,7 @@ class StateSettings:
     partitions:    of stateful operators; from offsets/N, since operator metadata and folders go stale when a job is repartitioned
     encoding:      unsaferow or avro
     row_checksum:  whether each row carries a CRC-32C
-    merge_delimiter:  what RocksDB puts between the parts of a list
+    merge_operator:  the version of RocksDB's merge operator, which joins the parts of a list
     """
 
     provider: str
@@ -48,7 +46,12 @@ class StateSettings:
     partitions: int
     encoding: str
     row_checksum: bool
-    merge_delimiter: bytes = b""
+    merge_operator: int
+
+    @property
+    def merge_delimiter(self) -> bytes:
+        """What RocksDB puts between the parts of a list."""
+        return b"," if self.merge_operator == 1 else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,8 +262,9 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
     encoding = conf.get(_STORE + "encodingFormat", "unsaferow")
     if encoding not in _ENCODINGS:
         raise _wrong(f"{_STORE}encodingFormat is {encoding!r:.80}", path)
+    # Without the setting, which Spark has written since 4.2, it assumes version 1.
     merge = conf.get(_STORE + "rocksdb.mergeOperatorVersion", "1")
-    if merge not in _MERGE_DELIMITERS:
+    if merge not in ("1", "2"):
         raise _wrong(f"{_STORE}rocksdb.mergeOperatorVersion is {merge!r:.80}", path)
     return StateSettings(
         provider=_PROVIDERS[provider],
@@ -268,5 +272,5 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
         partitions=int(partitions),
         encoding=encoding,
         row_checksum=checksum == "true",
-        merge_delimiter=_MERGE_DELIMITERS[merge],
+        merge_operator=int(merge),
     )

@@ -17,6 +17,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field
+from millpond.schema.undefined import EXPIRES_AT, TIMESTAMP
 from millpond.storage import Storage
 
 # Names of stores become names of folders.
@@ -174,16 +175,18 @@ def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[Stor
     return found
 
 
-def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
-    """The metadata in force at a batch: `metadata`, or of v2/ the file with the greatest number up to it."""
+def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
+    """The metadata file in force at a batch: of v2/ the one with the greatest number up to it, or `metadata`."""
     folder = f"state/{operator}/_metadata"
-    path = f"{folder}/metadata"
     numbers = [int(name) for name in storage.names(f"{folder}/v2") if name.isdecimal() and name.isascii()]
     in_force = [n for n in numbers if n <= batch]
-    if in_force:
-        path = f"{folder}/v2/{max(in_force)}"
+    return f"{folder}/v2/{max(in_force)}" if in_force else f"{folder}/metadata"
+
+
+def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
+    path = metadata_path(storage, operator, batch)
     version, _, text = storage.read(path).decode("utf-8", "replace").partition("\n")
-    if version != ("v2" if in_force else "v1"):
+    if version != ("v2" if "/v2/" in path else "v1"):
         raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version!r:.80}.", hint=_HINT, path=path)
     try:
         return _parse_metadata(json.loads(text), operator)
@@ -203,7 +206,9 @@ def _parse_metadata(data: dict[str, Any], operator: int) -> _Metadata:
             raise ValueError("a name isn't one")
         stores.append((store["storeName"], int(store["numColsPrefixKey"]), [f"state/{operator}/{path}" for path in paths]))
     properties = json.loads(data.get("operatorPropertiesJson") or "{}")
-    variables = {v["stateName"]: (_VARIABLES[v["stateVariableType"]], v["ttlEnabled"] is True) for v in properties.get("stateVariables", ())}
+    variables = {
+        v["stateName"]: (_VARIABLES[v["stateVariableType"]], v["ttlEnabled"] is True) for v in properties.get("stateVariables", ())
+    }
     if not all(isinstance(text, str) for text in (name, *variables)):
         raise ValueError("a name isn't one")
     return _Metadata(name, stores, variables)
@@ -230,7 +235,7 @@ def _families(
                 store=store,
                 family=family.name,
                 index=index,
-                key=family.key,
+                key=_with_time(family, is_timer=variable == "timer"),
                 value=family.value,
                 single=metadata.name == "globalLimit" or not family.key,
                 variable=variable,
@@ -242,6 +247,15 @@ def _families(
             )
         )
     return found
+
+
+def _with_time(family: FamilySchema, *, is_timer: bool) -> tuple[Field, ...]:
+    """The key's columns; where Spark stores a point in time as a number, it is a time (see `encoding`)."""
+    if is_timer:
+        return tuple(Field(EXPIRES_AT, TIMESTAMP) if f.name == "expiryTimestampMs" else f for f in family.key)
+    if family.encoder == "time_last":
+        return (*family.key[:-1], Field(family.key[-1].name, TIMESTAMP))
+    return family.key
 
 
 def _read_schema(storage: Storage, path: str) -> list[FamilySchema]:

@@ -1,7 +1,7 @@
-"""RocksDB snapshots: a zip with RocksDB's own files, and the SST files beside it.  The only module that opens RocksDB.
+"""RocksDB snapshots: a zip with RocksDB's own files, and the SST files beside it.
 
 <version>.zip   MANIFEST, CURRENT, OPTIONS, an empty log, and `metadata`: "v1\\n" and JSON that maps local SST names to the
-                names under SSTs/
+                names under SSTs/, and names of column families to the ids that keys begin with
 """
 
 from __future__ import annotations
@@ -9,127 +9,179 @@ from __future__ import annotations
 import io
 import json
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
-
-from rocksdict import AccessType, Options, Rdict
+from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, naming
+from millpond.checkpoint.manifest import LiveFile, parse_manifest
+from millpond.checkpoint.runs import iter_merged, resolve
+from millpond.checkpoint.sst import Entries, SstFile
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
-# Names of members and of SST files; they become names on our disk.
+# Names of members and of SST files; they become parts of paths.
 _MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
+_MANIFEST = re.compile(r"MANIFEST-\d{1,19}")
+_LOG = re.compile(r"\d{1,19}\.log")
+_LOCAL_SST = re.compile(r"(\d{1,19})\.sst")
 _LIMITS = CheckpointSettings()
-_MAX_METADATA_BYTES = 64 * 2**20
-_BROKEN_ZIP = (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError)
+_HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
 
-def iter_snapshot(storage: Storage, folder: str, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values of a snapshot, in RocksDB's key order.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotMetadata:
+    """What Spark says of a snapshot.
 
-    Only right for stores without list state: the library merges unresolved list operands with another delimiter than Spark.
+    sst_names:        RocksDB's name of each SST -> its name under SSTs/
+    column_families:  name -> the id that keys of the family begin with; empty for stores without families
+    """
 
-    Raises:  FILE_GONE where an SST isn't there; CORRUPT_FILE, UNKNOWN_FORMAT.
-    Source:  RocksDBFileManager, Spark 4.3; golden checkpoints.
+    sst_names: dict[str, str]
+    column_families: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A snapshot that can be read.
+
+    path:   of the zip
+    files:  path of each live SST, and what the MANIFEST says of it; by level and number
+    """
+
+    path: str
+    metadata: SnapshotMetadata
+    files: tuple[tuple[str, LiveFile], ...]
+
+
+def read_snapshot_metadata(storage: Storage, folder: str, name: str) -> SnapshotMetadata:
+    """What Spark says of the snapshot `<name>.zip`.  Raises as `read_snapshot`."""
+    return read_snapshot(storage, folder, name).metadata
+
+
+def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
+    """The files that make up the snapshot `<name>.zip`.
+
+    Raises:  FILE_GONE where the zip isn't there; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
+    Source:  RocksDBFileManager, RocksDBCheckpointMetadata, Spark 4.3; golden checkpoints.
     """
     path = f"{folder}/{name}.zip"
-    with tempfile.TemporaryDirectory(prefix="millpond-") as scratch:
-        try:
-            local_names = _unpack(storage.read(path), Path(scratch))
-        except CheckpointError as error:
-            raise naming(error, path) if error.condition != "FILE_GONE" else error from error
-        for local_name, dfs_name in local_names.items():
-            _place(storage, f"{folder}/SSTs/{dfs_name}", Path(scratch, local_name))
-        try:
-            database = Rdict(scratch, options=Options(raw_mode=True), access_type=AccessType.read_only())
-        except Exception as broken:  # the library raises bare Exception
-            raise naming(corrupt(f"RocksDB can't open the snapshot: {broken}", 0), path) from broken
-        try:
-            last: bytes | None = None
-            for key, value in database.items():
-                last = bytes(key)
-                yield last, bytes(value)
-            _check_end(database, last, path)
-        finally:
-            database.close()
-
-
-def read_families(storage: Storage, folder: str, name: str) -> dict[str, int]:
-    """The numbers of a snapshot's column families, by name.  Raises as `iter_snapshot`."""
-    path = f"{folder}/{name}.zip"
+    data = storage.read(path)
     try:
-        with zipfile.ZipFile(io.BytesIO(storage.read(path))) as archive:
-            if archive.getinfo("metadata").file_size > _MAX_METADATA_BYTES:
-                raise corrupt("the snapshot's metadata is absurdly large", 0)
-            families = json.loads(archive.read("metadata").decode().partition("\n")[2])["columnFamilyMapping"]
-        if not all(isinstance(number, int) and 0 <= number < 2**15 for number in families.values()):
-            raise ValueError("a column family has no number")
-        return dict(families)
+        metadata_text, manifest = _unpack(data)
+        metadata = _parse_metadata(metadata_text)
+        files = []
+        by_number = {int(found[1]): dfs for local, dfs in metadata.sst_names.items() if (found := _LOCAL_SST.fullmatch(local))}
+        for live in parse_manifest(manifest):
+            if live.number not in by_number:
+                raise corrupt(f"the snapshot's metadata lacks SST {live.number}", 0)
+            files.append((f"{folder}/SSTs/{by_number[live.number]}", live))
     except CheckpointError as error:
-        raise (error if error.condition == "FILE_GONE" else naming(error, path)) from error
-    except _BROKEN_ZIP + (TypeError, AttributeError, RecursionError) as broken:
-        raise naming(corrupt(f"the snapshot's metadata isn't readable: {broken!r:.200}", 0), path) from broken
+        raise naming(error, path) from error
+    return Snapshot(path=path, metadata=metadata, files=tuple(files))
 
 
-def _check_end(database: Rdict, last: bytes | None, path: str) -> None:
-    """Raise CORRUPT_FILE where the walk over the keys ended before the last one.
+def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
+    """All keys and values of a snapshot, in order of the keys' bytes.  Holds a window of blocks for each level, not the state.
 
-    The library's iterator doesn't raise where a block doesn't match its checksum: it just ends.
+    delimiter:  between the elements of lists: b"," for merge operator version 1, b"" for version 2
+    Raises:     FILE_GONE where an SST isn't there; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
+    Source:     RocksDBFileManager, Spark 4.3; golden checkpoints; property tests against RocksDB itself.
     """
-    end = database.iter()
-    end.seek_to_last()
-    found = bytes(end.key()) if end.valid() else None
+    for keys, values in iter_chunks(storage, read_snapshot(storage, folder, name), delimiter):
+        for key, value in zip(keys, values, strict=True):
+            if value is not None:
+                yield key, value
+
+
+def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
+    """As `iter_snapshot`, many keys at a time; None is the value of a deleted key."""
     try:
-        end.status()
-    except Exception as broken:  # the library raises bare Exception
-        raise naming(corrupt(f"an SST of the snapshot is damaged: {broken}", 0), path) from broken
-    if found != last:
-        raise naming(corrupt("an SST of the snapshot is damaged: its keys end too early", 0), path)
+        yield from iter_merged(_runs(storage, snapshot.files), delimiter)
+    except CheckpointError as error:
+        raise error if "path" in error.context else naming(error, snapshot.path) from error
 
 
-def _unpack(data: bytes, scratch: Path) -> dict[str, str]:
-    """Put the zip's files in place; local SST name -> its name under SSTs/."""
+def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> bytes | None:
+    """The value of one key, None where it isn't there.  Reads the blocks that may hold it, where the storage is a local disk.
+
+    Raises:  as `iter_snapshot`.
+    """
+    versions: list[tuple[int, bytes]] = []
+    for path, live in snapshot.files:
+        if live.smallest <= key <= live.largest:
+            with _open(storage, path, live) as sst:
+                versions += [(tag, value) for _, tag, value in sst.find(key)]
+    try:
+        return resolve(sorted(versions, key=_tag, reverse=True), delimiter)
+    except CheckpointError as error:
+        raise naming(error, snapshot.path) from error
+
+
+def _runs(storage: Storage, files: tuple[tuple[str, LiveFile], ...]) -> list[Iterator[Entries]]:
+    """Sorted runs of entries: each file of level 0, and each level above."""
+    levels: dict[tuple[int, int], list[tuple[str, LiveFile]]] = {}
+    for path, live in files:
+        levels.setdefault((live.level, 0 if live.level else live.number), []).append((path, live))
+    return [_iter_run(storage, sorted(run, key=lambda file: file[1].smallest)) for run in levels.values()]
+
+
+def _iter_run(storage: Storage, files: list[tuple[str, LiveFile]]) -> Iterator[Entries]:
+    for path, live in files:
+        with _open(storage, path, live) as sst:
+            yield from sst.iter_entries()
+
+
+def _open(storage: Storage, path: str, live: LiveFile) -> SstFile:
+    sst = SstFile(storage, path)
+    if sst.size_bytes != live.size_bytes:
+        sst.close()
+        raise naming(corrupt(f"the SST has {sst.size_bytes} bytes, in the snapshot it has {live.size_bytes}", 0), path)
+    return sst
+
+
+def _tag(version: tuple[int, bytes]) -> int:
+    return version[0]
+
+
+def _unpack(data: bytes) -> tuple[str, bytes]:
+    """The zip's `metadata`, and the MANIFEST that its CURRENT names."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if sum(member.file_size for member in archive.infolist()) > _LIMITS.max_unpacked_bytes(len(data)):
                 raise corrupt("the snapshot claims to unpack to an absurd size", 0)
+            for member in archive.infolist():
+                if not _MEMBER.fullmatch(member.filename):
+                    raise corrupt(f"the snapshot has a member called {member.filename!r:.100}", 0)
+                if _LOG.fullmatch(member.filename) and member.file_size:
+                    raise CheckpointError(
+                        "UNKNOWN_FORMAT", "The snapshot holds changes that aren't in its SSTs (a log that isn't empty).", hint=_HINT
+                    )
             metadata = archive.read("metadata").decode()
-            for member in archive.namelist():
-                if member != "metadata":
-                    if not _MEMBER.fullmatch(member):
-                        raise corrupt(f"the snapshot has a member called {member!r:.100}", 0)
-                    (scratch / member).write_bytes(archive.read(member))
+            current = archive.read("CURRENT").decode().rstrip("\n")
+            if not _MANIFEST.fullmatch(current):
+                raise corrupt(f"the snapshot's CURRENT says {current!r:.100}", 0)
+            return metadata, archive.read(current)
     # zipfile lets through what its parts raise: a wrong method, a password, an offset outside.
-    except _BROKEN_ZIP as broken:
+    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as broken:
         raise corrupt(f"the snapshot isn't a whole zip file: {broken}", 0) from broken
-    version, _, text = metadata.partition("\n")
+
+
+def _parse_metadata(text: str) -> SnapshotMetadata:
+    version, _, text = text.partition("\n")
     if version != "v1":
-        raise CheckpointError(
-            "UNKNOWN_FORMAT",
-            f"The snapshot's metadata has version {version!r}.",
-            hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
-        )
+        raise CheckpointError("UNKNOWN_FORMAT", f"The snapshot's metadata has version {version!r:.80}.", hint=_HINT)
     try:
-        names = {e["localFileName"]: e["dfsSstFileName"] for e in json.loads(text)["sstFiles"]}
+        data = json.loads(text)
+        names = {e["localFileName"]: e["dfsSstFileName"] for e in data["sstFiles"]}
         for name in (*names, *names.values()):
             if not _MEMBER.fullmatch(name) or not name.endswith(".sst"):
                 raise ValueError(f"{name!r:.100} can't be the name of an SST file")
-        return names
-    except (ValueError, KeyError, TypeError, RecursionError) as broken:
+        families = data.get("columnFamilyMapping") or {}
+        if not all(isinstance(name, str) and type(id_) is int and 0 <= id_ < 1 << 15 for name, id_ in families.items()):
+            raise ValueError("an id of a column family isn't one")
+        return SnapshotMetadata(sst_names=names, column_families=families)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise corrupt(f"the snapshot's metadata isn't readable: {broken!r}", 0) from broken
-
-
-def _place(storage: Storage, path: str, target: Path) -> None:
-    """The SST file under its local name: a link where the storage is a local disk, else a copy."""
-    local = storage.local_path(path)
-    if local is None:
-        target.write_bytes(storage.read(path))
-        return
-    if not local.exists():
-        storage.read(path)  # raises FILE_GONE with the path
-    target.symlink_to(local)

@@ -21,7 +21,7 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Version, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_families
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 
@@ -33,7 +33,7 @@ class StateReader:
     """Reads the state of one job.  What it remembers holds as long as the job's column families stay the same."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self._families: dict[str, dict[str, int]] = {}
         # The file that was read last: the families of a store lie in the same ones.
         self._last: tuple[str, bytes] = ("", b"")
@@ -58,7 +58,7 @@ class StateReader:
         """
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
-            base = _newest_snapshot(self._storage, folder, _HDFS_SNAPSHOT, version)
+            base = _newest_snapshot(self.storage, folder, _HDFS_SNAPSHOT, version)
             if base:
                 yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
             for later in range(base + 1, version + 1):
@@ -71,7 +71,7 @@ class StateReader:
             yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
 
     def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
-        data = self._storage.read(path)
+        data = self.storage.read(path)
         rows = RowEncoding(store, batch.settings)
         try:
             records = iter_records(decompress(batch.settings.codec, data))
@@ -112,7 +112,7 @@ class StateReader:
         family = self._family(batch, store, partition, snapshot=name)
         rows = RowEncoding(store, batch.settings)
         try:
-            for key, value in iter_snapshot(self._storage, folder, name):
+            for key, value in iter_snapshot(self.storage, folder, name, batch.settings.merge_delimiter):
                 if not family or key.startswith(family):
                     yield PUT, *rows.put(key, value)
         except CheckpointError as error:
@@ -121,7 +121,7 @@ class StateReader:
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
         if self._last[0] == path:
             return self._last[1]
-        data = decompress(codec, self._storage.read(path))
+        data = decompress(codec, self.storage.read(path))
         if keep:
             self._last = (path, data)
         return data
@@ -141,7 +141,7 @@ class StateReader:
                     hint="Wait for the job's next snapshot.",
                     path=folder,
                 )
-            self._families[folder] = read_families(self._storage, folder, snapshot)
+            self._families[folder] = read_snapshot_metadata(self.storage, folder, snapshot).column_families
         number = self._families[folder].get(store.family)
         if number is None:
             raise naming(corrupt(f"the snapshot's metadata doesn't name the column family {store.family!r:.100}", 0), folder)
@@ -152,14 +152,14 @@ class StateReader:
         folder, version = store.folder(partition), version_of(batch.batch)
         newest = _rocksdb_name(batch, store, partition, version)
         if not batch.state_ids:
-            base = _newest_snapshot(self._storage, folder, _ROCKSDB_SNAPSHOT, version)
+            base = _newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
             return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
-        names = set(self._storage.names(folder))
+        names = set(self.storage.names(folder))
         if f"{newest}.zip" in names:
             return newest, []
         # Format 2: only the files on the committed line count.  The change log names the ids back to the last snapshot.
         path = f"{folder}/{newest}.changelog"
-        lineage = dict(parse_changelog_header(decompress(batch.settings.codec, self._storage.read(path))).lineage)
+        lineage = dict(parse_changelog_header(decompress(batch.settings.codec, self.storage.read(path))).lineage)
         lineage[version] = newest.split("_", 1)[1]
         changelogs: list[str] = []
         for v in range(version, 0, -1):

@@ -66,7 +66,9 @@ def _write(report: JobReport) -> None:
 
 def _write_store(store: StoreReport) -> None:
     write_line("")
-    _line(f"operator {store.operator}", f"{store.operator_name}, store {store.store}")
+    _line(
+        f"operator {store.operator}", f"{store.operator_name}, store {store.store}" + (f", {store.family}" if store.family else "")
+    )
     _line("tables", ", ".join(store.tables) or "none")
     for kind, columns in (("key", store.key), ("value", store.value)):
         if columns:

@@ -18,17 +18,29 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import PUT, Record
-from millpond.checkpoint.state import iter_changes, iter_state, partitions_of
+from millpond.checkpoint.records import DELETE, PUT, Record
+from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import CheckpointError
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
-from millpond.replica.record import StoresRecord, make_record, table_id
+from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.transcode import Transcode, key_transcoder
 from millpond.storage import Storage
 
-Changes = dict[bytes, bytes | None]
-"""key in the replica -> value, None for a delete"""
+
+@dataclass(slots=True)
+class Appended:
+    """What is added to the value of a key, a list.
+
+    front:  what the value begins with where the replica has none yet
+    """
+
+    front: bytes
+    tail: bytes
+
+
+Changes = dict[bytes, bytes | Appended | None]
+"""key in the replica -> value, what is added to it, or None for a delete"""
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far)"""
 
@@ -44,30 +56,27 @@ class ReplicaTable:
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     """One table a store."""
-    return [ReplicaTable(table_id(s.operator, s.store), s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
+    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
 
 
-def apply_batch(storage: Storage, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable]) -> int:
+def apply_batch(reader: StateReader, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable]) -> int:
     """Move a replica from the batch before to `batch`; how many rows changed.
 
     Raises:  FILE_GONE where a change file isn't there: build again.  Whatever is raised, nothing was applied.
     """
-    changed: list[tuple[str, Changes]] = []
-    for table in tables:  # 1
-        changes: Changes = {}
-        for partition in partitions_of(batch, table.schema):
-            collect(table, iter_changes(storage, batch, table.schema, partition), changes)
-        changed.append((table.name, changes))
-    check_still_committed(storage, batch)  # 2
+    changed: dict[str, Changes] = {table.name: {} for table in tables}
+    for table, partition in _work(batch, tables):  # 1
+        collect(table, reader.iter_changes(batch, table.schema, partition), changed[table.name])
+    check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
-        for name, changes in changed:
+        for name, changes in changed.items():
             write_changes(write, name, changes)
         write.set_record(make_record(batch))
-    return sum(len(changes) for _, changes in changed)
+    return sum(len(changes) for changes in changed.values())
 
 
 def build(
-    storage: Storage,
+    reader: StateReader,
     backend: Backend,
     batch: CommittedBatch,
     stores: StoresRecord,
@@ -81,11 +90,11 @@ def build(
     """
     tables = plan_tables(stores.schemas())
     backend.create([t.name for t in tables])
-    work = [(table, partition) for table in tables for partition in partitions_of(batch, table.schema)]
+    work = _work(batch, tables)
     records = 0
     for done, (table, partition) in enumerate(work):  # 1
         changes: Changes = {}
-        for record in iter_state(storage, batch, table.schema, partition):
+        for record in reader.iter_state(batch, table.schema, partition):
             collect(table, (record,), changes)
             records += 1
             if len(changes) >= chunk_rows:
@@ -96,30 +105,51 @@ def build(
         with backend.write() as write:
             write_changes(write, table.name, changes)
         progress(done + 1, len(work), records)
-    check_still_committed(storage, batch)  # 2
+    check_still_committed(reader.storage, batch)  # 2
     backend.set_stores(stores)
     with backend.write() as write:  # 3
         write.set_record(make_record(batch))
     return records
 
 
+def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[ReplicaTable, int]]:
+    """Every partition of every table; column families of one store one after the other, since they share files."""
+    work = [(table, partition) for table in tables for partition in partitions_of(batch, table.schema)]
+    return sorted(work, key=lambda item: (item[0].schema.operator, item[0].schema.store, item[1]))
+
+
 def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes) -> None:
-    """Add records to the changes of a table; of several for one key the last counts."""
+    """Add records to the changes of a table; of several for one key the last counts, and what was appended after it."""
     transcode = table.transcode_key
     for kind, key_row, value_row in records:
         ordered = transcode(key_row)
-        if len(ordered) < MAX_KEY_BYTES:
-            changes[ordered] = value_row if kind == PUT else None
+        stored_key = ordered if len(ordered) < MAX_KEY_BYTES else store_key(ordered)
+        if kind == PUT:
+            changes[stored_key] = value_row if stored_key is ordered else join_value(ordered, value_row)
+        elif kind == DELETE:
+            changes[stored_key] = None
         else:
-            changes[store_key(ordered)] = join_value(ordered, value_row) if kind == PUT else None
+            _append(changes, stored_key, join_value(ordered, b""), value_row)
+
+
+def _append(changes: Changes, stored_key: bytes, front: bytes, tail: bytes) -> None:
+    if stored_key not in changes:
+        changes[stored_key] = Appended(front, tail)
+        return
+    before = changes[stored_key]
+    if isinstance(before, Appended):
+        before.tail += tail
+    else:
+        changes[stored_key] = (front if before is None else before) + tail
 
 
 def write_changes(write: WriteBatch, table: str, changes: Changes) -> None:
-    """Put and delete the changes of a table, in key order: neighbours share pages."""
-    puts = [(key, value) for key, value in changes.items() if value is not None]
+    """Put, append and delete the changes of a table, in key order: neighbours share pages."""
+    puts = [(key, value) for key, value in changes.items() if isinstance(value, bytes)]
     puts.sort()
     write.put(table, puts)
     if len(puts) < len(changes):
+        write.append(table, sorted((k, v.front, v.tail) for k, v in changes.items() if isinstance(v, Appended)))
         write.delete(table, sorted(key for key, value in changes.items() if value is None))
 
 

@@ -40,6 +40,9 @@ class WriteBatch(Protocol):
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Insert or replace."""
 
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
+        """Add to values: (key, what a value begins with where there is none yet, what is added)."""
+
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
         """Remove; a key that isn't there is fine."""
 

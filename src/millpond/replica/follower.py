@@ -25,15 +25,16 @@ from typing import Any
 import msgspec
 
 from millpond.checkpoint.log import committed_batches, job_id, read_batch
-from millpond.checkpoint.operators import read_stores
+from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
 from millpond.replica.backend import Backend
 from millpond.replica.identity import judge
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
-from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, boot_id, make_stores_record
+from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage
 
@@ -65,8 +66,14 @@ class _Generation:
     job_id: str
     tables: list[ReplicaTable]
     record: ReplicaRecord
-    operators: set[int]
-    damaged: bool
+    stores: StoresRecord
+    reader: StateReader
+    metadata: tuple[str, ...] = ()
+
+    @property
+    def evolving(self) -> list[int]:
+        """The operators whose schemas may change from run to run: those with column families."""
+        return sorted({s.operator for s in self.stores.stores if s.family})
 
 
 @dataclass(slots=True)
@@ -252,7 +259,7 @@ class Follower:
         if record.status != "live":
             return None
         self._generation = _Generation(
-            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores.operators(), stores.is_damaged()
+            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores, StateReader(self._storage)
         )
         self._on_backend(backend)
         return self._generation
@@ -262,8 +269,10 @@ class Follower:
         batch = read_batch(self._storage, number)
         if (batch.settings.partitions, batch.settings.provider) != (generation.record.partitions, generation.record.provider):
             return self._build()  # repartitioned offline
+        if self._has_other_stores(generation, number):
+            return self._build()
         try:
-            rows = apply_batch(self._storage, generation.backend, batch, generation.tables)
+            rows = apply_batch(generation.reader, generation.backend, batch, generation.tables)
         except CheckpointError as error:
             if error.condition != "FILE_GONE":
                 raise
@@ -277,6 +286,15 @@ class Follower:
         self.last_error = None
         return True
 
+    def _has_other_stores(self, generation: _Generation, number: Batch) -> bool:
+        """Whether state variables were added, removed or changed by the run that this batch belongs to."""
+        metadata = tuple(metadata_path(self._storage, operator, number) for operator in generation.evolving)
+        if metadata != generation.metadata:
+            if stored_fields(read_stores(self._storage, number)[0]) != generation.stores.stores:
+                return True
+            generation.metadata = metadata
+        return False
+
     def _skipped(self, generation: _Generation) -> bool:
         """Whether this generation can't go on as it is.
 
@@ -284,10 +302,12 @@ class Follower:
         doesn't have: a checkpoint is being copied to this path, and the replica was built from a part of it.
         """
         operators = {int(name) for name in self._storage.names("state") if name.isdigit()}
-        if operators != generation.operators:
+        if operators != generation.stores.operators():
             return True
-        if generation.damaged and not any(u.error.condition in DAMAGED for u in read_stores(self._storage)[1]):
-            return True
+        if generation.stores.is_damaged():
+            unread = read_stores(self._storage, Batch(generation.record.batch))[1]
+            if not any(u.error.condition in DAMAGED for u in unread):
+                return True
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
 
@@ -323,7 +343,7 @@ class Follower:
         began = time.monotonic()
         identity = job_id(self._storage)
         batch = read_batch(self._storage, batches[-1])
-        known, unread = read_stores(self._storage)
+        known, unread = read_stores(self._storage, batch.batch)
         stores = make_stores_record(identity, self._storage.uri, known, unread)
         self.counts.bootstraps += 1
         path: Path | None = None
@@ -342,7 +362,8 @@ class Follower:
                 raise ReplicaError("REPLICA_CLOSED", "The replica was closed while it was built.", hint="Open the pond again.")
 
         try:
-            records = build(self._storage, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
+            reader = StateReader(self._storage)
+            records = build(reader, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
         except BaseException:
             del backend
             if self._place is not None:
@@ -353,7 +374,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores.operators(), stores.is_damaged())
+        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores, reader)
         self._on_backend(backend)
         if before is not None:
             self._set_status(before, "superseded")

@@ -17,7 +17,7 @@ import lmdb
 import msgspec
 
 from millpond.errors import ReplicaError
-from millpond.replica.record import ReplicaRecord, StoresRecord, table_id
+from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
@@ -83,7 +83,7 @@ class LmdbBackend:
         self._seen: tuple[int, ReplicaRecord] | None = None
         stores = self.stores()
         # A transaction can't use a handle that was opened after it began, so all are opened now.
-        names = [table_id(s.operator, s.store) for s in stores.stores] if stores is not None else []
+        names = [s.id for s in stores.stores] if stores is not None else []
         self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
 
     def stores(self) -> StoresRecord | None:
@@ -189,6 +189,12 @@ class LmdbWriteBatch:
         handle, delete = self._backend.handle(table), self._transaction.delete
         for key in keys:
             delete(key, db=handle)
+
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
+        handle, transaction = self._backend.handle(table), self._transaction
+        for key, front, tail in items:
+            before = cast(bytes | None, transaction.get(key, db=handle))
+            transaction.put(key, (front if before is None else before) + tail, db=handle)
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._backend.write_record(self._transaction, record)

@@ -109,6 +109,11 @@ class MemoryWriteBatch:
         for key in keys:
             rows.pop(key, None)
 
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
+        rows = self._copy(table)
+        for key, front, tail in items:
+            rows[key] = rows.get(key, front) + tail
+
     def set_record(self, record: ReplicaRecord) -> None:
         self._record = record
 

@@ -8,13 +8,14 @@ from typing import Any, Literal
 import msgspec
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema, UnreadStore
+from millpond.checkpoint.operators import StoreSchema, UnreadStore, Variable, store_id
 from millpond.checkpoint.position import Batch, Position
+from millpond.checkpoint.schemas import KeyEncoder
 from millpond.schema.types import Field, parse_fields, struct_of
 from millpond.storage import FileStamp
 
 # A replica with another number is built again.
-FORMAT = 1
+FORMAT = 2
 # Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
 
@@ -66,6 +67,18 @@ class StoredField(msgspec.Struct, frozen=True):
     single: bool
     key: Any
     value: Any
+    family: str = ""
+    variable: Variable = ""
+    ttl: bool = False
+    many: bool = False
+    encoder: KeyEncoder = "plain"
+    ordinals: tuple[int, ...] = ()
+    writers: tuple[tuple[int, Any], ...] = ()
+
+    @property
+    def id(self) -> str:
+        """The name of its table inside the replica."""
+        return store_id(self.operator, self.store, self.family)
 
 
 class UnreadField(msgspec.Struct, frozen=True):
@@ -111,14 +124,16 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
                 key=parse_fields(s.key),
                 value=parse_fields(s.value),
                 single=s.single,
+                family=s.family,
+                variable=s.variable,
+                ttl=s.ttl,
+                many=s.many,
+                encoder=s.encoder,
+                ordinals=s.ordinals,
+                writers=tuple((id_, parse_fields(fields)) for id_, fields in s.writers),
             )
             for s in self.stores
         ]
-
-
-def table_id(operator: int, store: str) -> str:
-    """Name of a store's table inside the replica."""
-    return f"{operator}/{store}"
 
 
 def make_record(batch: CommittedBatch) -> ReplicaRecord:
@@ -144,11 +159,34 @@ def make_stores_record(job_id: str, checkpoint: str, stores: list[StoreSchema], 
         boot_id=boot_id(),
         job_id=job_id,
         checkpoint=checkpoint,
-        stores=[StoredField(s.operator, s.operator_name, s.store, s.index, s.single, _json(s.key), _json(s.value)) for s in stores],
+        stores=stored_fields(stores),
         unread=[
             UnreadField(u.operator, u.operator_name, u.store, u.error.condition, u.error.message, u.error.hint) for u in unread
         ],
     )
+
+
+def stored_fields(stores: list[StoreSchema]) -> list[StoredField]:
+    """The stores as a record holds them."""
+    return [
+        StoredField(
+            operator=s.operator,
+            operator_name=s.operator_name,
+            store=s.store,
+            index=s.index,
+            single=s.single,
+            key=_json(s.key),
+            value=_json(s.value),
+            family=s.family,
+            variable=s.variable,
+            ttl=s.ttl,
+            many=s.many,
+            encoder=s.encoder,
+            ordinals=s.ordinals,
+            writers=tuple((id_, _json(fields)) for id_, fields in s.writers),
+        )
+        for s in stores
+    ]
 
 
 def _json(fields: tuple[Field, ...]) -> Any:

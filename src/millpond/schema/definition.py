@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, buffer_column, parse_expression
-from millpond.schema.types import Field, SparkType, parse_fields, parse_type, struct_of
+from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
 
 Json = Any
 FORMAT = 1
@@ -47,6 +47,8 @@ class TableDefinition:
     table:     the name readers use
     operator:  Spark's operator id, counted from the sink
     store:     Spark's store name
+    family:    the column family; empty where the store has none
+    many:      whether a key has a list of rows; the last key column is then an element's place in it, from 0
     key:       key columns in the order they were grouped by (a window gives two)
     values:    the other columns, in output order
     having:    rows for which this isn't true are not in the table
@@ -65,14 +67,26 @@ class TableDefinition:
     having: Expression | None = None
     derived: bool = True
     warnings: tuple[str, ...] = ()
+    family: str = ""
+    many: bool = False
 
     @property
     def columns(self) -> tuple[str, ...]:
         """All column names, key first."""
         return tuple(c.name for c in self.key) + tuple(c.name for c in self.values)
 
+    @property
+    def key_fields(self) -> tuple[Field, ...]:
+        """The columns of a key as readers' keys have them: those of the state's key row, and the place in the list."""
+        return (*self.key_schema, Field("index", atomic("integer"))) if self.many else self.key_schema
+
+    @property
+    def store_id(self) -> tuple[int, str, str]:
+        """Operator, store and column family."""
+        return self.operator, self.store, self.family
+
     def to_json(self) -> Json:
-        return {
+        out: dict[str, Json] = {
             "format": FORMAT,
             "table": self.table,
             "operator": self.operator,
@@ -87,6 +101,9 @@ class TableDefinition:
             "derived": self.derived,
             "warnings": list(self.warnings),
         }
+        if self.family or self.many:
+            out |= {"family": self.family, "many": self.many}
+        return out
 
     def fingerprint(self) -> str:
         """A hash of everything that decides what the state means; two definitions with one hash may share a checkpoint.
@@ -158,6 +175,8 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         value_schema=parse_fields(data["value_schema"]),
         derived=data["derived"],
         warnings=tuple(data["warnings"]),
+        family=data.get("family", ""),
+        many=data.get("many", False) is True,
     )
     _check_places(definition)
     return definition
@@ -165,7 +184,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
 
 def _check_places(definition: TableDefinition) -> None:
     """Raise ValueError where something points outside the store's columns, or isn't of its kind."""
-    keys, buffers = range(len(definition.key_schema)), range(len(definition.value_schema))
+    keys, buffers = range(len(definition.key_fields)), range(len(definition.value_schema))
     expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
     nodes = [node for expression in expressions for node in expression.walk()]
     places = [(c.index, keys) for c in definition.key]
@@ -176,6 +195,7 @@ def _check_places(definition: TableDefinition) -> None:
     texts = (
         definition.table,
         definition.store,
+        definition.family,
         *definition.columns,
         *definition.warnings,
         *(m for c in definition.key for m in c.path),

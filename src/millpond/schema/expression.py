@@ -28,7 +28,7 @@ OPERATIONS = frozenset(
         "coalesce", "if", "case", "greatest", "least",
         "cast", "make_decimal", "unscaled_value", "check_overflow",
         "get_field", "named_struct", "size", "sort_array", "concat",
-        "round", "floor", "ceil", "sqrt", "normalize_float", "truncate_time",
+        "round", "floor", "ceil", "sqrt", "normalize_float", "truncate_time", "timestamp_micros", "timestamp_millis",
     }
 )  # fmt: skip
 

@@ -181,7 +181,7 @@ def _check_unchanged(folder: JobFolder, definition: TableDefinition) -> None:
     if not any(name.isdecimal() for name in open_storage(folder.checkpoint).names("offsets")):
         return
     for there in folder.definitions().values():
-        if (there.operator, there.store) != (definition.operator, definition.store) and there.table != definition.table:
+        if there.store_id != definition.store_id and there.table != definition.table:
             continue
         if there.fingerprint() != definition.fingerprint():
             raise DefinitionError(

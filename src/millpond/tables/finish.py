@@ -37,8 +37,8 @@ def compile_definition(definition: TableDefinition) -> Finish:
 def _compile(definition: TableDefinition) -> Finish:
     names = definition.columns
     expressions = [key_column(c.index, c.type, c.path) for c in definition.key] + [c.expression for c in definition.values]
-    columns = [_shown(compile_expression(e, definition.key_schema), e.type) for e in expressions]
-    having = None if definition.having is None else compile_expression(definition.having, definition.key_schema)
+    columns = [_shown(compile_expression(e, definition.key_fields), e.type) for e in expressions]
+    having = None if definition.having is None else compile_expression(definition.having, definition.key_fields)
 
     def finish(key: Row, buffers: Row) -> dict[str, Any] | None:
         if having is not None and having(key, buffers) is not True:

@@ -419,6 +419,12 @@ def _normalize_float(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     return _one(lambda v: v + 0.0, operands[0])
 
 
+def _timestamp_of(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
+    """A number of milliseconds or microseconds since 1970 as a timestamp, whose stored form is microseconds."""
+    scale = 1000 if e.op == "timestamp_millis" else 1
+    return _one(lambda value: value * scale, operands[0])
+
+
 def _truncate_time(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     micros = e.options["micros"]
     return _one(lambda v: v - v % micros, operands[0])
@@ -504,6 +510,8 @@ SCALARS: dict[str, Callable[[Expression, Sequence[Evaluate]], Evaluate]] = {
     "size": _size,
     "sort_array": _sort_array,
     "sqrt": _sqrt,
+    "timestamp_micros": _timestamp_of,
+    "timestamp_millis": _timestamp_of,
     "truncate_time": _truncate_time,
     "unscaled_value": _unscaled_value,
 }

@@ -19,13 +19,13 @@ from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.records import PUT
-from millpond.checkpoint.state import iter_state, partitions_of
+from millpond.checkpoint.records import DELETE, PUT
+from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.replica.record import make_stores_record
 from millpond.storage import Storage, open_storage
-from millpond.tables.pond import undefined_tables
+from millpond.tables.pond import StoreId, undefined_tables
 
 Found = TypeVar("Found")
 
@@ -91,6 +91,7 @@ class PartitionSize:
 class StoreReport:
     """One store of an operator.
 
+    family:         the column family; empty where the store has none
     tables:         names under which `open` shows it
     key, value:     (column, type) as Spark's schema file has them; empty where it can't be read
     replica_bytes:  disk that a replica of it would need, an estimate; None where not all partitions can be read
@@ -99,6 +100,7 @@ class StoreReport:
     operator: int
     operator_name: str
     store: str
+    family: str
     tables: tuple[str, ...]
     key: tuple[tuple[str, str], ...]
     value: tuple[tuple[str, str], ...]
@@ -149,6 +151,7 @@ class _Inspection:
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
         self._storage: Storage = open_storage(folder.checkpoint)
+        self._reader = StateReader(self._storage)
         self._unread: list[Unread] = []
 
     def report(self, shown: int) -> JobReport:
@@ -159,7 +162,8 @@ class _Inspection:
         # An older batch's settings and offsets would be shown as if they were those of now.
         newest = read[0] if read else None
         conf = self._try(f"settings of batch {newest.batch}", lambda: read_conf(storage, newest.batch)) if newest else None
-        known, unread = self._try("operators", lambda: read_each_operator(storage)) or ([], [])
+        last = numbers[-1] if numbers else Batch(0)
+        known, unread = self._try("operators", lambda: read_each_operator(storage, last)) or ([], [])
         names = self._table_names(identity or "", known, unread)
         stores = [self._store(s, names, newest) for s in known] + [self._refused(u) for u in unread]  # 2
         sizes = [s.replica_bytes for s in stores if s.key or s.value]
@@ -175,7 +179,7 @@ class _Inspection:
             watermark_ms=newest.watermark_ms if newest else None,
             batches=len(numbers),
             newest=tuple(_times(batch) for batch in read if batch is not None)[:shown],
-            stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store))),
+            stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store, s.family))),
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
             unread=tuple(self._unread),
         )
@@ -193,13 +197,13 @@ class _Inspection:
     def _note(self, part: str, error: MillpondError) -> None:
         self._unread.append(Unread(part=part, condition=error.condition, message=error.message, hint=error.hint))
 
-    def _table_names(self, identity: str, known: list[StoreSchema], unread: list[UnreadStore]) -> dict[tuple[int, str], list[str]]:
+    def _table_names(self, identity: str, known: list[StoreSchema], unread: list[UnreadStore]) -> dict[StoreId, list[str]]:
         defined = self._try("definitions of tables", self._folder.definitions) or {}
-        names: dict[tuple[int, str], list[str]] = {}
+        names: dict[StoreId, list[str]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
-        taken = {(d.operator, d.store) for d in defined.values()}
+        taken = {d.store_id for d in defined.values()}
         for definition in (*defined.values(), *undefined_tables(self._folder, stores, taken)):
-            names.setdefault((definition.operator, definition.store), []).append(definition.table)
+            names.setdefault(definition.store_id, []).append(definition.table)
         return names
 
     def _refused(self, store: UnreadStore) -> StoreReport:
@@ -208,6 +212,7 @@ class _Inspection:
             operator=store.operator,
             operator_name=store.operator_name,
             store=store.store,
+            family="",
             tables=(),
             key=(),
             value=(),
@@ -215,7 +220,7 @@ class _Inspection:
             replica_bytes=None,
         )
 
-    def _store(self, store: StoreSchema, names: dict[tuple[int, str], list[str]], batch: CommittedBatch | None) -> StoreReport:
+    def _store(self, store: StoreSchema, names: dict[StoreId, list[str]], batch: CommittedBatch | None) -> StoreReport:
         sizes: list[PartitionSize] = []
         replica_bytes: int | None = 0 if batch else None
         for partition in partitions_of(batch, store) if batch else ():
@@ -229,7 +234,8 @@ class _Inspection:
             operator=store.operator,
             operator_name=store.operator_name,
             store=store.store,
-            tables=tuple(names.get((store.operator, store.store), ())),
+            family=store.family,
+            tables=tuple(names.get((store.operator, store.store, store.family), ())),
             key=tuple((f.name, str(f.type)) for f in store.key),
             value=tuple((f.name, str(f.type)) for f in store.value),
             partitions=tuple(sizes),
@@ -238,7 +244,8 @@ class _Inspection:
 
     def _partition(self, store: StoreSchema, batch: CommittedBatch, partition: int) -> tuple[PartitionSize, int | None]:
         """One partition's sizes, and what a replica of it takes."""
-        part = f"operator {store.operator}, store {store.store}, partition {partition}"
+        family = f", {store.family}" if store.family else ""
+        part = f"operator {store.operator}, store {store.store}{family}, partition {partition}"
         files = self._try(f"files of {part}", lambda: _files(self._storage, store.folder(partition))) or []
         rows = self._try(part, lambda: self._rows(store, batch, partition))  # 3
         count, row_bytes, replica_bytes = rows or (None, None, None)
@@ -249,11 +256,13 @@ class _Inspection:
         """(rows, bytes of keys and values, bytes in a replica) of one partition."""
         (table,) = plan_tables([store])
         sizes: dict[bytes, int] = {}
-        for kind, key, value in iter_state(self._storage, batch, store, partition):
+        for kind, key, value in self._reader.iter_state(batch, store, partition):
             if kind == PUT:
                 sizes[key] = len(value)
-            else:
+            elif kind == DELETE:
                 sizes.pop(key, None)
+            else:
+                sizes[key] = sizes.get(key, 0) + len(value)
         row_bytes = sum(len(key) + size for key, size in sizes.items())
         return len(sizes), row_bytes, _replica_bytes((len(table.transcode_key(key)), size) for key, size in sizes.items())
 

@@ -18,13 +18,16 @@ from millpond.checkpoint.operators import SHORT_NAMES
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
-from millpond.schema.definition import TableDefinition, raw_definition
+from millpond.schema.definition import TableDefinition
+from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, home
 from millpond.storage import open_storage
 from millpond.tables.table import JobReads, Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
+StoreId = tuple[int, str, str]
+"""(operator, store, column family)"""
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -185,7 +188,7 @@ class Pond:
         try:
             with job.replica.snapshot() as view:
                 lag = job.cut(view).lag
-                rows = {f"{s.operator}/{s.store}": view.rows.count(f"{s.operator}/{s.store}") for s in view.stores.stores}
+                rows = {s.id: view.rows.count(s.id) for s in view.stores.stores}
                 out |= {
                     "batch": view.record.batch,
                     "behind_batches": lag.behind_batches,
@@ -232,13 +235,23 @@ class Pond:
             known = [t.definition for t in self._tables.values() if t.job == job.folder.job]
             yield from (d for d in known if d.warnings == (_UNDEFINED,))
             return
-        yield from undefined_tables(job.folder, stores, {(d.operator, d.store) for d in defined.values()})
+        yield from undefined_tables(job.folder, stores, {d.store_id for d in defined.values()})
 
 
-def undefined_tables(folder: JobFolder, stores: StoresRecord, defined: set[tuple[int, str]]) -> Iterator[TableDefinition]:
-    """A raw definition for each store that isn't in `defined`, (operator, store)."""
+def undefined_tables(folder: JobFolder, stores: StoresRecord, defined: set[StoreId]) -> Iterator[TableDefinition]:
+    """A definition for each store that isn't in `defined`."""
     for schema in stores.schemas():
-        if (schema.operator, schema.store) not in defined:
+        if (schema.operator, schema.store, schema.family) not in defined:
+            shape = StoreShape(
+                operator=schema.operator,
+                operator_name=schema.operator_name,
+                store=schema.store,
+                family=schema.family,
+                key=schema.key,
+                value=schema.value,
+                variable=schema.variable,
+                ttl=schema.ttl,
+                many=schema.many,
+            )
             word = SHORT_NAMES.get(schema.operator_name, "state")
-            name = f"{folder.job}.{word}_{schema.operator}"
-            yield raw_definition(name, schema.operator, schema.store, schema.key, schema.value, _UNDEFINED)
+            yield undefined_table(f"{folder.job}.{word}_{schema.operator}{table_suffix(shape)}", shape, _UNDEFINED)

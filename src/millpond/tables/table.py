@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from millpond.catalogue import JobFolder
+from millpond.checkpoint.encoding import iter_elements
+from millpond.checkpoint.operators import store_id
 from millpond.checkpoint.position import Position
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError, ReplicaError, RequestError
 from millpond.replica.ordered import KeyCodec, split_value, store_key
-from millpond.replica.record import ReplicaRecord, StoresRecord, table_id
+from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.replica import Replica, View
 from millpond.replica.scan import iter_prefix
 from millpond.schema.convert import to_stored
@@ -72,6 +75,7 @@ class _Binding:
 
     stores: StoresRecord
     table: str
+    many: bool
     codec: KeyCodec
     decode_value: Callable[[bytes], tuple[Any, ...]]
 
@@ -90,7 +94,7 @@ class Table:
         self._columns = {column.name: (column, to_stored(column.type)) for column in definition.key}
         self._binding: _Binding | None = None
         # The commonest kind of key: every column is a column of the state's key row.
-        plain = not any(c.path for c in definition.key)
+        plain = not any(c.path for c in definition.key) and len(definition.key) == len(definition.key_fields)
         self._plain_key = tuple(c.name for c in definition.key) if plain else None
 
     @property
@@ -159,7 +163,7 @@ class Table:
         view, binding = self._open()
         with view:
             cut = self._job.cut(view)
-            if self.definition.having is None:
+            if self.definition.having is None and not binding.many:
                 return Count(view.rows.count(binding.table), cut)
             return Count(sum(1 for _ in self._iterate(view, binding, {})), cut)
 
@@ -219,7 +223,7 @@ class Table:
             return tuple([columns[name] for name in self._plain_key])
         missing = [c for c in self.definition.key if c.name not in columns]
         if missing:
-            if all(c.path and _begins(c, columns, self.definition.key) for c in missing):
+            if all(_is_time(c) and _begins(c, columns, self.definition.key) for c in missing):
                 return None
             names = ", ".join(c.name for c in missing)
             raise RequestError(
@@ -229,17 +233,17 @@ class Table:
                 table=self.name,
                 missing=[c.name for c in missing],
             )
-        row: list[Any] = [None] * len(self.definition.key_schema)
+        row: list[Any] = [None] * len(self._key_fields)
         for column in self.definition.key:
             if column.path:
-                row[column.index] = [*(row[column.index] or []), columns[column.name]]
+                row[column.index] = (*(row[column.index] or ()), columns[column.name])
             else:
                 row[column.index] = columns[column.name]
-        return tuple(tuple(v) if isinstance(v, list) and _is_window(f) else v for v, f in zip(row, self._key_fields, strict=True))
+        return tuple(row)
 
     @property
     def _key_fields(self) -> tuple[Field, ...]:
-        return self.definition.key_schema
+        return self.definition.key_fields
 
     # ------------------------------------------------------------ reading
 
@@ -258,10 +262,9 @@ class Table:
             return self._binding
         definition = self.definition
         for schema in stores.schemas():
-            if (schema.operator, schema.store) == (definition.operator, definition.store):
+            if (schema.operator, schema.store, schema.family) == definition.store_id:
                 check_schemas(definition, schema.key, schema.value)
-                name = table_id(schema.operator, schema.store)
-                self._binding = _Binding(stores, name, KeyCodec(schema.key), decoder(schema.value))
+                self._binding = _Binding(stores, schema.id, schema.many, KeyCodec(schema.key), decoder(schema.value))
                 return self._binding
         for unread in stores.unread:
             if unread.operator == definition.operator:
@@ -269,7 +272,7 @@ class Table:
                 raise kind(unread.condition, unread.message, hint=unread.hint, table=self.name)
         raise DefinitionError(
             "DEFINITION_MISMATCH",
-            f"{self.name} is defined on operator {definition.operator}, store {definition.store}, which isn't there.",
+            f"{self.name} is defined on store {store_id(*definition.store_id)}, which isn't there.",
             hint="Define the table again with the DataFrame that the job runs.",
             table=self.name,
         )
@@ -278,7 +281,7 @@ class Table:
         key = self._key_row(columns)
         if key is None:
             return self._only_window(view, binding, columns, cut)
-        ordered = binding.codec.encode(key)
+        ordered = binding.codec.encode(key[:-1] if binding.many else key)
         stored_key = store_key(ordered)
         stored = view.rows.get(binding.table, stored_key)
         if stored is None:
@@ -286,6 +289,11 @@ class Table:
         found, row = split_value(stored_key, stored)
         if found != ordered:
             raise _hash_collision(self.name)
+        if binding.many:
+            element = next(islice(iter_elements(row), key[-1], None), None) if (key[-1] or 0) >= 0 else None
+            if element is None or key[-1] is None:
+                return Row((), cut)
+            row = element
         values = self._finish(key, binding.decode_value(row))
         return Row(values if values is not None else (), cut)
 
@@ -309,11 +317,12 @@ class Table:
             if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
                 raise _too_long(self.name, self._job.settings.read_deadline_seconds)
             key = decode_key(ordered)
-            if checks and not all(_same(_member(key, c, self._key_fields), value) for c, value in checks):
-                continue
-            values = finish(key, decode_value(row))
-            if values is not None:
-                yield values
+            for whole, element in _elements(key, row) if binding.many else ((key, row),):
+                if checks and not all(_same(_member(whole, c, self._key_fields), value) for c, value in checks):
+                    continue
+                values = finish(whole, decode_value(element))
+                if values is not None:
+                    yield values
 
     def _prefix(self, codec: KeyCodec, columns: dict[str, Any]) -> tuple[bytes, set[str]]:
         """The longest prefix that the columns give, and the names that aren't in it."""
@@ -384,8 +393,14 @@ def _shape(type_: SparkType) -> Any:
     return type_.kind if type_.kind == "string" else type_.name
 
 
-def _is_window(field: Field) -> bool:
-    return field.type.kind == "struct" and field.type.is_time
+def _elements(key: tuple[Any, ...], rows: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
+    """Each row of a list, under the key with its place."""
+    return (((*key, place), element) for place, element in enumerate(iter_elements(rows)))
+
+
+def _is_time(column: KeyColumn) -> bool:
+    """Whether it is a part of a window."""
+    return bool(column.path) and column.type.is_time
 
 
 def _begins(column: KeyColumn, given: dict[str, Any], key: tuple[KeyColumn, ...]) -> bool:

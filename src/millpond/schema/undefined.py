@@ -1,0 +1,218 @@
+"""The table of a store that nobody defined: what a person would call its columns.
+
+    aggregation          its keys (a window as <name>_start and <name>_end), the buffers under the schema's own names
+    session windows      the other keys, session_start; session_end, the buffers
+    dropDuplicates       its columns; expires_at where it goes with the watermark
+    limit                rows_so_far
+    join, of each side   key (key_1, key_2, …), index or event_time and index; the row, matched
+    applyInPandasWithState   its keys; the state's columns, expires_at (NULL where no timeout is set)
+    transformWithState, of each variable
+        value            its keys; the value's columns
+        list             its keys, index; the element's columns
+        map              its keys, the user's keys; the value's columns
+        timers           its keys, expires_at
+                         where it has a TTL: expires_at
+
+Columns that Millpond names keep their names; a user's column that is called alike is numbered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_columns, unique_names
+from millpond.schema.expression import Expression, buffer_column
+from millpond.schema.types import Field, SparkType, atomic, struct_of
+
+EXPIRES_AT = "expires_at"
+INDEX = "index"
+TIMESTAMP = atomic("timestamp")
+_LONG, _BOOLEAN, _INTEGER = atomic("long"), atomic("boolean"), atomic("integer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShape:
+    """What there is to know of a store, see `checkpoint.operators.StoreSchema`."""
+
+    operator: int
+    operator_name: str
+    store: str
+    family: str
+    key: tuple[Field, ...]
+    value: tuple[Field, ...]
+    variable: str = ""
+    ttl: bool = False
+    many: bool = False
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns under their wished names; `ours` are the names that Millpond gives."""
+
+    key: list[KeyColumn] = field(default_factory=list)
+    values: list[tuple[str, SparkType, Expression]] = field(default_factory=list)
+    ours: set[str] = field(default_factory=set)
+
+
+def undefined_table(table: str, shape: StoreShape, reason: str) -> TableDefinition:
+    """The definition of a store without one.
+
+    reason:  said as the table's warning, and of each column that isn't a final value
+    """
+    columns = _columns(shape)
+    if shape.many:
+        columns.key.append(KeyColumn(INDEX, _INTEGER, len(shape.key)))
+        columns.ours.add(INDEX)
+    names = _names([c.name for c in columns.key] + [name for name, _, _ in columns.values], columns.ours)
+    key = tuple(KeyColumn(name, c.type, c.index, c.path) for name, c in zip(names, columns.key, strict=False))
+    values = tuple(
+        ValueColumn(name, type_, expression, reason)
+        for name, (_, type_, expression) in zip(names[len(key) :], columns.values, strict=True)
+    )
+    return TableDefinition(
+        table=table,
+        operator=shape.operator,
+        store=shape.store,
+        family=shape.family,
+        many=shape.many,
+        key=key,
+        values=values,
+        key_schema=shape.key,
+        value_schema=shape.value,
+        derived=False,
+        warnings=(reason,),
+    )
+
+
+def table_suffix(shape: StoreShape) -> str:
+    """What tells the table from others of its operator: a join's side, the name of a state variable, `timers`."""
+    if shape.variable == "timer":
+        return "_timers"
+    if shape.variable:
+        return f"_{shape.family}"
+    side = (shape.family or shape.store).partition("-")[0]
+    return f"_{side}" if side in ("left", "right") else ""
+
+
+def _columns(shape: StoreShape) -> _Columns:
+    if shape.variable:
+        return _variable(shape)
+    if shape.operator_name == "sessionWindowStateStoreSaveExec":
+        return _sessions(shape)
+    if shape.operator_name == "symmetricHashJoin":
+        return _join_side(shape)
+    if shape.operator_name == "applyInPandasWithState":
+        return _apply(shape)
+    columns = _Columns(list(key_columns(shape.key)))
+    if shape.operator_name == "globalLimit":
+        columns.key = []
+        columns.values.append(("rows_so_far", _LONG, buffer_column(0, _LONG)))
+    elif shape.operator_name == "dedupeWithinWatermark" and shape.value:
+        _add_expiry(columns, Expression("timestamp_micros", TIMESTAMP, (buffer_column(0, _LONG),)))
+    else:
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+    return columns
+
+
+def _variable(shape: StoreShape) -> _Columns:
+    columns = _Columns()
+    if shape.variable in ("map", "timer"):
+        members = [(i, f) for i, f in enumerate(shape.key) if f.type.kind == "struct"]
+        columns.key = [KeyColumn(m.name, m.type, i, (m.name,)) for i, f in members for m in f.type.fields]
+    else:
+        columns.key = [KeyColumn(f.name, f.type, i) for i, f in enumerate(shape.key)]
+    if shape.variable == "timer":
+        columns.key.append(KeyColumn(EXPIRES_AT, TIMESTAMP, len(shape.key) - 1))
+        columns.ours.add(EXPIRES_AT)
+    elif shape.ttl:
+        _add_members(columns, 0, shape.value[0].type)
+        _add_expiry(columns, Expression("timestamp_millis", TIMESTAMP, (buffer_column(1, _LONG),)))
+    else:
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+    return columns
+
+
+def _sessions(shape: StoreShape) -> _Columns:
+    """The value row is all grouping columns, the session as a window among them, and then the buffers."""
+    grouping = shape.value[: len(shape.key)]
+    others = [f.type for f in shape.key[:-1]]
+    places = [
+        i for i, f in enumerate(grouping) if _is_window(f.type) and [g.type for j, g in enumerate(grouping) if j != i] == others
+    ]
+    named = [i for i in places if [g.name for j, g in enumerate(grouping) if j != i] == [f.name for f in shape.key[:-1]]]
+    columns = _Columns(list(key_columns(shape.key)))
+    if not places:  # not as it is known to be: nothing is left out
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+        return columns
+    session = (named or places)[0]
+    columns.key[-1] = KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1)
+    window = grouping[session].type
+    end = Expression("get_field", TIMESTAMP, (buffer_column(session, window),), {"ordinal": 1})
+    columns.values.append(("session_end", TIMESTAMP, end))
+    columns.ours |= {"session_start", "session_end"}
+    _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))
+    return columns
+
+
+def _is_window(type_: SparkType) -> bool:
+    return type_.kind == "struct" and len(type_.fields) == 2 and type_.is_time
+
+
+def _join_side(shape: StoreShape) -> _Columns:
+    *joined, last = shape.key
+    names = ["key"] if len(joined) == 1 else [f"key_{n}" for n in range(1, len(joined) + 1)]
+    keys = tuple(Field(name, f.type) for name, f in zip(names, joined, strict=True))
+    columns = _Columns(list(key_columns(keys)))
+    columns.key.append(KeyColumn("event_time" if shape.many else INDEX, last.type, len(joined)))
+    columns.ours = {c.name for c in columns.key}
+    _add_buffers(columns, shape.value, range(len(shape.value)))
+    if shape.value and shape.value[-1].name == "matched" and shape.value[-1].type == _BOOLEAN:
+        columns.ours.add("matched")
+    return columns
+
+
+def _apply(shape: StoreShape) -> _Columns:
+    columns = _Columns(list(key_columns(shape.key)))
+    rest = range(len(shape.value))
+    if shape.value and shape.value[0].name == "groupState" and shape.value[0].type.kind == "struct":
+        _add_members(columns, 0, shape.value[0].type)
+        rest = range(1, len(shape.value))
+    for i in rest:
+        if shape.value[i].name == "timeoutTimestamp" and shape.value[i].type == _LONG:
+            stored = buffer_column(i, _LONG)
+            none = Expression("lt", _BOOLEAN, (stored, Expression("literal", _LONG, options={"value": 0})))
+            never = Expression("literal", TIMESTAMP, options={"value": None})
+            time = Expression("timestamp_millis", TIMESTAMP, (stored,))
+            _add_expiry(columns, Expression("if", TIMESTAMP, (none, never, time)))
+        else:
+            _add_buffers(columns, shape.value, (i,))
+    return columns
+
+
+def _add_buffers(columns: _Columns, fields: tuple[Field, ...], places: range | tuple[int, ...]) -> None:
+    # A void column holds nothing (dropDuplicates writes one called __dummy__).
+    columns.values += [
+        (fields[i].name, fields[i].type, buffer_column(i, fields[i].type)) for i in places if fields[i].type.kind != "void"
+    ]
+
+
+def _add_members(columns: _Columns, place: int, type_: SparkType) -> None:
+    """The members of a struct as columns."""
+    whole = buffer_column(place, struct_of(type_.fields))
+    columns.values += [
+        (member.name, member.type, Expression("get_field", member.type, (whole,), {"ordinal": ordinal}))
+        for ordinal, member in enumerate(type_.fields)
+    ]
+
+
+def _add_expiry(columns: _Columns, expression: Expression) -> None:
+    columns.values.append((EXPIRES_AT, TIMESTAMP, expression))
+    columns.ours.add(EXPIRES_AT)
+
+
+def _names(wished: list[str], ours: set[str]) -> list[str]:
+    """The names in order, each once: ours stay, of the others that are called alike the later ones are numbered."""
+    own = {name: max(i for i, w in enumerate(wished) if w == name) for name in ours}
+    reserved = sorted(own)
+    numbered = iter(unique_names(reserved + [name for i, name in enumerate(wished) if own.get(name) != i])[len(reserved) :])
+    return [name if own.get(name) == i else next(numbered) for i, name in enumerate(wished)]
