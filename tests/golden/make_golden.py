@@ -15,17 +15,16 @@ Stored form as JSON: decimals are {"decimal": text}, bytes {"binary": hex}, floa
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Callable
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from cells import CHANGELOG, DEFAULTS, SNAPSHOTS, STORE, stored, write_json
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
@@ -35,22 +34,7 @@ from millpond.spark import derive
 
 HERE = Path(__file__).parent
 BATCHES = 12
-HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-STORE = "spark.sql.streaming.stateStore."
-CHANGELOG = {STORE + "providerClass": ROCKSDB, STORE + "rocksdb.changelogCheckpointing.enabled": "true"}
-DEFAULTS = {
-    "spark.sql.shuffle.partitions": "2",
-    "spark.sql.session.timeZone": "UTC",
-    STORE + "providerClass": HDFS,
-    STORE + "minDeltasForSnapshot": "3",
-    STORE + "maintenanceInterval": "300ms",
-    STORE + "checkpointFormatVersion": "1",
-    STORE + "compression.codec": "lz4",
-    STORE + "rocksdb.changelogCheckpointing.enabled": "false",
-}
 SCHEMA = "page string, host string, time timestamp, bytes long, price decimal(9,2), score double, flag boolean"
-EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 def events(batch: int) -> list[dict[str, Any]]:
@@ -113,27 +97,12 @@ CELLS: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str]]] = {
     "counts-hdfs-lzf": (counts, {STORE + "compression.codec": "lzf"}),
     "counts-rocksdb-changelog": (counts, CHANGELOG),
     "counts-rocksdb-format2": (counts, {**CHANGELOG, STORE + "checkpointFormatVersion": "2"}),
-    "counts-rocksdb-snapshots": (counts, {STORE + "providerClass": ROCKSDB}),
+    "counts-rocksdb-snapshots": (counts, SNAPSHOTS),
     "windows-hdfs": (windows, {}),
     "windows-rocksdb-changelog": (windows, CHANGELOG),
     "keyless-hdfs": (keyless, {}),
     "chained-rocksdb-changelog": (chained, CHANGELOG),
 }
-
-
-def stored(value: Any) -> Any:
-    """A value that PySpark collected, in stored form as JSON."""
-    if isinstance(value, dt.datetime):
-        return (value.replace(tzinfo=dt.UTC) - EPOCH) // dt.timedelta(microseconds=1)
-    if isinstance(value, dt.date):
-        return (value - EPOCH.date()).days
-    if isinstance(value, Decimal):
-        return {"decimal": str(value)}
-    if isinstance(value, bytes | bytearray):
-        return {"binary": bytes(value).hex()}
-    if isinstance(value, tuple | list):
-        return [stored(v) for v in value]
-    return value
 
 
 def write_cell(spark: SparkSession, name: str) -> None:
@@ -177,14 +146,10 @@ def write_cell(spark: SparkSession, name: str) -> None:
     for crc in checkpoint.rglob(".*.crc"):
         crc.unlink()
     columns = [f.name for f in StructType(df.schema.fields).fields]
-    _write(target / "state.json", state)
-    _write(target / "emitted.json", {"columns": columns, "batches": emitted})
-    _write(target / "definition.json", definition.to_json())
-    _write(target / "about.json", {"spark": spark.version, "millpond": millpond.__version__, "batches": last + 1, "conf": conf})
-
-
-def _write(path: Path, data: Any) -> None:
-    path.write_text(json.dumps(data, ensure_ascii=False, separators=(",", ":")) + "\n")
+    write_json(target / "state.json", state)
+    write_json(target / "emitted.json", {"columns": columns, "batches": emitted})
+    write_json(target / "definition.json", definition.to_json())
+    write_json(target / "about.json", {"spark": spark.version, "millpond": millpond.__version__, "batches": last + 1, "conf": conf})
 
 
 def main(names: list[str]) -> None:

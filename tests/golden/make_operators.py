@@ -1,0 +1,747 @@
+"""Writes golden checkpoints of every stateful operator with the Spark at hand, and what its own reader finds in them.
+
+    python tests/golden/make_operators.py [--into FOLDER] [CELL …]
+    python tests/golden/make_operators.py --refused
+
+A cell is a folder `spark-<version>/<operator>-<provider>`:
+
+    checkpoint/   as Spark left it (without its hidden .crc files)
+    state.json    {store: {batch: [[key, value, partition], …]}} in stored form, as make_golden.py has it
+    about.json    Spark, settings, number of batches, and under "oracle" what didn't come from Spark's reader
+
+A store is named `<operator>/<store>`, or `<operator>/default/<column family>` where the store has column families. Key and
+value are the rows of the store's schema: a map state's key is [grouping key, user key], a list state's value is the list of
+its elements. Runs without Millpond, so that environments of other Spark versions can run it too: see make_versions.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from cells import CHANGELOG, DEFAULTS, SNAPSHOTS, STORE, stored, write_json
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+HERE = Path(__file__).parent
+VERSION = tuple(int(part) for part in pyspark.__version__.split(".")[:2])
+PROVIDERS: dict[str, dict[str, str]] = {"hdfs": {}, "rocksdb-changelog": CHANGELOG, "rocksdb-snapshots": SNAPSHOTS}
+ROCKS = ["rocksdb-changelog", "rocksdb-snapshots"]
+SCHEMA = "user string, kind int, item string, time timestamp, amount long, price decimal(9,2), flag boolean"
+USERS = ["a", "ü/ß ☃", "a\u0000b", "", None, "/x" * 70, "𝄞", "b", "c"]
+
+
+def events(batch: int, side: int = 0) -> list[dict[str, Any]]:
+    """A minute of input: users that pause and come back, NULLs, text that isn't ASCII, a long key, duplicates."""
+    rows = []
+    for i in range(12):
+        n = batch * 12 + i
+        who = (n * 5 + side * 3) % len(USERS)
+        if (batch // 2 + who) % 3 == 0:
+            continue
+        rows.append(
+            {
+                "user": USERS[who],
+                "kind": None if who == 3 else who % 2,
+                "item": None if n % 17 == 0 else f"i{n % (5 + side)}",
+                "time": f"2026-01-01T00:{batch:02d}:{i * 4 + side:02d}.{n:06d}Z",
+                "amount": None if n % 11 == 0 else n * 1_000_003,
+                "price": f"{n}.{n % 100:02d}",
+                "flag": n % 5 == 0,
+            }
+        )
+    return rows + rows[:1]
+
+
+class Run:
+    """One cell being written: its inputs, one file a batch, and its checkpoint."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, inputs: Path) -> None:
+        self.spark = spark
+        self.checkpoint = checkpoint
+        self._inputs = inputs
+        self._fed = 0
+
+    def feed(self, batches: int) -> None:
+        """Put down the input of the next batches, for both sources."""
+        for batch in range(self._fed, self._fed + batches):
+            for side in (0, 1):
+                folder = self._inputs / str(side)
+                folder.mkdir(parents=True, exist_ok=True)
+                text = "\n".join(json.dumps(row) for row in events(batch, side))
+                (folder / f".{batch:03d}").write_text(text)
+                at = STARTED + batch  # Spark takes files in the order of their times
+                os.utime(folder / f".{batch:03d}", (at, at))
+                (folder / f".{batch:03d}").rename(folder / f"in-{batch:03d}.json")
+        self._fed += batches
+
+    def source(self, side: int = 0) -> DataFrame:
+        """The input as a stream, one file a batch."""
+        stream = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1)
+        return stream.json(str(self._inputs / str(side)))
+
+    def start(self, df: DataFrame, mode: str, raise_at: int = -1, **trigger: Any) -> Any:
+        """Start a query whose sink takes all rows, waits for the maintenance thread, and fails in one batch if asked."""
+
+        def sink(rows: DataFrame, batch: int) -> None:
+            rows.write.format("noop").mode("overwrite").save()
+            time.sleep(0.35)
+            if batch == raise_at:
+                raise RuntimeError("a sink that fails once")
+
+        writer = df.writeStream.outputMode(mode).option("checkpointLocation", str(self.checkpoint))
+        return writer.trigger(**trigger).foreachBatch(sink).start()
+
+    def finish(self, df: DataFrame, mode: str, **options: Any) -> None:
+        """All batches of the input that is there."""
+        self.start(df, mode, availableNow=True, **options).awaitTermination()
+
+    def live(self, df: DataFrame, mode: str, batches: int) -> None:
+        """A batch a second by the clock: processing-time timers and TTL never end by themselves."""
+        query = self.start(df, mode, processingTime="1 second")
+        deadline = time.monotonic() + 120
+        while not (self.checkpoint / "commits" / str(batches - 1)).exists():
+            if query.exception() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"no batch {batches - 1}: {query.exception()}")
+            time.sleep(0.02)
+        query.stop()
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How a cell is written, with which settings, and what of its answer isn't Spark's reader's."""
+
+    write: Callable[[Run], None]
+    conf: dict[str, str] = field(default_factory=dict)
+    oracle: str = ""
+    also: tuple[int, ...] = ()
+    since: tuple[int, int] = (3, 5)
+
+
+STARTED = int(time.time()) - 1000
+CELLS: dict[str, Cell] = {}
+
+
+def cells(
+    operator: str,
+    write: Callable[[Run], None],
+    providers: Iterable[str] = PROVIDERS,
+    since: tuple[int, int] = (3, 5),
+    also: tuple[int, ...] = (),
+    **conf: str,
+) -> None:
+    """One cell for each provider."""
+    for provider in providers:
+        CELLS[f"{operator}-{provider}"] = Cell(write, {**PROVIDERS[provider], **conf}, also=also, since=since)
+
+
+def plain(make: Callable[[DataFrame], DataFrame], mode: str = "append", batches: int = 10) -> Callable[[Run], None]:
+    """A query over one source, all batches in one run."""
+
+    def write(run: Run) -> None:
+        run.feed(batches)
+        run.finish(make(run.source()), mode)
+
+    return write
+
+
+# --- aggregation, windows, sessions, duplicates, limit
+
+
+def counts(df: DataFrame) -> DataFrame:
+    return df.groupBy("user").agg(F.count("*").alias("n"), F.sum("price").alias("revenue"), F.max("time").alias("last"))
+
+
+def windows(df: DataFrame) -> DataFrame:
+    late = df.withWatermark("time", "1 minute")
+    return late.groupBy(F.window("time", "2 minutes", "1 minute"), "user").agg(
+        F.count("*").alias("n"), F.avg("amount").alias("mean")
+    )
+
+
+def sessions(*keys: str) -> Callable[[DataFrame], DataFrame]:
+    def make(df: DataFrame) -> DataFrame:
+        late = df.withWatermark("time", "1 minute")
+        return late.groupBy(F.session_window("time", "70 seconds"), *keys).agg(
+            F.count("*").alias("n"), F.sum("amount").alias("amount")
+        )
+
+    return make
+
+
+def dedupe(df: DataFrame) -> DataFrame:
+    return df.withWatermark("time", "1 minute").dropDuplicates(["user", "item", "time"])
+
+
+def dedupe_within_watermark(df: DataFrame) -> DataFrame:
+    return df.withWatermark("time", "1 minute").dropDuplicatesWithinWatermark(["user", "item"])
+
+
+def chained(df: DataFrame) -> DataFrame:
+    distinct = df.withWatermark("time", "1 minute").dropDuplicates(["user", "item", "time"])
+    minutes = distinct.groupBy(F.window("time", "1 minute"), "user").agg(F.count("*").alias("n"))
+    return minutes.groupBy(F.window(F.window_time("window"), "2 minutes")).agg(F.count("*").alias("users"), F.sum("n").alias("n"))
+
+
+cells("counts", plain(counts, "update"))
+cells("windows", plain(windows))
+cells("sessions", plain(sessions("user")))
+cells("sessions-two-keys", plain(sessions("user", "kind")))
+cells("sessions-complete", plain(sessions("user"), "complete"), ["hdfs"])
+cells("dedupe", plain(dedupe))
+cells("dedupe-within-watermark", plain(dedupe_within_watermark))
+cells("limit", plain(lambda df: df.limit(45)))
+cells("chained", plain(chained))
+
+
+# --- joins
+
+
+def join(how: str, batches: int = 8) -> Callable[[Run], None]:
+    """Two sources, two keys (one of them may be NULL), rows that the watermark takes away."""
+
+    def write(run: Run) -> None:
+        run.feed(batches)
+        left = run.source(0).withWatermark("time", "30 seconds").select("user", "kind", "time", "amount")
+        right = run.source(1).withWatermark("time", "30 seconds")
+        right = right.select(F.col("user").alias("who"), F.col("kind").alias("sort"), F.col("time").alias("at"), "item", "flag")
+        near = "user = who and kind = sort and at between time - interval 1 minute and time + interval 1 minute"
+        run.finish(left.join(right, F.expr(near), how), "append")
+
+    return write
+
+
+def join_windows(run: Run) -> None:
+    """Equal windows and users."""
+    run.feed(8)
+    left = run.source(0).withWatermark("time", "30 seconds")
+    left = left.select(F.window("time", "1 minute").alias("minute"), "user", "amount")
+    right = run.source(1).withWatermark("time", "30 seconds")
+    right = right.select(F.window("time", "1 minute").alias("span"), F.col("user").alias("who"), "price")
+    run.finish(left.join(right, F.expr("minute = span and user = who"), "left_outer"), "append")
+
+
+JOINS = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": "full_outer", "semi": "left_semi"}
+JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
+for short, how in JOINS.items():
+    cells(f"join-{short}", join(how), ["hdfs", "rocksdb-changelog"])
+    cells(f"join-{short}", join(how, batches=5), ["rocksdb-snapshots"])
+cells("join-windows", join_windows)
+for version, since in (("3", (4, 1)), ("4", (4, 2))):
+    for short in ("inner", "left", "full", "semi"):
+        cells(f"join-{short}-format{version}", join(JOINS[short]), ROCKS, since, **{JOIN_FORMAT: version})
+    cells(f"join-windows-format{version}", join_windows, ROCKS, since, **{JOIN_FORMAT: version})
+
+
+# --- applyInPandasWithState
+
+
+def apply(timeout: str) -> Callable[[Run], None]:
+    """A state of several types per user that is removed by time-out or by the function, and comes back."""
+
+    def remember(key: Any, frames: Any, state: Any) -> Any:
+        import datetime as dt
+
+        import pandas as pd
+
+        user = key[0]
+        if state.hasTimedOut:
+            state.remove()
+            yield pd.DataFrame({"user": [user], "n": [-1]})
+            return
+        rows = [row for frame in frames for row in frame.to_dict("records")]
+        n, spent = (state.get[0], state.get[2]) if state.exists else (0, 0.5)
+        last = max(row["time"] for row in rows)
+        n += len(rows)
+        if n > 9:
+            state.remove()
+        else:
+            state.update((n, None if n % 4 == 0 else f"{user}!", spent * n, dt.date(2026, 1, 1 + n), n % 2 == 0))
+            if timeout == "EventTimeTimeout":
+                state.setTimeoutTimestamp(int(last.timestamp() * 1000) + 60_000)
+            elif timeout == "ProcessingTimeTimeout" and user != "a":
+                state.setTimeoutDuration(1500)
+        yield pd.DataFrame({"user": [user], "n": [n]})
+
+    def write(run: Run) -> None:
+        run.feed(10)
+        df = run.source().withWatermark("time", "30 seconds").groupBy("user")
+        df = df.applyInPandasWithState(
+            remember, "user string, n long", "n long, last string, spent double, day date, even boolean", "update", timeout
+        )
+        if timeout == "ProcessingTimeTimeout":
+            run.live(df, "update", 10)
+        else:
+            run.finish(df, "update")
+
+    return write
+
+
+cells("apply", apply("NoTimeout"))
+cells("apply-event-timeout", apply("EventTimeTimeout"))
+cells("apply-processing-timeout", apply("ProcessingTimeTimeout"))
+
+
+# --- transformWithState
+
+TRANSFORM = (4, 0)
+ROW_API = (4, 1)
+AVRO = {STORE + "encodingFormat": "avro"}
+OUTPUT = "user string, n long"
+PROFILE = "visits long, last string, spent decimal(12,2), home struct<city:string,zip:int>, seen timestamp, tags array<string>"
+try:
+    from pyspark.sql.streaming import StatefulProcessor
+except ImportError:  # 3.5
+    StatefulProcessor = object
+
+
+class Processor(StatefulProcessor):
+    """What the processors share: one code for pandas frames and for rows."""
+
+    def __init__(self, rows: bool = False) -> None:
+        self.rows = rows
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.open(handle)
+
+    def open(self, handle: Any) -> None:
+        raise NotImplementedError
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        raise NotImplementedError
+
+    def fired(self, at_ms: int) -> None:
+        raise NotImplementedError
+
+    def out(self, key: Any, n: int) -> Any:
+        if self.rows:
+            from pyspark.sql import Row
+
+            return Row(user=key[0], n=n)
+        import pandas as pd
+
+        return pd.DataFrame({"user": [key[0]], "n": [n]})
+
+    def now(self, timers: Any) -> int:
+        return int(timers.getCurrentProcessingTimeInMs())
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N803
+        found = [row.asDict() for row in rows] if self.rows else [row for frame in rows for row in frame.to_dict("records")]
+        found.sort(key=lambda row: (str(row["time"]), str(row["item"])))
+        yield self.out(key, self.take(found, self.now(timerValues)))
+
+    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Any:  # noqa: N803
+        self.fired(int(expiredTimerInfo.getExpiryTimeInMs()))
+        yield self.out(key, -1)
+
+    def close(self) -> None:
+        pass
+
+
+class Remember(Processor):
+    """A value, a list and a map: written, appended to, replaced, cleared, removed."""
+
+    def open(self, handle: Any) -> None:
+        self.profile = handle.getValueState("profile", PROFILE)
+        self.items = handle.getListState("items", "item string, amount long")
+        self.by_item = handle.getMapState("by_item", "item string", "n long, score double")
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        import datetime as dt
+        from decimal import Decimal
+
+        visits = (self.profile.get()[0] if self.profile.exists() else 0) + len(rows)
+        if visits > 9:
+            self.profile.clear()
+            self.items.clear()
+            self.by_item.clear()
+            return 0
+        last = rows[-1]["item"]
+        home = None if visits % 3 == 0 else ("Köln", visits * 100)
+        tags = ["x"] * (visits % 3)
+        self.profile.update((visits, last, Decimal(visits) / 4, home, dt.datetime(2026, 1, 1, 0, visits), tags))
+        elements = [
+            (row["item"], None if row["amount"] is None or row["amount"] != row["amount"] else int(row["amount"])) for row in rows
+        ]
+        if visits % 4 == 3:
+            self.items.put(elements)
+        elif len(elements) > 1:
+            self.items.appendList(elements)
+        else:
+            self.items.appendValue(elements[0])
+        for row in rows:
+            item = (row["item"],)
+            if self.by_item.containsKey(item) and visits % 3 == 0:
+                self.by_item.removeKey(item)
+            else:
+                self.by_item.updateValue(item, (visits, visits / 7))
+        return visits
+
+
+class Append(Processor):
+    """A list that is appended to without ever being read: merge records, and unresolved operands in SST files."""
+
+    def open(self, handle: Any) -> None:
+        self.items = handle.getListState("items", "item string, amount long")
+        self.log = handle.getListState("log", "line string")
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        for row in rows:
+            self.items.appendValue((row["item"], len(row["item"] or "") * 44))  # 44 is a comma: merge operator 1's delimiter
+        self.log.appendList([(f"{row['user']},{row['item']}",) for row in rows])
+        return len(rows)
+
+
+class EventTimers(Processor):
+    """A timer a visit and user, moved by the next visit; when it fires, the value goes."""
+
+    def open(self, handle: Any) -> None:
+        self.visits = handle.getValueState("visits", "n long, due long")
+
+    def delay_ms(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        return int(rows[-1]["time"].timestamp() * 1000) + 80_000
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        n, due = self.visits.get() if self.visits.exists() else (0, None)
+        n += len(rows)
+        if due is not None and n % 3 != 0:
+            self.handle.deleteTimer(due)
+        due = self.delay_ms(rows, now_ms)
+        self.handle.registerTimer(due)
+        if n % 2 == 0:
+            self.handle.registerTimer(due + 3_600_000)
+        self.visits.update((n, due))
+        return n
+
+    def fired(self, at_ms: int) -> None:
+        self.visits.clear()
+
+
+class ProcessingTimers(EventTimers):
+    """The same by the clock."""
+
+    def delay_ms(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        return now_ms + 2_000
+
+
+class Expire(Processor):
+    """TTL on a value, a list and a map: some entries end within the run, some long after it."""
+
+    def open(self, handle: Any) -> None:
+        self.short = handle.getValueState("short", "n long", 2_500)
+        self.value = handle.getValueState("value", "n long, item string", 86_400_000)
+        self.list = handle.getListState("list", "item string", 4_000)
+        self.map = handle.getMapState("map", "item string", "n long", 3_000)
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        self.short.update((len(rows),))
+        self.value.update((len(rows), rows[0]["item"]))
+        self.list.appendList([(row["item"],) for row in rows])
+        for row in rows:
+            self.map.updateValue((row["item"],), (len(rows),))
+        return len(rows)
+
+
+class Before(Processor):
+    """The first run of two: what the second removes and keeps."""
+
+    def open(self, handle: Any) -> None:
+        self.gone = handle.getValueState("gone", "n long")
+        self.kept = handle.getListState("kept", "item string")
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        self.gone.update((len(rows),))
+        self.kept.appendValue((rows[0]["item"],))
+        return 1
+
+
+class After(Processor):
+    """The second run of two: one variable removed, two added."""
+
+    def open(self, handle: Any) -> None:
+        self.kept = handle.getListState("kept", "item string")
+        self.added = handle.getMapState("added", "item string", "n long")
+        self.more = handle.getValueState("more", "text string")
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        self.kept.appendValue((rows[0]["item"],))
+        self.more.update((rows[0]["user"],))
+        for row in rows:
+            self.added.updateValue((row["item"],), (len(rows),))
+        return 2
+
+
+class Narrow(Processor):
+    """The first run of two: a narrow schema."""
+
+    def open(self, handle: Any) -> None:
+        self.value = handle.getValueState("value", "n int, item string")
+        self.list = handle.getListState("list", "n int")
+        self.map = handle.getMapState("map", "item string", "n int")
+
+    def values(self, n: int, row: dict[str, Any]) -> Any:
+        return (n, row["item"]), (n,), (n,)
+
+    def take(self, rows: list[dict[str, Any]], now_ms: int) -> int:
+        for n, row in enumerate(rows):
+            value, element, entry = self.values(n, row)
+            self.value.update(value)
+            self.list.appendValue(element)
+            self.map.updateValue((row["item"],), entry)
+        return len(rows)
+
+
+class Wide(Narrow):
+    """The second run of two: int became long, fields were added."""
+
+    def open(self, handle: Any) -> None:
+        self.value = handle.getValueState("value", "n long, item string, city string")
+        self.list = handle.getListState("list", "n long, why string")
+        self.map = handle.getMapState("map", "item string", "n double, last timestamp")
+
+    def values(self, n: int, row: dict[str, Any]) -> Any:
+        return (n + 2**40, row["item"], "Ærø"), (n + 2**40, None), (n + 0.5, None)
+
+
+def transform(
+    *processors: type[Processor], rows: bool = False, time_mode: str = "none", keys: tuple[str, ...] = ("user",), batches: int = 10
+) -> Callable[[Run], None]:
+    """One run for each processor over its share of the batches."""
+
+    def write(run: Run) -> None:
+        for processor in processors:
+            run.feed(batches // len(processors))
+            df = run.source()
+            if time_mode == "eventTime":
+                df = df.withWatermark("time", "30 seconds")
+            grouped = df.groupBy(*keys)
+            call = grouped.transformWithState if rows else grouped.transformWithStateInPandas
+            df = call(processor(rows), OUTPUT, "update", time_mode)
+            if time_mode == "processingTime":
+                run.live(df, "update", batches)
+            else:
+                run.finish(df, "update")
+
+    return write
+
+
+def transforms(name: str, *processors: type[Processor], providers: Any = ROCKS, since: Any = TRANSFORM, **options: Any) -> None:
+    """In both encodings."""
+    cells(f"transform-{name}", transform(*processors, **options), providers, since)
+    cells(f"transform-{name}-avro", transform(*processors, **options), providers, since, **AVRO)
+
+
+transforms("state", Remember)
+transforms("state-rows", Remember, rows=True, since=ROW_API)
+transforms("append", Append)
+transforms("two-keys", Remember, keys=("user", "kind"))
+transforms("event-timers", EventTimers, time_mode="eventTime")
+transforms("two-keys-timers", EventTimers, time_mode="eventTime", keys=("user", "kind"), providers=["rocksdb-changelog"])
+transforms("processing-timers", ProcessingTimers, time_mode="processingTime")
+transforms("ttl", Expire, time_mode="processingTime")
+transforms("variables", Before, After)
+cells("transform-evolution-avro", transform(Narrow, Wide), ROCKS, TRANSFORM, **AVRO)
+
+
+# --- one cell each
+
+
+def failed(retried: bool) -> Callable[[Run], None]:
+    """State of batch 5 is there, its commit isn't: the sink raised after it had taken all rows."""
+
+    def write(run: Run) -> None:
+        run.feed(6)
+        query = run.start(counts(run.source()), "update", raise_at=5, availableNow=True)
+        try:
+            query.awaitTermination()
+        except Exception as error:
+            if "a sink that fails once" not in str(error):
+                raise
+        if retried:
+            run.feed(2)
+            run.finish(counts(run.source()), "update")
+
+    return write
+
+
+def repartitioned(make: Callable[[DataFrame], DataFrame]) -> Callable[[Run], None]:
+    """From two partitions to three, as batch 5, between two runs."""
+
+    def write(run: Run) -> None:
+        run.feed(5)
+        run.finish(make(run.source()), "update")
+        run.spark._streamingCheckpointManager.repartition(str(run.checkpoint), 3)
+        run.feed(4)
+        run.finish(make(run.source()), "update")
+
+    return write
+
+
+def remember(df: DataFrame) -> DataFrame:
+    return df.groupBy("user").transformWithStateInPandas(Remember(), OUTPUT, "update", "none")
+
+
+CHECKSUM = {STORE + "rowChecksum.enabled": "true"}
+MERGE_1 = {STORE + "rocksdb.mergeOperatorVersion": "1"}
+FORMAT_2 = {STORE + "checkpointFormatVersion": "2"}
+cells("counts-failed", failed(retried=False))
+cells("counts-retried", failed(retried=True), also=(4, 5))
+cells("counts-retried-checkpoint2", failed(retried=True), ROCKS, (4, 0), also=(4, 5), **FORMAT_2)
+cells("counts-checksum", plain(counts, "update"), since=(4, 1), **CHECKSUM)
+cells("transform-append-checksum", transform(Append), ROCKS, (4, 1), **CHECKSUM)
+cells("transform-append-merge1", transform(Append), ROCKS, (4, 2), **MERGE_1)
+cells("transform-state-checkpoint2", transform(Remember), ROCKS, (4, 0), **FORMAT_2)
+cells("join-full-checkpoint2", join("full_outer", 5), ROCKS, (4, 0), **FORMAT_2)
+cells("counts-repartitioned", repartitioned(counts), ROCKS, (4, 2), also=(4, 5, 6))
+cells("transform-repartitioned", repartitioned(remember), ROCKS, (4, 2), also=(4, 5, 6))
+
+
+# --- what Spark's reader finds
+
+
+def operators(checkpoint: Path, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(operator id, its metadata in force at a batch)."""
+    for folder in sorted((checkpoint / "state").iterdir(), key=lambda p: int(p.name)):
+        single, many = folder / "_metadata" / "metadata", folder / "_metadata" / "v2"
+        if many.exists():
+            ids = [int(p.name) for p in many.iterdir() if p.name.isdigit() and int(p.name) <= batch]
+            single = many / str(max(ids))
+        yield folder.name, json.loads(single.read_text().split("\n")[1])
+
+
+def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, list[Any]]:
+    """Every store of a batch that means something to a reader."""
+    found: dict[str, list[Any]] = {}
+    for operator, metadata in operators(checkpoint, batch):
+
+        def load(operator: str = operator, **options: Any) -> list[Any]:
+            reader = spark.read.format("statestore").option("operatorId", operator).option("batchId", batch)
+            return [stored(row) for row in reader.options(**options).load(str(checkpoint)).collect()]
+
+        name = metadata["operatorInfo"]["operatorName"]
+        if name.startswith("transformWithState"):
+            found.update(read_variables(load, checkpoint, operator, metadata))
+        elif name == "symmetricHashJoin":
+            found.update(read_join(load, operator, metadata))
+        else:
+            found[f"{operator}/default"] = load()
+    return found
+
+
+def read_join(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
+    """The rows of both sides."""
+    found = {}
+    for side in ("left", "right"):
+        store = f"{side}-keyWithIndexToValue"
+        found[f"{operator}/{store}"] = load(storeName=store)
+    return found
+
+
+def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
+    """State variables and registered timers of transformWithState."""
+    found = {}
+    properties = json.loads(metadata["operatorPropertiesJson"])
+    for variable in properties["stateVariables"]:
+        name, kind = variable["stateName"], variable["stateVariableType"]
+        if name.startswith("$"):
+            continue
+        if kind == "ListState":
+            rows = load(stateVarName=name, flattenCollectionTypes="false")
+        elif kind == "MapState":
+            rows = [[[key, user_key], value, partition] for key, user_key, value, partition in load(stateVarName=name)]
+        else:
+            rows = load(stateVarName=name)
+        found[f"{operator}/default/{name}"] = rows
+    kind = {"EventTime": "event", "ProcessingTime": "proc"}.get(properties["timeMode"])
+    family = f"${kind}Timers_keyToTimestamp"
+    schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
+    if kind and family.encode() in schema.read_bytes():
+        rows = load(readRegisteredTimers="true")
+        found[f"{operator}/default/{family}"] = [[[key, at], [None], partition] for key, at, partition in rows]
+    return found
+
+
+def write_cell(spark: SparkSession, name: str, target: Path) -> None:
+    """Write the checkpoint, then Spark's answer for the first batches, some, and the last."""
+    cell = CELLS[name]
+    for key, value in {**DEFAULTS, **cell.conf}.items():
+        spark.conf.set(key, value)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    checkpoint = target / "checkpoint"
+    with tempfile.TemporaryDirectory() as inputs:
+        cell.write(Run(spark, checkpoint, Path(inputs)))
+    last = max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
+    batches = sorted({0, 1, last // 2, last - 1, last, *cell.also})
+    answers = dict(zip(batches, (read_batch(spark, checkpoint, batch) for batch in batches), strict=True))
+    state: dict[str, dict[str, Any]] = {}
+    for batch, found in answers.items():
+        for store, rows in found.items():
+            state.setdefault(store, {})[str(batch)] = rows
+    for crc in checkpoint.rglob(".*.crc"):
+        crc.unlink()
+    write_json(target / "state.json", state)
+    write_json(target / "about.json", {"spark": spark.version, "batches": last + 1, "conf": cell.conf, "oracle": cell.oracle})
+    size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
+    rows = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
+    print(name, f"{size // 1024} KiB", f"{last + 1} batches", rows, flush=True)
+
+
+def session() -> SparkSession:
+    """A Spark that stays small."""
+    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC")
+    time.tzset()
+    builder = SparkSession.builder.appName("golden").master("local[2]")
+    for key, value in {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.warehouse.dir": tempfile.mkdtemp(),
+        "spark.sql.streaming.metricsEnabled": "false",
+    }.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    return spark
+
+
+def main() -> None:
+    """Write the cells named, all that this version knows without a name."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
+    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("cells", nargs="*")
+    asked = parser.parse_args()
+    names = asked.cells or [name for name, cell in CELLS.items() if cell.since <= VERSION]
+    spark = session()
+    try:
+        with ThreadPoolExecutor(asked.at_once) as pool:
+            list(pool.map(lambda name: try_cell(spark, name, asked.into / name), names))
+    finally:
+        spark.stop()
+
+
+def try_cell(spark: SparkSession, name: str, target: Path) -> None:
+    """A cell in a session of its own, since settings are a session's; one that fails doesn't stop the others."""
+    try:
+        write_cell(spark.newSession(), name, target)
+    except Exception as error:  # noqa: BLE001
+        print(name, "FAILED", str(error)[:600], flush=True)
+        shutil.rmtree(target, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
