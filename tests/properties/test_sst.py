@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
-from written_snapshot import COMPRESSIONS, SnapshotWriter
 
 from millpond.checkpoint import sst
 from millpond.checkpoint.checksums import block_checksum
@@ -19,6 +18,7 @@ from millpond.checkpoint.manifest import varint
 from millpond.checkpoint.rocksdb import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
+from written_snapshot import COMPRESSIONS, SnapshotWriter
 
 # Keys that share much, and some that are prefixes of others.
 KEYS = st.one_of(

@@ -463,15 +463,14 @@ def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
     if not 0 < len(widths) <= _FEW_WIDTHS or widths[0] == 0:
         return [data[a:b] for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
     pieces = [np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,)) for width in widths]
+    out: Any = np.empty(len(begin), object)
     if len(widths) == 1:
-        found: list[bytes] = pieces[0][begin].tolist()
-        return found
-    out = np.empty(len(begin), object)
-    for width, piece in zip(widths, pieces, strict=True):
-        chosen = np.flatnonzero(size == width)
-        out[chosen] = piece[begin[chosen]].tolist()
-    found = out.tolist()
-    return found
+        out = pieces[0][begin]
+    else:
+        for width, piece in zip(widths, pieces, strict=True):
+            chosen = np.flatnonzero(size == width)
+            out[chosen] = piece[begin[chosen]].tolist()
+    return list(out.tolist())
 
 
 def _tag(internal: bytes, offset: int) -> int:
