@@ -8,18 +8,23 @@ import struct
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import zstandard
 
+from millpond.checkpoint import sst
+from millpond.checkpoint.checksums import block_checksum
 from millpond.checkpoint.codecs import decompress
-from millpond.checkpoint.rocksdb import iter_snapshot
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import open_storage
+from written_snapshot import SnapshotWriter
 
 HERE = Path(__file__).parent
 FLOOR = CheckpointSettings().unpacked_floor_bytes
@@ -96,3 +101,39 @@ def test_a_damaged_block_of_an_sst_doesnt_end_the_state_early(golden: Callable[[
             refused += 1
         path.write_bytes(intact)
     assert refused
+
+
+@pytest.mark.parametrize("few_bytes", [0, 1 << 30])
+def test_a_damaged_block_whose_checksum_is_right_is_read_or_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: int
+) -> None:
+    monkeypatch.setattr(sst, "_FEW_BYTES", few_bytes)
+    writer = SnapshotWriter(tmp_path / "0", compression="none", block_bytes=512)
+    for i in range(100):
+        writer.database[b"a key %05d" % (i * i)] = b"value" * (i % 40)
+    writer.publish("1")
+    writer.close()
+    storage, random = open_storage(tmp_path), Random(few_bytes)
+    ((path, _),) = read_snapshot(storage, "0", "1").files
+    intact = (tmp_path / path).read_bytes()
+    with sst.SstFile(storage, path) as whole:
+        blocks = [*(handle for _, handle in whole._iter_handles()), (whole._index_offset, len(whole._index))]
+        checksum = whole._checksum
+    ended = Counter[str]()
+    for _ in range(1500):
+        offset, size = random.choice(blocks)
+        damaged = bytearray(intact)
+        for _ in range(random.randint(1, 3)):
+            at = offset + (random.randrange(size) if random.random() < 0.7 else size - 1 - random.randrange(min(size, 12)))
+            damaged[at] = random.choice([0, 1, 0x7F, 0x80, 0xFF, random.randrange(256)])
+        covered = bytes(damaged[offset : offset + size + 1])
+        damaged[offset + size + 1 : offset + size + 5] = block_checksum(checksum, covered).to_bytes(4, "little")
+        (tmp_path / path).write_bytes(damaged)
+        try:
+            list(iter_snapshot(storage, "0", "1"))
+            ended["answer"] += 1
+        except CheckpointError as error:
+            assert error.condition in ("CORRUPT_FILE", "INCOMPLETE_FILE", "UNKNOWN_FORMAT")
+            ended[error.condition] += 1
+    assert ended["answer"] > 100
+    assert ended["CORRUPT_FILE"] > 100

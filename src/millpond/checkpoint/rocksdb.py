@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, naming
 from millpond.checkpoint.manifest import LiveFile, parse_manifest
-from millpond.checkpoint.runs import iter_merged, resolve
+from millpond.checkpoint.runs import iter_merged, resolve, without_deleted
 from millpond.checkpoint.sst import Entries, SstFile
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
@@ -91,15 +91,14 @@ def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b
     Source:     RocksDBFileManager, Spark 4.3; golden checkpoints; property tests against RocksDB itself.
     """
     for keys, values in iter_chunks(storage, read_snapshot(storage, folder, name), delimiter):
-        for key, value in zip(keys, values, strict=True):
-            if value is not None:
-                yield key, value
+        yield from zip(keys, values, strict=True)
 
 
-def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-    """As `iter_snapshot`, many keys at a time; None is the value of a deleted key."""
+def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
+    """As `iter_snapshot`, many keys at a time."""
     try:
-        yield from iter_merged(_runs(storage, snapshot.files), delimiter)
+        for keys, values in iter_merged(_runs(storage, snapshot.files), delimiter):
+            yield without_deleted(keys, values)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, snapshot.path) from error
 

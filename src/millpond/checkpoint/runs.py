@@ -1,8 +1,8 @@
 """Several sorted runs of RocksDB's entries as one: the newest version of each key, deletes and merges resolved.
 
 1. Every run holds a window of entries, at least two different keys of it while it has more.
-2. Up to the smallest last key of the runs that have more, no run can bring anything that isn't there yet: entries below it are taken
-   out of all runs and sorted by key, newest first.
+2. Up to the smallest last key of the runs that have more, no run can bring anything that isn't there yet: entries below it are
+   taken out of all runs and sorted by key, newest first.
 3. Of each key: a put is its value, a delete ends it, merges are joined behind the put they lie on.
 
 Nearly always a key has one version; then nothing is done per key but to compare it with the next one.
@@ -10,10 +10,13 @@ Nearly always a key has one version; then nothing is done per key but to compare
 
 from __future__ import annotations
 
+import sys
+from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import compress, islice
 from operator import eq, le, lt
+from typing import cast
 
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.sst import DELETION, MERGE, SINGLE_DELETION, VALUE, Entries
@@ -36,9 +39,9 @@ def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator
         for run in held:  # 1
             run.fill()
         bound = min((run.keys[-1] for run in held if run.more), default=None)  # 2
-        keys, tags, values = _sorted([part for run in held if (part := run.take(bound)).keys])
-        if keys:
-            yield _resolve(keys, tags, values, delimiter)  # 3
+        parts = [part for run in held if (part := run.take(bound)).keys]
+        if parts:
+            yield _resolve(_sorted(parts), delimiter)  # 3
         held = [run for run in held if run.more or run.keys]
 
 
@@ -63,6 +66,14 @@ def resolve(versions: list[tuple[int, bytes]], delimiter: bytes) -> bytes | None
     return delimiter.join(reversed(operands)) if operands else None
 
 
+def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes]]:
+    """The keys that have a value, and their values."""
+    if None not in values:
+        return keys, cast("list[bytes]", values)
+    kept = [value is not None for value in values]
+    return list(compress(keys, kept)), cast("list[bytes]", list(compress(values, kept)))
+
+
 class _Run:
     """A sorted run, of which a window is held."""
 
@@ -71,7 +82,7 @@ class _Run:
         self._last = b""
         self.more = True
         self.keys: list[bytes] = []
-        self.tags: list[int] = []
+        self.tags = array("Q")
         self.values: list[bytes] = []
 
     def fill(self) -> None:
@@ -104,20 +115,27 @@ def _sorted(parts: list[Entries]) -> Entries:
     if len(parts) == 1:
         return parts[0]
     keys = [key for part in parts for key in part.keys]
-    tags = [tag for part in parts for tag in part.tags]
+    tags = array("Q")
+    for part in parts:
+        tags += part.tags
     values = [value for part in parts for value in part.values]
     # Python's sort finds the sorted parts by itself and merges them.
     order = sorted(range(len(keys)), key=keys.__getitem__)
-    return Entries([keys[i] for i in order], [tags[i] for i in order], [values[i] for i in order])
+    return Entries(
+        list(map(keys.__getitem__, order)), array("Q", map(tags.__getitem__, order)), list(map(values.__getitem__, order))
+    )
 
 
-def _resolve(keys: list[bytes], tags: list[int], values: list[bytes], delimiter: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    kinds = bytes([tag & 0xFF for tag in tags])
-    found: list[bytes | None] = list(values)
+def _resolve(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    keys, tags, values = entries
+    found = cast("list[bytes | None]", values)
+    kinds = tags.tobytes()[:: tags.itemsize] if sys.byteorder == "little" else bytes(tag & 0xFF for tag in tags)
     if DELETION in kinds or SINGLE_DELETION in kinds:
         found = [None if kind in _DELETES else value for kind, value in zip(kinds, values, strict=True)]
     if all(map(lt, keys, islice(keys, 1, None))):
         return keys, found
+    if found is values:
+        found = list(values)
     # The first entry of each key stays, and holds what all of them give together.
     again = [False, *map(eq, keys, islice(keys, 1, None))]
     for first in [i for i in range(len(keys) - 1) if again[i + 1] and not again[i]]:

@@ -7,14 +7,16 @@
     key     = user key, uint64 (sequence number << 8 | kind); the newest version of a user key comes first
 
 Entries of the index are handles by the last key of their block, without the length of the value where that is delta-encoded.  A key
-shares nothing at a restart point, so that numpy can walk the entries after all restart points of a window of blocks at once: sixteen
-steps, whatever the number of blocks.
+shares nothing at a restart point, so that numpy can walk the entries after all restart points of a window of blocks at once:
+sixteen steps, whatever the number of blocks.
 """
 
 from __future__ import annotations
 
 import os
+from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import cramjam
@@ -47,6 +49,12 @@ _WINDOW_BYTES = 2 << 20
 # Below this the plain loop is faster than numpy.
 _FEW_BYTES = 16 << 10
 _READ_BYTES = 1 << 20
+# RocksDB restarts after 16 entries, if nobody tells it otherwise.
+_MOST_STEPS = 256
+# What keys that share nearly everything may take in a matrix.
+_WIDE_BYTES = 32 << 20
+# Pieces of so many sizes, all below so many bytes, are cut by numpy.
+_FEW_WIDTHS, _MANY_BYTES = 16, 4096
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
@@ -58,7 +66,7 @@ class Entries(NamedTuple):
     """Entries in key order, newest version of a key first, column by column."""
 
     keys: list[bytes]
-    tags: list[int]
+    tags: array[int]
     values: list[bytes]
 
 
@@ -310,7 +318,7 @@ def _restarts(block: bytes, offset: int) -> tuple[list[int], int]:
     if end < 0:
         raise corrupt(f"a block of an SST claims {count} restart points", offset)
     points = [int.from_bytes(block[i : i + 4], "little") for i in range(end, len(block) - 4, 4)]
-    if not points or points[0] or points[-1] > end or any(a >= b for a, b in zip(points, points[1:], strict=False)):
+    if not points or points[0] or points[-1] > end or any(a >= b for a, b in pairwise(points)):
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
     return points, end
 
@@ -336,21 +344,24 @@ def _iter_block(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
 
 def _decode(blocks: list[bytes], offset: int) -> Entries:
     """The entries of consecutive data blocks; `offset` says where the first one lies, for errors."""
-    if sum(map(len, blocks)) < _FEW_BYTES:
-        pairs = [pair for block in blocks for pair in _iter_block(block, offset)]
-        return Entries([k[:-_KEY_TAIL] for k, _ in pairs], [_tag(k, offset) for k, _ in pairs], [v for _, v in pairs])
-    return _decode_lanes(blocks, offset)
+    return (_decode_plainly if sum(map(len, blocks)) < _FEW_BYTES else _decode_lanes)(blocks, offset)
+
+
+def _decode_plainly(blocks: list[bytes], offset: int) -> Entries:
+    """Entry by entry."""
+    pairs = [pair for block in blocks for pair in _iter_block(block, offset)]
+    tags = array("Q", [_tag(key, offset) for key, _ in pairs])
+    return Entries([key[:-_KEY_TAIL] for key, _ in pairs], tags, [value for _, value in pairs])
 
 
 def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
-    """As the plain loop, with one lane for each restart point: all lanes take their next entry in the same step."""
+    """The same with one lane for each restart point: all lanes take their next entry in the same step."""
     import numpy as np  # 0.1 s to import, and small states never need it
 
     # Padding, so that a number that begins inside a block can be looked at as a whole.
     data = b"".join([*blocks, bytes(16)])
     view = np.frombuffer(data, np.uint8)
     words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
-    long_words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
     sizes = np.array([len(block) for block in blocks], np.int64)
     if sizes.min() < 4:
         raise corrupt("a block of an SST is too short", offset)
@@ -364,10 +375,10 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         raise corrupt("a block of an SST claims too many restart points", offset)
     # One lane for each restart point: where it begins, and where the next one does.
     first_lanes = np.cumsum(counts) - counts
-    block_of = np.repeat(np.arange(len(blocks)), counts)
+    block_of: Any = np.repeat(np.arange(len(blocks)), counts)
     nth = np.arange(len(block_of)) - first_lanes[block_of]
     position = begins[block_of] + words[data_ends[block_of] + 4 * nth]
-    lane_end = np.append(position[1:], 0)
+    lane_end: Any = np.append(position[1:], 0)
     lane_end[np.append(first_lanes[1:] - 1, len(block_of) - 1)] = data_ends
     if (position[first_lanes] != begins).any() or (position > lane_end).any():
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
@@ -390,11 +401,12 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         return found, at
 
     steps: list[tuple[Any, Any, Any, Any]] = []
-    before = np.zeros(len(position), np.int64)  # length of the key before, in each lane
-    alive = position < lane_end
-    while alive.any():
-        if not alive.all():
-            position, lane_end, before = position[alive], lane_end[alive], before[alive]
+    going: list[Any] = []  # for each step but the first, which lanes of the step before take part
+    before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
+    while (alive := position < lane_end).any():
+        if len(steps) == _MOST_STEPS:
+            return _decode_plainly(blocks, offset)
+        position, lane_end, before = position[alive], lane_end[alive], before[alive]
         shared, at = numbers(position)
         own, at = numbers(at)
         value_size, key_begin = numbers(at)
@@ -406,36 +418,59 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         if (before < _KEY_TAIL).any():
             raise corrupt("a key of an SST is too short", offset)
         steps.append((shared, key_begin, key_end, position))
-        alive = position < lane_end
+        going.append(alive)
     if not steps:
-        return Entries([], [], [])
+        return Entries([], array("Q"), [])
     shared, key_begin, key_end, value_end = (np.concatenate(part) for part in zip(*steps, strict=True))
-    order = np.argsort(key_begin, kind="stable")
-    shared, key_begin, key_end, value_end = shared[order], key_begin[order], key_end[order], value_end[order]
-    values = [data[a:b] for a, b in zip(key_end.tolist(), value_end.tolist(), strict=True)]
-    own = key_end - key_begin
-    tags = long_words[np.maximum(key_end - _KEY_TAIL, 0)]
-    whole = own >= _KEY_TAIL
-    keys: list[bytes] = []
-    add, key = keys.append, b""
-    user_size = shared + own - _KEY_TAIL
-    if whole.all() and (shared[1:] <= user_size[:-1]).all():
-        # No key takes anything from the tail of the one before: tails needn't be put together.
-        for n, a, b in zip(shared.tolist(), key_begin.tolist(), (key_end - _KEY_TAIL).tolist(), strict=True):
-            key = key[:n] + data[a:b]
-            add(key)
+    order = np.argsort(key_begin, kind="stable")  # step by step -> lane by lane, which is the order of keys
+    sizes = shared + key_end - key_begin
+    widest = int(sizes.max())
+    values = _cut(data, key_end[order], (value_end - key_end)[order])
+    if widest * len(order) <= _WIDE_BYTES:
+        # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
+        # columns before come from the same lane's key in the step before.
+        padded = b"".join([bytes(widest), data, bytes(widest)])
+        any_key = np.ndarray((len(padded) - widest,), f"V{widest}", padded, strides=(1,))
+        columns = np.arange(widest)
+        rows: list[Any] = []
+        for (step_shared, step_begin, _, _), lanes in zip(steps, going, strict=True):
+            row = any_key[widest + step_begin - step_shared].view(np.uint8).reshape(-1, widest)
+            if rows:
+                np.copyto(row, rows[-1][lanes], where=columns < step_shared[:, None])
+            rows.append(row)
+        joined = np.concatenate(rows).tobytes()
+        begin, sizes = order * widest, sizes[order]
+        tags = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))[begin + sizes - _KEY_TAIL]
+        keys = _cut(joined, begin, sizes - _KEY_TAIL)
     else:
-        for n, a, b in zip(shared.tolist(), key_begin.tolist(), key_end.tolist(), strict=True):
+        keys, key = [], b""
+        for n, a, b in zip(shared[order].tolist(), key_begin[order].tolist(), key_end[order].tolist(), strict=True):
             key = key[:n] + data[a:b]
-            add(key)
-        tags = tags.copy()
-        for i in np.flatnonzero(~whole).tolist():
-            tags[i] = int.from_bytes(keys[i][-_KEY_TAIL:], "little")
+            keys.append(key)
+        tags = np.array([int.from_bytes(key[-_KEY_TAIL:], "little") for key in keys], np.uint64)
         keys = [key[:-_KEY_TAIL] for key in keys]
-    kinds = set(np.unique(tags & np.uint64(0xFF)).tolist())
+    kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
     if not kinds <= _KINDS:
         raise _unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
-    return Entries(keys, tags.tolist(), values)
+    return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
+
+
+def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
+    """The pieces of these sizes at these places.  numpy makes many of one size four times faster than a slice each."""
+    import numpy as np
+
+    widths = np.flatnonzero(np.bincount(size)).tolist() if size.max() <= _MANY_BYTES else []
+    if not 0 < len(widths) <= _FEW_WIDTHS or widths[0] == 0:
+        return [data[a:b] for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
+    pieces = [np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,)) for width in widths]
+    out: Any = np.empty(len(begin), object)
+    if len(widths) == 1:
+        out = pieces[0][begin]
+    else:
+        for width, piece in zip(widths, pieces, strict=True):
+            chosen = np.flatnonzero(size == width)
+            out[chosen] = piece[begin[chosen]].tolist()
+    return list(out.tolist())
 
 
 def _tag(internal: bytes, offset: int) -> int:

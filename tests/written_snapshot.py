@@ -1,0 +1,68 @@
+"""RocksDB snapshots as Spark writes them, written by RocksDB itself: for tests and benchmarks that need other keys than golden
+checkpoints have."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+import zipfile
+from pathlib import Path
+
+from rocksdict import BlockBasedOptions, Checkpoint, ChecksumType, DBCompressionType, Options, Rdict
+
+COMPRESSIONS = {
+    "lz4": DBCompressionType.lz4(),
+    "none": DBCompressionType.none(),
+    "snappy": DBCompressionType.snappy(),
+    "zstd": DBCompressionType.zstd(),
+}
+
+
+class SnapshotWriter:
+    """A database beside the folder of a store's partition, and a zip there with SSTs for each version."""
+
+    def __init__(self, folder: Path, *, compression: str = "lz4", block_bytes: int = 4096, xxh3: bool = True) -> None:
+        self.folder = folder
+        self._scratch = folder.with_name(folder.name + ".rocksdb")
+        options = Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_compression_type(COMPRESSIONS[compression])
+        options.set_disable_auto_compactions(True)
+        options.set_write_buffer_size(1 << 30)
+        table = BlockBasedOptions()
+        table.set_format_version(5)
+        table.set_block_size(block_bytes)
+        table.set_bloom_filter(10, False)
+        table.set_checksum_type(ChecksumType.xxh3() if xxh3 else ChecksumType.crc32c())
+        options.set_block_based_table_factory(table)
+        self.database = Rdict(str(self._scratch), options)
+        self._names: dict[str, str] = {}
+        (folder / "SSTs").mkdir(parents=True, exist_ok=True)
+
+    def publish(self, name: str, column_families: dict[str, int] | None = None) -> None:
+        """What Spark does at a commit: flush, and lay down a zip and the SSTs that aren't there yet."""
+        self.database.flush()
+        copy = self._scratch.with_name(f"{self._scratch.name}-{name}")
+        Checkpoint(self.database).create_checkpoint(str(copy))
+        live = {p.name for p in copy.glob("*.sst")}
+        for local in live - set(self._names):
+            self._names[local] = f"{local.removesuffix('.sst')}-{uuid.uuid4()}.sst"
+            shutil.copy(copy / local, self.folder / "SSTs" / self._names[local])
+        files = [
+            {"localFileName": local, "dfsSstFileName": self._names[local], "sizeBytes": (copy / local).stat().st_size}
+            for local in sorted(live)
+        ]
+        metadata = {"sstFiles": files, "numKeys": -1, "numInternalKeys": -1, "columnFamilyMapping": column_families or {}}
+        with zipfile.ZipFile(self.folder / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(copy.iterdir()):
+                if path.suffix != ".sst" and path.suffix != ".log":
+                    archive.write(path, path.name)
+            archive.writestr("000004.log", b"")
+            archive.writestr("metadata", "v1\n" + json.dumps(metadata))
+        shutil.rmtree(copy)
+
+    def close(self) -> None:
+        """Remove the database; the snapshots stay."""
+        self.database.close()
+        shutil.rmtree(self._scratch, ignore_errors=True)
