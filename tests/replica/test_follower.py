@@ -181,7 +181,8 @@ with environment.begin(write=True) as transaction:
 def test_deleting_the_replica_under_a_running_pond_is_safe(job: WrittenCheckpoint, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with millpond.open(job.path, replica_dir=home) as pond:
-        shutil.rmtree(home)
+        home.rename(tmp_path / "gone")  # at once: the follower may write into a folder while it is being deleted
+        shutil.rmtree(tmp_path / "gone")
         wait_until(lambda: bool(list(home.glob("replicas/*/current"))))
         commit(job, [("a", 2)])
         pond.catch_up(10)
