@@ -191,7 +191,8 @@ def dedupe_within_watermark(df: DataFrame) -> DataFrame:
 def chained(df: DataFrame) -> DataFrame:
     distinct = df.withWatermark("time", "1 minute").dropDuplicates(["user", "item", "time"])
     minutes = distinct.groupBy(F.window("time", "1 minute"), "user").agg(F.count("*").alias("n"))
-    return minutes.groupBy(F.window(F.window_time("window"), "2 minutes")).agg(F.count("*").alias("users"), F.sum("n").alias("n"))
+    longer = F.window(F.window_time("window"), "3 minutes")
+    return minutes.groupBy(longer, "user").agg(F.count("*").alias("minutes"), F.sum("n").alias("n"))
 
 
 cells("counts", plain(counts, "update"))
@@ -202,7 +203,8 @@ cells("sessions-complete", plain(sessions("user"), "complete"), ["hdfs"])
 cells("dedupe", plain(dedupe))
 cells("dedupe-within-watermark", plain(dedupe_within_watermark))
 cells("limit", plain(lambda df: df.limit(45)))
-cells("chained", plain(chained))
+cells("chained", plain(chained), ["hdfs", "rocksdb-changelog"])
+cells("chained", plain(chained, batches=6), ["rocksdb-snapshots"])
 
 
 # --- joins
@@ -641,12 +643,23 @@ def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, l
 
 
 def read_join(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
-    """The rows of both sides."""
+    """The rows of both sides, by `storeName`: `joinSide` leaves out the index and `matched`."""
+    families = "useVirtualColumnFamilies" in metadata.get("operatorPropertiesJson", "")
+    by_time = families and has_family(metadata, "left-keyWithTsToValues")
     found = {}
     for side in ("left", "right"):
-        store = f"{side}-keyWithIndexToValue"
-        found[f"{operator}/{store}"] = load(storeName=store)
+        store = f"{side}-keyWithTsToValues" if by_time else f"{side}-keyWithIndexToValue"
+        name = f"{operator}/default/{store}" if families else f"{operator}/{store}"
+        if by_time:
+            print(store, load(storeName=store)[:3], load(joinSide=side)[:3])
+        found[name] = load(storeName=store)
     return found
+
+
+def has_family(metadata: dict[str, Any], family: str) -> bool:
+    """Whether a store has a column family."""
+    schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
+    return family.encode() in schema.read_bytes()
 
 
 def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
@@ -666,8 +679,7 @@ def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[st
         found[f"{operator}/default/{name}"] = rows
     kind = {"EventTime": "event", "ProcessingTime": "proc"}.get(properties["timeMode"])
     family = f"${kind}Timers_keyToTimestamp"
-    schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
-    if kind and family.encode() in schema.read_bytes():
+    if kind and has_family(metadata, family):
         rows = load(readRegisteredTimers="true")
         found[f"{operator}/default/{family}"] = [[[key, at], [None], partition] for key, at, partition in rows]
     return found
