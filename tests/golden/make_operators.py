@@ -237,13 +237,15 @@ def join_windows(run: Run) -> None:
 JOINS = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": "full_outer", "semi": "left_semi"}
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 for short, how in JOINS.items():
-    cells(f"join-{short}", join(how), ["hdfs", "rocksdb-changelog"])
-    cells(f"join-{short}", join(how, batches=5), ["rocksdb-snapshots"])
-cells("join-windows", join_windows)
+    cells(f"join-{short}", join(how), ["hdfs"])
+    cells(f"join-{short}", join(how, batches=6), ["rocksdb-changelog"])
+    cells(f"join-{short}", join(how, batches=4), ["rocksdb-snapshots"])
+cells("join-windows", join_windows, ["hdfs", "rocksdb-changelog"])
 for version, since in (("3", (4, 1)), ("4", (4, 2))):
     for short in ("inner", "left", "full", "semi"):
-        cells(f"join-{short}-format{version}", join(JOINS[short]), ROCKS, since, **{JOIN_FORMAT: version})
-    cells(f"join-windows-format{version}", join_windows, ROCKS, since, **{JOIN_FORMAT: version})
+        providers = ROCKS if short == "full" else ["rocksdb-changelog"]
+        cells(f"join-{short}-format{version}", join(JOINS[short], batches=7), providers, since, **{JOIN_FORMAT: version})
+    cells(f"join-windows-format{version}", join_windows, ["rocksdb-changelog"], since, **{JOIN_FORMAT: version})
 
 
 # --- applyInPandasWithState
@@ -297,9 +299,6 @@ cells("apply-processing-timeout", apply("ProcessingTimeTimeout"))
 
 # --- transformWithState
 
-TRANSFORM = (4, 0)
-ROW_API = (4, 1)
-AVRO = {STORE + "encodingFormat": "avro"}
 OUTPUT = "user string, n long"
 PROFILE = "visits long, last string, spent decimal(12,2), home struct<city:string,zip:int>, seen timestamp, tags array<string>"
 try:
@@ -539,22 +538,33 @@ def transform(
     return write
 
 
-def transforms(name: str, *processors: type[Processor], providers: Any = ROCKS, since: Any = TRANSFORM, **options: Any) -> None:
-    """In both encodings."""
-    cells(f"transform-{name}", transform(*processors, **options), providers, since)
-    cells(f"transform-{name}-avro", transform(*processors, **options), providers, since, **AVRO)
+ENCODINGS = {"": {}, "-avro": {STORE + "encodingFormat": "avro"}}
+SHORT = 7  # batches of a cell without a change log: each of them is a snapshot
+
+
+def transforms(
+    name: str, *processors: type[Processor], encodings: Iterable[str] = ENCODINGS, since: Any = (4, 0), **how: Any
+) -> None:
+    """With a change log in each encoding, without one in the first."""
+    for encoding in encodings:
+        conf = ENCODINGS[encoding]
+        cells(f"transform-{name}{encoding}", transform(*processors, **how), ["rocksdb-changelog"], since, **conf)
+        if encoding == min(encodings):
+            short = {"batches": SHORT, **how}
+            cells(f"transform-{name}{encoding}", transform(*processors, **short), ["rocksdb-snapshots"], since, **conf)
 
 
 transforms("state", Remember)
-transforms("state-rows", Remember, rows=True, since=ROW_API)
+transforms("state-rows", Remember, rows=True, since=(4, 1))
 transforms("append", Append)
+cells("transform-append-avro", transform(Append, batches=SHORT), ["rocksdb-snapshots"], (4, 0), **ENCODINGS["-avro"])
 transforms("two-keys", Remember, keys=("user", "kind"))
 transforms("event-timers", EventTimers, time_mode="eventTime")
-transforms("two-keys-timers", EventTimers, time_mode="eventTime", keys=("user", "kind"), providers=["rocksdb-changelog"])
-transforms("processing-timers", ProcessingTimers, time_mode="processingTime")
-transforms("ttl", Expire, time_mode="processingTime")
-transforms("variables", Before, After)
-cells("transform-evolution-avro", transform(Narrow, Wide), ROCKS, TRANSFORM, **AVRO)
+transforms("two-keys-timers", EventTimers, time_mode="eventTime", keys=("user", "kind"))
+transforms("processing-timers", ProcessingTimers, encodings=[""], time_mode="processingTime")
+transforms("ttl", Expire, time_mode="processingTime", batches=8)
+transforms("variables", Before, After, encodings=[""], batches=8)
+transforms("evolution", Narrow, Wide, encodings=["-avro"], batches=8)
 
 
 # --- one cell each
@@ -601,12 +611,12 @@ FORMAT_2 = {STORE + "checkpointFormatVersion": "2"}
 cells("counts-failed", failed(retried=False))
 cells("counts-retried", failed(retried=True), also=(4, 5))
 cells("counts-retried-checkpoint2", failed(retried=True), ROCKS, (4, 0), also=(4, 5), **FORMAT_2)
-cells("counts-checksum", plain(counts, "update"), since=(4, 1), **CHECKSUM)
-cells("transform-append-checksum", transform(Append), ROCKS, (4, 1), **CHECKSUM)
+cells("counts-checksum", plain(counts, "update"), ["hdfs", "rocksdb-changelog"], (4, 1), **CHECKSUM)
+cells("transform-append-checksum", transform(Append), ["rocksdb-changelog"], (4, 1), **CHECKSUM)
 cells("transform-append-merge1", transform(Append), ROCKS, (4, 2), **MERGE_1)
 cells("transform-state-checkpoint2", transform(Remember), ROCKS, (4, 0), **FORMAT_2)
-cells("join-full-checkpoint2", join("full_outer", 5), ROCKS, (4, 0), **FORMAT_2)
-cells("counts-repartitioned", repartitioned(counts), ROCKS, (4, 2), also=(4, 5, 6))
+cells("join-full-checkpoint2", join("full_outer", 5), ["rocksdb-changelog"], (4, 0), **FORMAT_2)
+cells("counts-repartitioned", repartitioned(counts), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
 cells("transform-repartitioned", repartitioned(remember), ROCKS, (4, 2), also=(4, 5, 6))
 
 
