@@ -240,6 +240,7 @@ for short, how in JOINS.items():
     cells(f"join-{short}", join(how), ["hdfs"])
     cells(f"join-{short}", join(how, batches=6), ["rocksdb-changelog"])
     cells(f"join-{short}", join(how, batches=4), ["rocksdb-snapshots"])
+cells("join-inner-format4", join("inner", batches=3), ["hdfs"], (4, 2), **{JOIN_FORMAT: "4"})  # written as format 2, without a word
 cells("join-windows", join_windows, ["hdfs", "rocksdb-changelog"])
 for version, since in (("3", (4, 1)), ("4", (4, 2))):
     for short in ("inner", "left", "full", "semi"):
@@ -588,15 +589,15 @@ def failed(retried: bool) -> Callable[[Run], None]:
     return write
 
 
-def repartitioned(make: Callable[[DataFrame], DataFrame]) -> Callable[[Run], None]:
+def repartitioned(make: Callable[[DataFrame], DataFrame], mode: str = "update") -> Callable[[Run], None]:
     """From two partitions to three, as batch 5, between two runs."""
 
     def write(run: Run) -> None:
         run.feed(5)
-        run.finish(make(run.source()), "update")
+        run.finish(make(run.source()), mode)
         run.spark._streamingCheckpointManager.repartition(str(run.checkpoint), 3)
         run.feed(4)
-        run.finish(make(run.source()), "update")
+        run.finish(make(run.source()), mode)
 
     return write
 
@@ -620,17 +621,51 @@ cells("counts-repartitioned", repartitioned(counts), ["rocksdb-changelog"], (4, 
 cells("transform-repartitioned", repartitioned(remember), ROCKS, (4, 2), also=(4, 5, 6))
 
 
+# What Spark refuses, with the condition in its error; `--refused` makes each of them happen. transformWithState is refused on
+# the HDFS-backed provider, whatever its variables.
+FORMAT_OF_APPLY = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
+AVRO_CONF = ENCODINGS["-avro"]
+REFUSED: dict[str, tuple[Cell, str]] = {
+    "transform-state-hdfs": (Cell(transform(Remember)), "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS"),
+    "counts-checkpoint2-hdfs": (Cell(plain(counts, "update"), FORMAT_2), "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED"),
+    "counts-repartitioned-hdfs": (Cell(repartitioned(counts)), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER"),
+    "limit-repartitioned-rocksdb-changelog": (
+        Cell(repartitioned(lambda df: df.limit(45), "append"), CHANGELOG),
+        "STDS_FAILED_TO_READ_STATE_SCHEMA",
+    ),
+    "counts-avro-rocksdb-changelog": (Cell(plain(counts, "update"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "dedupe-avro-rocksdb-changelog": (Cell(plain(dedupe), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "sessions-avro-rocksdb-changelog": (Cell(plain(sessions("user")), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "join-inner-avro-rocksdb-changelog": (Cell(join("inner"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "apply-avro-rocksdb-changelog": (Cell(apply("NoTimeout"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "limit-avro-rocksdb-changelog": (Cell(plain(lambda df: df.limit(45)), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "join-inner-format1-hdfs": (Cell(join("inner"), {JOIN_FORMAT: "1"}), "?"),
+    "join-left-format1-hdfs": (Cell(join("left_outer"), {JOIN_FORMAT: "1"}), "?"),
+    "apply-format1-hdfs": (Cell(apply("NoTimeout"), {FORMAT_OF_APPLY: "1"}), "?"),
+    "counts-none-hdfs": (Cell(plain(counts, "update"), {STORE + "compression.codec": "none"}), "?"),
+    "counts-none-rocksdb-changelog": (Cell(plain(counts, "update"), {**CHANGELOG, STORE + "compression.codec": "none"}), "?"),
+    "transform-append-merge3-rocksdb-changelog": (
+        Cell(transform(Append), {**CHANGELOG, STORE + "rocksdb.mergeOperatorVersion": "3"}),
+        "?",
+    ),
+}
+
+
 # --- what Spark's reader finds
 
 
 def operators(checkpoint: Path, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(operator id, its metadata in force at a batch)."""
+    """(operator id, its metadata in force at a batch). 3.5 wrote no metadata: joins are known by their stores."""
     for folder in sorted((checkpoint / "state").iterdir(), key=lambda p: int(p.name)):
         single, many = folder / "_metadata" / "metadata", folder / "_metadata" / "v2"
         if many.exists():
             ids = [int(p.name) for p in many.iterdir() if p.name.isdigit() and int(p.name) <= batch]
             single = many / str(max(ids))
-        yield folder.name, json.loads(single.read_text().split("\n")[1])
+        if single.exists():
+            yield folder.name, json.loads(single.read_text().split("\n")[1])
+        else:
+            joins = (folder / "0" / "left-keyWithIndexToValue").exists()
+            yield folder.name, {"operatorInfo": {"operatorName": "symmetricHashJoin" if joins else ""}}
 
 
 def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, list[Any]]:
@@ -644,7 +679,7 @@ def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, l
 
         name = metadata["operatorInfo"]["operatorName"]
         if name.startswith("transformWithState"):
-            found.update(read_variables(load, checkpoint, operator, metadata))
+            found.update(read_variables(load, operator, metadata))
         elif name == "symmetricHashJoin":
             found.update(read_join(load, operator, metadata))
         else:
@@ -660,10 +695,16 @@ def read_join(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, l
     for side in ("left", "right"):
         store = f"{side}-keyWithTsToValues" if by_time else f"{side}-keyWithIndexToValue"
         name = f"{operator}/default/{store}" if families else f"{operator}/{store}"
-        if by_time:
-            print(store, load(storeName=store)[:3], load(joinSide=side)[:3])
-        found[name] = load(storeName=store)
+        found[name] = as_lists(load(storeName=store)) if by_time else load(storeName=store)
     return found
+
+
+def as_lists(rows: list[Any]) -> list[Any]:
+    """One row a key, with the list of its values: join format 4 keeps them so, and the reader gives them one by one."""
+    lists: dict[str, Any] = {}
+    for key, value, partition in rows:
+        lists.setdefault(json.dumps([key, partition]), [key, [], partition])[1].append(value)
+    return list(lists.values())
 
 
 def has_family(metadata: dict[str, Any], family: str) -> bool:
@@ -672,7 +713,7 @@ def has_family(metadata: dict[str, Any], family: str) -> bool:
     return family.encode() in schema.read_bytes()
 
 
-def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
+def read_variables(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
     """State variables and registered timers of transformWithState."""
     found = {}
     properties = json.loads(metadata["operatorPropertiesJson"])
@@ -696,29 +737,39 @@ def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[st
 
 
 def write_cell(spark: SparkSession, name: str, target: Path) -> None:
-    """Write the checkpoint, then Spark's answer for the first batches, some, and the last."""
-    cell = CELLS[name]
-    for key, value in {**DEFAULTS, **cell.conf}.items():
-        spark.conf.set(key, value)
+    """The checkpoint."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     checkpoint = target / "checkpoint"
+    cell = CELLS[name]
     with tempfile.TemporaryDirectory() as inputs:
         cell.write(Run(spark, checkpoint, Path(inputs)))
-    last = max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
-    batches = sorted({0, 1, last // 2, last - 1, last, *cell.also})
-    answers = dict(zip(batches, (read_batch(spark, checkpoint, batch) for batch in batches), strict=True))
-    state: dict[str, dict[str, Any]] = {}
-    for batch, found in answers.items():
-        for store, rows in found.items():
-            state.setdefault(store, {})[str(batch)] = rows
     for crc in checkpoint.rglob(".*.crc"):
         crc.unlink()
+    batches = last_batch(checkpoint) + 1
+    about = {"spark": spark.version, "batches": batches, "conf": cell.conf, "oracle": cell.oracle}
+    write_json(target / "about.json", about)
+
+
+def read_cell(spark: SparkSession, name: str, target: Path) -> None:
+    """Spark's answer for the first batches, some, and the last."""
+    checkpoint = target / "checkpoint"
+    last = last_batch(checkpoint)
+    state: dict[str, dict[str, Any]] = {}
+    for batch in sorted({0, 1, last // 2, last - 1, last, *CELLS[name].also}):
+        for store, rows in read_batch(spark, checkpoint, batch).items():
+            state.setdefault(store, {})[str(batch)] = rows
     write_json(target / "state.json", state)
-    write_json(target / "about.json", {"spark": spark.version, "batches": last + 1, "conf": cell.conf, "oracle": cell.oracle})
+    about = json.loads((target / "about.json").read_text())
+    write_json(target / "about.json", {**about, "reader": spark.version})
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
-    rows = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
-    print(name, f"{size // 1024} KiB", f"{last + 1} batches", rows, flush=True)
+    counts = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
+    print(name, f"{size // 1024} KiB", f"{last + 1} batches", counts, flush=True)
+
+
+def last_batch(checkpoint: Path) -> int:
+    """The newest that is committed."""
+    return max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
 
 
 def session() -> SparkSession:
@@ -744,6 +795,8 @@ def main() -> None:
     """Write the cells named, all that this version knows without a name."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
+    parser.add_argument("--refused", action="store_true")
+    parser.add_argument("--only", choices=["write", "read"])
     parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("cells", nargs="*")
     asked = parser.parse_args()
@@ -751,18 +804,40 @@ def main() -> None:
     spark = session()
     try:
         with ThreadPoolExecutor(asked.at_once) as pool:
-            list(pool.map(lambda name: try_cell(spark, name, asked.into / name), names))
+            if asked.refused:
+                list(pool.map(lambda name: see_refused(spark, name), asked.cells or REFUSED))
+                return
+            list(pool.map(lambda name: try_cell(spark, name, asked.into / name, asked.only), names))
     finally:
         spark.stop()
 
 
-def try_cell(spark: SparkSession, name: str, target: Path) -> None:
+def see_refused(spark: SparkSession, name: str) -> None:
+    """Print whether Spark refuses a cell as it says in the table."""
+    cell, condition = REFUSED[name]
+    own = spark.newSession()
+    for key, value in {**DEFAULTS, **cell.conf}.items():
+        own.conf.set(key, value)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            cell.write(Run(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
+            print(name, "NOT REFUSED", flush=True)
+        except Exception as error:  # noqa: BLE001
+            print(name, condition if condition in str(error) else f"OTHERWISE {str(error)[:1500]}", flush=True)
+
+
+def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:
     """A cell in a session of its own, since settings are a session's; one that fails doesn't stop the others."""
+    own = spark.newSession()
+    for key, value in {**DEFAULTS, **CELLS[name].conf}.items():
+        own.conf.set(key, value)
     try:
-        write_cell(spark.newSession(), name, target)
+        if only != "read":
+            write_cell(own, name, target)
+        if only != "write":
+            read_cell(own, name, target)
     except Exception as error:  # noqa: BLE001
         print(name, "FAILED", str(error)[:600], flush=True)
-        shutil.rmtree(target, ignore_errors=True)
 
 
 if __name__ == "__main__":
