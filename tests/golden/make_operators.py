@@ -195,16 +195,24 @@ def chained(df: DataFrame) -> DataFrame:
     return minutes.groupBy(longer, "user").agg(F.count("*").alias("minutes"), F.sum("n").alias("n"))
 
 
+SHORT = 7  # batches of a cell without a change log: each of them is a snapshot
+
+
+def both(operator: str, make: Callable[[DataFrame], DataFrame], batches: int = 10, short: int = SHORT) -> None:
+    """With changes, and with snapshots only."""
+    cells(operator, plain(make, batches=batches), ["hdfs", "rocksdb-changelog"])
+    cells(operator, plain(make, batches=short), ["rocksdb-snapshots"])
+
+
 cells("counts", plain(counts, "update"))
-cells("windows", plain(windows))
-cells("sessions", plain(sessions("user")))
-cells("sessions-two-keys", plain(sessions("user", "kind")))
+both("windows", windows)
+both("sessions", sessions("user"))
+both("sessions-two-keys", sessions("user", "kind"))
 cells("sessions-complete", plain(sessions("user"), "complete"), ["hdfs"])
-cells("dedupe", plain(dedupe))
-cells("dedupe-within-watermark", plain(dedupe_within_watermark))
+both("dedupe", dedupe)
+both("dedupe-within-watermark", dedupe_within_watermark)
 cells("limit", plain(lambda df: df.limit(45)))
-cells("chained", plain(chained), ["hdfs", "rocksdb-changelog"])
-cells("chained", plain(chained, batches=6), ["rocksdb-snapshots"])
+both("chained", chained, short=6)
 
 
 # --- joins
@@ -540,7 +548,6 @@ def transform(
 
 
 ENCODINGS = {"": {}, "-avro": {STORE + "encodingFormat": "avro"}}
-SHORT = 7  # batches of a cell without a change log: each of them is a snapshot
 
 
 def transforms(
