@@ -1,0 +1,89 @@
+"""Writes golden checkpoints with older versions of Spark, each in an environment of its own outside the checkout.
+
+    python tests/golden/make_versions.py [--environments FOLDER] [VERSION …]
+
+Runs make_operators.py in each environment, for fewer cells than at home. What a checkpoint of 4.x holds is what the reader of
+that version says. 3.5 has no reader: its checkpoints are read by the Spark of the environment that runs this script. VERSIONS.md
+tells what differs between versions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+RELEASES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
+BOTH = ["hdfs", "rocksdb-changelog"]
+EVERYWHERE = [
+    *(f"{operator}-{provider}" for operator in ("counts", "windows", "dedupe", "join-inner", "apply") for provider in BOTH),
+    "counts-rocksdb-snapshots",
+    "dedupe-within-watermark-hdfs",
+    "join-left-hdfs",
+    "join-full-rocksdb-changelog",
+    "join-semi-hdfs",
+    "apply-event-timeout-hdfs",
+    "limit-hdfs",
+    "chained-hdfs",
+]
+SINCE_4_0 = [
+    "sessions-hdfs",
+    "sessions-rocksdb-changelog",
+    "transform-state-rocksdb-changelog",
+    "transform-state-rocksdb-snapshots",
+    "transform-state-avro-rocksdb-changelog",
+    "transform-append-rocksdb-changelog",
+    "transform-append-rocksdb-snapshots",
+    "transform-event-timers-rocksdb-changelog",
+    "transform-processing-timers-rocksdb-changelog",
+    "transform-ttl-rocksdb-changelog",
+    "transform-variables-rocksdb-changelog",
+    "counts-retried-checkpoint2-rocksdb-changelog",
+]
+CELLS = {
+    "3.5": EVERYWHERE,
+    "4.0": EVERYWHERE + SINCE_4_0,
+    "4.1": [*EVERYWHERE, *SINCE_4_0, "transform-state-rows-rocksdb-changelog", "join-inner-format3-rocksdb-changelog"],
+    "4.2": [
+        *EVERYWHERE,
+        *SINCE_4_0,
+        "transform-state-rows-rocksdb-changelog",
+        "join-inner-format3-rocksdb-changelog",
+        "join-inner-format4-rocksdb-changelog",
+        "counts-checksum-hdfs",
+        "counts-checksum-rocksdb-changelog",
+    ],
+}
+
+
+def environment(folder: Path, version: str) -> Path:
+    """The Python of an environment that has this Spark; made where it isn't there."""
+    python = folder / RELEASES[version] / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
+        older = ["numpy<2", "pandas<3"] if version == "3.5" else ["numpy<3", "pandas<3"]
+        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark=={RELEASES[version]}", "pyarrow", *older], check=True)
+    return python
+
+
+def main() -> None:
+    """All cells of the versions named, of all versions without a name."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--environments", type=Path, default=Path(tempfile.gettempdir()) / "spark-versions")
+    parser.add_argument("versions", nargs="*")
+    asked = parser.parse_args()
+    for version in asked.versions or CELLS:
+        script = [HERE / "make_operators.py", "--into", HERE / f"spark-{version}"]
+        python = environment(asked.environments, version)
+        if version == "3.5":
+            subprocess.run([python, *script, "--only", "write", *CELLS[version]], check=True)
+            subprocess.run([sys.executable, *script, "--only", "read", *CELLS[version]], check=True)
+        else:
+            subprocess.run([python, *script, *CELLS[version]], check=True)
+
+
+if __name__ == "__main__":
+    main()
