@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
 
 from millpond.checkpoint import sst
-from millpond.checkpoint.checksums import block_checksum
-from millpond.checkpoint.manifest import varint
 from millpond.checkpoint.rocksdb import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
-from written_snapshot import COMPRESSIONS, SnapshotWriter
+from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
 
 # Keys that share much, and some that are prefixes of others.
 KEYS = st.one_of(
@@ -95,31 +93,6 @@ def test_fifty_thousand_keys_on_three_levels_are_read_as_rocksdb_reads_them(tmp_
     for key, value in expected[::997]:
         assert find(storage, snapshot, key, b"") == value
         assert find(storage, snapshot, key + b"!", b"") is None
-
-
-def turn_into_merges(path: Path, every: int) -> None:
-    """Make merge operands of some puts of an SST with uncompressed blocks: one byte of the key each, and the block's checksum."""
-    data = bytearray(path.read_bytes())
-    with sst.SstFile(open_storage(path.parent), path.name) as opened:
-        handles = [handle for _, handle in opened._iter_handles()]
-        checksum = opened._checksum
-    count = 0
-    for offset, size in handles:
-        block = bytes(data[offset : offset + size])
-        position = 0
-        while position < size - 4 - 4 * int.from_bytes(block[-4:], "little"):
-            _, position = varint(block, position)
-            own, position = varint(block, position)
-            value_size, position = varint(block, position)
-            position += own
-            if count % every == 0:
-                assert block[position - 8] == sst.VALUE
-                data[offset + position - 8] = sst.MERGE
-            position += value_size
-            count += 1
-        covered = bytes(data[offset : offset + size + 1])
-        data[offset + size + 1 : offset + size + 5] = block_checksum(checksum, covered).to_bytes(4, "little")
-    path.write_bytes(data)
 
 
 @pytest.mark.parametrize("delimiter", [b"", b","])

@@ -1,6 +1,7 @@
 """The content of one store in one partition: what a batch changed, and all of it from the newest snapshot on.
 
-1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).
+1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).  A RocksDB job without change
+   logs writes a snapshot with each batch instead: then they are what differs from the snapshot before.
 2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with its SST files), then the changes
    of every version after it, in order.
 
@@ -11,13 +12,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from millpond.checkpoint.codecs import decompress, naming
-from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.position import Version, version_of
+from millpond.checkpoint.position import Batch, Version, version_of
 from millpond.checkpoint.records import DELETE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
+from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 
@@ -28,7 +31,7 @@ _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
 def iter_changes(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
     """What a batch put and deleted in one partition, in write order.
 
-    Raises:  FILE_GONE where the change file isn't there: cleaned up, or a RocksDB job without change logs.
+    Raises:  FILE_GONE where the change file isn't there, nor the snapshots of this batch and the one before.
              INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
     """
     check_supported(batch)
@@ -36,8 +39,12 @@ def iter_changes(storage: Storage, batch: CommittedBatch, store: StoreSchema, pa
     if batch.settings.provider == "hdfs":
         yield from _hdfs_file(storage, f"{store.folder(partition)}/{version}.delta", batch.settings.codec)
     else:
-        name = _rocksdb_name(batch, store, partition, version)
-        yield from _rocksdb_changelog(storage, f"{store.folder(partition)}/{name}.changelog", batch.settings.codec)
+        folder, name = store.folder(partition), _rocksdb_name(batch, store, partition, version)
+        changelog, snapshot = f"{folder}/{name}.changelog", f"{folder}/{name}.zip"
+        if storage.stamp(changelog) is None and storage.stamp(snapshot) is not None:
+            yield from _between_snapshots(storage, batch, store, partition)
+        else:
+            yield from _rocksdb_changelog(storage, changelog, batch.settings.codec)
 
 
 def iter_state(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
@@ -113,6 +120,21 @@ def _rocksdb_changelog(storage: Storage, path: str, codec: str) -> Iterator[Reco
                 )
     except CheckpointError as error:
         raise naming(error, path) from error
+
+
+def _between_snapshots(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+    folder, version = store.folder(partition), version_of(batch.batch)
+    new = read_snapshot(storage, folder, _rocksdb_name(batch, store, partition, version))
+    old = None
+    if batch.batch > 0:
+        # In checkpoint format 2 only the commit before names the snapshot before.
+        before = read_batch(storage, Batch(batch.batch - 1)) if batch.state_ids else replace(batch, batch=Batch(batch.batch - 1))
+        old = read_snapshot(storage, folder, _rocksdb_name(before, store, partition, version_of(before.batch)))
+    for key, value in iter_snapshot_changes(storage, old, new, b""):
+        if value is None:
+            yield DELETE, _bare(key, new.path), b""
+        else:
+            yield PUT, _bare(key, new.path), _bare(value, new.path)
 
 
 def _bare(data: bytes, path: str) -> bytes:
