@@ -116,9 +116,9 @@ def test_what_was_appended_to_a_list_comes_with_the_whole_list(tmp_path: Path) -
 
 def test_where_an_sst_of_the_old_snapshot_is_gone_the_state_must_be_read_anew(tmp_path: Path) -> None:
     writer = SnapshotWriter(tmp_path / "0")
-    writer.database[b"a"] = b"1"
+    writer.database[b"a"] = writer.database[b"c"] = b"1"
     writer.publish("1")
-    writer.database[b"a"] = b"2"
+    writer.database[b"b"] = b"2"
     writer.database.flush()
     writer.database.compact_range(None, None)
     writer.publish("2")

@@ -128,6 +128,21 @@ def test_merges_are_joined_in_the_order_they_were_written(
         assert find(storage, snapshot, key, delimiter) == expected.get(key)
 
 
+def test_versions_of_a_key_may_lie_in_two_files_of_one_level(tmp_path: Path) -> None:
+    writer = SnapshotWriter(tmp_path / "0")
+    for change in ({b"a": b"1", b"c": b"1"}, {b"a": b"2"}, {b"a": b"3"}):
+        for key, value in change.items():
+            writer.database[key] = value
+        writer.database.flush()
+    writer.database.compact_range(None, None)
+    writer.publish("1")
+    writer.close()
+    storage = open_storage(tmp_path)
+    assert [(live.level, live.smallest) for _, live in read_snapshot(storage, "0", "1").files] == [(6, b"a")] * 3
+    assert list(iter_snapshot(storage, "0", "1")) == [(b"a", b"3"), (b"c", b"1")]
+    assert find(storage, read_snapshot(storage, "0", "1"), b"a", b"") == b"3"
+
+
 def test_a_range_delete_is_refused_by_name(tmp_path: Path) -> None:
     writer = SnapshotWriter(tmp_path / "0")
     writer.database[b"a"] = b"1"

@@ -132,7 +132,10 @@ def runs_of(storage: Storage, files: Sequence[SnapshotFile], wanted: list[bytes]
     levels: dict[tuple[int, int], list[SnapshotFile]] = {}
     for path, live in files:
         levels.setdefault((live.level, 0 if live.level else live.number), []).append((path, live))
-    return [_iter_run(storage, sorted(run, key=lambda file: file[1].smallest), wanted) for run in levels.values()]
+    # The versions of one key may lie in two files of a level: the largest keys tell which file comes first.
+    return [
+        _iter_run(storage, sorted(run, key=lambda file: (file[1].smallest, file[1].largest)), wanted) for run in levels.values()
+    ]
 
 
 def _iter_run(storage: Storage, files: list[SnapshotFile], wanted: list[bytes] | None) -> Iterator[Entries]:

@@ -14,8 +14,8 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import compress, islice
-from operator import eq, le, lt
+from itertools import compress, count, islice
+from operator import eq, le
 from typing import cast
 
 from millpond.checkpoint.codecs import corrupt
@@ -81,20 +81,26 @@ def resolve_all(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[b
     kinds = tags.tobytes()[:: tags.itemsize] if sys.byteorder == "little" else bytes(tag & 0xFF for tag in tags)
     if DELETION in kinds or SINGLE_DELETION in kinds:
         found = [None if kind in _DELETES else value for kind, value in zip(kinds, values, strict=True)]
-    if all(map(lt, keys, islice(keys, 1, None))):
+    repeats = list(compress(count(1), map(eq, keys, islice(keys, 1, None))))
+    if not repeats:
         return keys, found
     if found is values:
         found = list(values)
     # The first entry of each key stays, and holds what all of them give together.
-    again = [False, *map(eq, keys, islice(keys, 1, None))]
-    for first in [i for i in range(len(keys) - 1) if again[i + 1] and not again[i]]:
-        end = first + 2
-        while end < len(keys) and again[end]:
-            end += 1
-        versions = sorted(zip(tags[first:end], values[first:end], strict=True), key=_newest, reverse=True)
-        found[first] = resolve(versions, delimiter)
-    firsts = [not a for a in again]
-    return list(compress(keys, firsts)), list(compress(found, firsts))
+    kept = bytearray(b"\x01") * len(keys)
+    at = 0
+    while at < len(repeats):
+        first, end = repeats[at] - 1, repeats[at]
+        while at < len(repeats) and repeats[at] == end:
+            kept[end] = 0
+            at, end = at + 1, end + 1
+        newest = first if tags[first] > tags[first + 1] else first + 1
+        if end == first + 2 and kinds[newest] == VALUE and tags[first] >> 8 != tags[first + 1] >> 8:
+            found[first] = values[newest]
+        else:
+            versions = sorted(zip(tags[first:end], values[first:end], strict=True), key=_tag, reverse=True)
+            found[first] = resolve(versions, delimiter)
+    return list(compress(keys, kept)), list(compress(found, kept))
 
 
 def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes]]:
@@ -187,5 +193,5 @@ def _length(part: Entries) -> int:
     return len(part.keys)
 
 
-def _newest(version: tuple[int, bytes]) -> int:
+def _tag(version: tuple[int, bytes]) -> int:
     return version[0]

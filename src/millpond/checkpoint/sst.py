@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import compress, pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -49,6 +49,7 @@ _MAX_BLOCK = (2 << 30) - 1
 _WINDOW_BYTES = 4 << 20
 # Below this the plain loop is faster than numpy.
 _FEW_BYTES = 16 << 10
+_FEW_ENTRIES = 100
 _READ_BYTES = 1 << 20
 # RocksDB restarts after 16 entries, if nobody tells it otherwise.
 _MOST_STEPS = 256
@@ -121,7 +122,7 @@ class SstFile:
         """All entries, a window of blocks at a time, in key order."""
         count = 0
         try:
-            for entries in self._iter_windows(self._iter_handles()):
+            for entries in self._iter_windows(self._all_handles()):
                 count += len(entries.keys)
                 yield entries
             if count != self._count:
@@ -136,7 +137,7 @@ class SstFile:
         """
         among = frozenset(wanted)
         try:
-            for keys, tags, values in self._iter_windows(self._handles_of(wanted)):
+            for keys, tags, values in self._iter_windows(handle for _, handle in self._handles_of(wanted)):
                 kept = [key in among for key in keys]
                 yield Entries(list(compress(keys, kept)), array("Q", compress(tags, kept)), list(compress(values, kept)))
         except CheckpointError as error:
@@ -274,6 +275,29 @@ class SstFile:
         if position != self._index_end:
             raise corrupt("an SST's index ends inside an entry", at)
 
+    def _all_handles(self) -> Iterable[tuple[int, int]]:
+        """The handles of all data blocks: all at once where each entry of the index is a restart point, as RocksDB writes it."""
+        if len(self._index_restarts) < _FEW_ENTRIES:
+            return (handle for _, handle in self._iter_handles())
+        import numpy as np
+
+        view = np.frombuffer(self._index + bytes(32), np.uint8)
+        begin = np.array(self._index_restarts, np.int64)
+        end: Any = np.append(begin[1:], self._index_end)
+        shared, at = _numbers(view, begin, self._index_offset)
+        key_size, at = _numbers(view, at, self._index_offset)
+        if not self._deltas:
+            _, at = _numbers(view, at, self._index_offset)
+        if shared.any() or (at + key_size >= end).any():
+            return (handle for _, handle in self._iter_handles())
+        offset, at = _numbers(view, at + key_size, self._index_offset)
+        size, at = _numbers(view, at, self._index_offset)
+        if (at != end).any():
+            return (handle for _, handle in self._iter_handles())
+        if (offset[1:] < (offset + size + _TRAILER)[:-1]).any():
+            raise corrupt("an SST's index names blocks out of order", self._index_offset)
+        return zip(offset.tolist(), size.tolist(), strict=True)
+
     def _handles_of(self, wanted: list[bytes]) -> Iterator[tuple[bytes, _Handle]]:
         """Those of the blocks that may hold one of these keys."""
         if not wanted:
@@ -296,7 +320,7 @@ class SstFile:
 
     # ------------------------------------------------------------ entries
 
-    def _iter_windows(self, handles: Iterator[tuple[bytes, _Handle]]) -> Iterator[Entries]:
+    def _iter_windows(self, handles: Iterable[tuple[int, int]]) -> Iterator[Entries]:
         window: list[bytes] = []
         size = first = 0
         for offset, block in self._iter_blocks(handles):
@@ -309,10 +333,10 @@ class SstFile:
         if window:
             yield _decode(window, first)
 
-    def _iter_blocks(self, handles: Iterator[tuple[bytes, _Handle]]) -> Iterator[tuple[int, bytes]]:
+    def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""
         begin, held = 0, b""
-        for _, (offset, size) in handles:
+        for offset, size in handles:
             end = offset + size + _TRAILER
             if end > self._bytes.size:
                 raise corrupt(f"a block claims {size} bytes", offset)
@@ -402,23 +426,6 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     if (position[first_lanes] != begins).any() or (position > lane_end).any():
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
 
-    def numbers(at: Any) -> tuple[Any, Any]:
-        """The varints that begin at these positions, and where they end."""
-        found = view[at].astype(np.int64)
-        at = at + 1
-        more = np.flatnonzero(found & 0x80)
-        if len(more):
-            found[more] &= 0x7F
-            for shift in (7, 14, 21, 28):
-                byte = view[at[more]].astype(np.int64)
-                found[more] |= (byte & 0x7F) << shift
-                at[more] += 1
-                more = more[byte >= 0x80]
-                if not len(more):
-                    return found, at
-            raise corrupt("a length in a block of an SST has more than 32 bits", offset)
-        return found, at
-
     steps: list[tuple[Any, Any, Any, Any]] = []
     going: list[Any] = []  # for each step but the first, which lanes of the step before take part
     before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
@@ -426,9 +433,9 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         if len(steps) == _MOST_STEPS:
             return _decode_plainly(blocks, offset)
         position, lane_end, before = position[alive], lane_end[alive], before[alive]
-        shared, at = numbers(position)
-        own, at = numbers(at)
-        value_size, key_begin = numbers(at)
+        shared, at = _numbers(view, position, offset)
+        own, at = _numbers(view, at, offset)
+        value_size, key_begin = _numbers(view, at, offset)
         key_end = key_begin + own
         position = key_end + value_size
         if (shared > before).any() or (position > lane_end).any():
@@ -474,11 +481,31 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
 
 
+def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:
+    """The varints that begin at these positions, and where they end; five bytes each must be there."""
+    import numpy as np
+
+    found = view[at].astype(np.int64)
+    at = at + 1
+    more = np.flatnonzero(found & 0x80)
+    found[more] &= 0x7F
+    for shift in (7, 14, 21, 28):
+        if not len(more):
+            break
+        byte = view[at[more]].astype(np.int64)
+        found[more] |= (byte & 0x7F) << shift
+        at[more] += 1
+        more = more[byte >= 0x80]
+    if len(more):
+        raise corrupt("a length in a block of an SST has more than 35 bits", offset)
+    return found, at
+
+
 def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
     """The pieces of these sizes at these places.  numpy makes many of one size four times faster than a slice each."""
     import numpy as np
 
-    counts = np.bincount(size) if size.max() <= _MANY_BYTES else np.zeros(1, np.int64)
+    counts: Any = np.bincount(size) if size.max() <= _MANY_BYTES else np.zeros(1, np.int64)
     widths = np.flatnonzero(counts).tolist()
     if counts[0] or not 0 < len(widths) <= _FEW_WIDTHS:
         return [data[a:b] for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
@@ -488,9 +515,9 @@ def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
     by_size = np.argsort(size.astype(np.uint16), kind="stable")
     end = 0
     for width in widths:
-        chosen = by_size[end : end + counts[width]]
+        chosen = by_size[end : end + int(counts[width])]
         out[chosen] = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))[begin[chosen]].tolist()
-        end += counts[width]
+        end += len(chosen)
     return list(out.tolist())
 
 
