@@ -63,15 +63,17 @@ class RowEncoding:
         if self._checked and self._hdfs:
             value = _checked_tail(value, lambda row: key + row)
         elif self._many:
-            return self._key(key[self._prefix :]), self.elements(key, value)
+            return self.key(key), self.elements(key, value)
         elif self._checked:
             (value,) = self._checked_parts(key, value)
-        return self._key(key[self._prefix :]), self._value(value)
+        return self.key(key), self._value(value)
 
     def delete(self, key: bytes) -> bytes:
         """The row of a deleted key."""
-        if self._checked:
-            key = _checked_tail(key, lambda row: row)
+        return self.key(_checked_tail(key, lambda row: row) if self._checked else key)
+
+    def key(self, key: bytes) -> bytes:
+        """The row of a key that carries no checksum, as keys of puts don't."""
         return self._key(key[self._prefix :])
 
     def elements(self, key: bytes, value: bytes) -> bytes:

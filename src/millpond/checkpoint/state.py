@@ -1,6 +1,7 @@
 """The content of one store in one partition: what a batch changed, and all of it from the newest snapshot on.
 
-1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).
+1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).  A RocksDB job without change
+   logs writes a snapshot with each batch instead: then they are what differs from the snapshot before.
 2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with its SST files), then the changes
    of every version after it, in order.
 3. A store with column families keeps all of them in the same files: the family's number begins each key.  Which number is whose
@@ -14,14 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from millpond.checkpoint.codecs import corrupt, decompress, naming
 from millpond.checkpoint.encoding import RowEncoding
-from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.position import Version, version_of
+from millpond.checkpoint.position import Batch, Version, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot_metadata
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot, read_snapshot_metadata
+from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 
@@ -41,7 +44,7 @@ class StateReader:
     def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What a batch put, appended and deleted in one partition, in write order.
 
-        Raises:  FILE_GONE where the change file isn't there: cleaned up, or a RocksDB job without change logs.
+        Raises:  FILE_GONE where the change file isn't there, nor the snapshots of this batch and the one before.
                  INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
         """
         folder, version = store.folder(partition), version_of(batch.batch)
@@ -49,7 +52,10 @@ class StateReader:
             yield from self._hdfs_file(f"{folder}/{version}.delta", batch, store)
         else:
             name = _rocksdb_name(batch, store, partition, version)
-            yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+            if self._has_changelog(f"{folder}/{name}", batch):
+                yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+            else:
+                yield from self._between_snapshots(batch, store, partition)
 
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What builds the whole state of a batch in one partition from nothing, in order.
@@ -89,8 +95,9 @@ class StateReader:
     def _changelog(self, path: str, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         family = self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
+        data = self._unpacked(path, batch.settings.codec, keep=bool(family))
         try:
-            for kind, key, value in iter_changelog(self._unpacked(path, batch.settings.codec, keep=bool(family))):
+            for kind, key, value in iter_changelog(data):
                 if family and not key.startswith(family):
                     continue
                 if kind == PUT:
@@ -118,13 +125,48 @@ class StateReader:
         except CheckpointError as error:
             raise (error if "path" in error.context else naming(error, f"{folder}/{name}.zip")) from error
 
+    def _has_changelog(self, path: str, batch: CommittedBatch) -> bool:
+        """Whether a version has a change log.  Raises FILE_GONE where it has no snapshot either."""
+        try:
+            self._unpacked(f"{path}.changelog", batch.settings.codec, keep=True)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or self.storage.stamp(f"{path}.zip") is None:
+                raise
+            return False
+        return True
+
+    def _between_snapshots(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        folder, version = store.folder(partition), version_of(batch.batch)
+        new = read_snapshot(self.storage, folder, _rocksdb_name(batch, store, partition, version))
+        old = None
+        if batch.batch > 0:
+            before = replace(batch, batch=Batch(batch.batch - 1))
+            if batch.state_ids:  # only the commit before names its snapshot
+                before = read_batch(self.storage, before.batch)
+            old = read_snapshot(self.storage, folder, _rocksdb_name(before, store, partition, version_of(before.batch)))
+        family = self._family(batch, store, partition)
+        rows = RowEncoding(store, batch.settings)
+        try:
+            for key, value in iter_snapshot_changes(self.storage, old, new, batch.settings.merge_delimiter):
+                if family and not key.startswith(family):
+                    continue
+                if value is None:
+                    yield DELETE, rows.key(key), b""
+                else:
+                    yield PUT, *rows.put(key, value)
+        except CheckpointError as error:
+            raise (error if "path" in error.context else naming(error, new.path)) from error
+
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
         if self._last[0] == path:
             return self._last[1]
-        data = decompress(codec, self.storage.read(path))
-        if keep:
-            self._last = (path, data)
-        return data
+        data = self.storage.read(path)
+        try:
+            unpacked = decompress(codec, data)
+        except CheckpointError as error:
+            raise naming(error, path) from error
+        self._last = (path, unpacked) if keep else ("", b"")
+        return unpacked
 
     def _family(self, batch: CommittedBatch, store: StoreSchema, partition: int, snapshot: str | None = None) -> bytes:
         """What the store's keys begin with; empty where it has no column family."""
