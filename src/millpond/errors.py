@@ -87,6 +87,7 @@ CONDITIONS: dict[str, Condition] = {
     "CORRUPT_FILE": Condition(CheckpointError, 500, 5),
     "UNKNOWN_FORMAT": Condition(CheckpointError, 501, 5),
     "UNSUPPORTED": Condition(CheckpointError, 501, 5),
+    "REWOUND_IN_PLACE": Condition(CheckpointError, 409, 5),
     "FILE_GONE": Condition(CheckpointError, 503, 4),
     # replicas
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),

@@ -13,7 +13,8 @@
                     each element is CRC-32C (of the key and it), int32 size, the element
     Avro            00, int16 schema id, record instead of 00 row; parts that stand in front have no schema id
 
-Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but where said.
+Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but
+where said.
 """
 
 from __future__ import annotations
@@ -170,11 +171,8 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     front = tuple(store.key[i] for i in store.ordinals)
     rest_places = tuple(i for i in range(len(store.key)) if i not in store.ordinals)
     read_rest = _part_reader(tuple(store.key[i] for i in rest_places), avro=avro, named=True)
-    read_front: Callable[[bytes], tuple[Stored, ...]]
-    if store.encoder == "prefix":
-        read_front = _part_reader(front, avro=avro, named=False)
-    else:
-        read_front = _range_reader(front, avro=avro)
+    is_prefix = store.encoder == "prefix"
+    read_front = _part_reader(front, avro=avro, named=False) if is_prefix else _range_reader(front, avro=avro)
     places = (*store.ordinals, *rest_places)
 
     def read_both(data: bytes) -> bytes:

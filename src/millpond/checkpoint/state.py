@@ -6,6 +6,8 @@
    of every version after it, in order.
 3. A store with column families keeps all of them in the same files: the family's number begins each key.  Which number is whose
    stands in the snapshot's metadata only; Spark writes a snapshot whenever the set of families changes.
+4. A snapshot is only begun with if it isn't older than its own batch: where somebody deleted commits and started the job again in
+   the same folder, snapshots of the deleted batches are still there in checkpoint format 1, and Spark itself would load them.
 
 Rows come out as (PUT, MERGE or DELETE, key row, value row), bare UnsafeRow bytes, whatever the provider wrapped around them.  The
 value of a store of lists is its rows as `encoding.iter_elements` takes them apart; MERGE appends to it.
@@ -19,17 +21,19 @@ from dataclasses import replace
 
 from millpond.checkpoint.codecs import corrupt, decompress, naming
 from millpond.checkpoint.encoding import RowEncoding
-from millpond.checkpoint.log import CommittedBatch, read_batch
+from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.position import Batch, Version, version_of
+from millpond.checkpoint.position import Batch, Version, batch_of, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
 from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
 _HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
+_LIMITS = CheckpointSettings()
 
 
 class StateReader:
@@ -37,6 +41,7 @@ class StateReader:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._planned_ms: dict[Version, int] = {}
         self._families: dict[str, dict[str, int]] = {}
         # The file that was read last: the families of a store lie in the same ones.
         self._last: tuple[str, bytes] = ("", b"")
@@ -66,15 +71,39 @@ class StateReader:
         if batch.settings.provider == "hdfs":
             base = _newest_snapshot(self.storage, folder, _HDFS_SNAPSHOT, version)
             if base:
+                self._check_age(f"{folder}/{base}.snapshot", base)
                 yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
             for later in range(base + 1, version + 1):
                 yield from self._hdfs_file(f"{folder}/{later}.delta", batch, store)
             return
         snapshot, changelogs = self._rocksdb_files(batch, store, partition)
         if snapshot:
+            if not batch.state_ids:
+                self._check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
             yield from self._snapshot(folder, snapshot, batch, store, partition)
         for name in changelogs:
             yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+
+    def _check_age(self, path: str, version: Version) -> None:  # 4
+        """Raise REWOUND_IN_PLACE where a snapshot is older than the batch that it claims to be of."""
+        if version not in self._planned_ms:
+            try:
+                self._planned_ms[version] = read_planned_ms(self.storage, batch_of(version))
+            except CheckpointError as error:
+                if error.condition != "FILE_GONE":
+                    raise
+                self._planned_ms[version] = 0  # its log was cleaned up
+        stamp, planned_ms = self.storage.stamp(path), self._planned_ms[version]
+        if stamp is not None and stamp.modified_ns // 1_000_000 + _LIMITS.clock_tolerance_ms < planned_ms:
+            raise CheckpointError(
+                "REWOUND_IN_PLACE",
+                f"{path} is older than batch {batch_of(version)}, whose state it claims to be: the job was rewound in its own "
+                "folder and started again, and this file is of the batches that were deleted.",
+                hint=f"Stop the job and delete the state files above the version that it was rewound to, {path} among them; Spark "
+                "itself would load them when it starts again.",
+                path=path,
+                batch=batch_of(version),
+            )
 
     def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
         data = self.storage.read(path)
@@ -224,9 +253,9 @@ def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def _newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> int:
+def _newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:
     found = (pattern.fullmatch(name) for name in storage.names(folder))
-    return max((v for m in found if m and (v := int(m[1])) <= version), default=0)
+    return max((Version(v) for m in found if m and (v := int(m[1])) <= version), default=Version(0))
 
 
 def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:
