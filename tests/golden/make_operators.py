@@ -781,7 +781,9 @@ def last_batch(checkpoint: Path) -> int:
 
 def session() -> SparkSession:
     """A Spark that stays small."""
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC")
+    os.environ.update(
+        SPARK_AUTH_SOCKET_TIMEOUT="120", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC"
+    )
     time.tzset()
     builder = SparkSession.builder.appName("golden").master("local[2]")
     for key, value in {
@@ -806,7 +808,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--only", choices=["write", "read"])
-    parser.add_argument("--at-once", type=int, default=4)
+    parser.add_argument("--at-once", type=int, default=3)
     parser.add_argument("cells", nargs="*")
     asked = parser.parse_args()
     names = asked.cells or [name for name, cell in CELLS.items() if cell.since <= VERSION]
