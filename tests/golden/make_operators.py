@@ -798,6 +798,7 @@ def session() -> SparkSession:
     for key, value in {
         # Much is compiled and little of it runs long; and Hadoop starts a process for every file that it creates.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
