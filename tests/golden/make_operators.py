@@ -854,13 +854,18 @@ def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> 
     own = spark.newSession()
     for key, value in {**DEFAULTS, **CELLS[name].conf}.items():
         own.conf.set(key, value)
-    try:
-        if only != "read":
-            write_cell(own, name, target)
-        if only != "write":
-            read_cell(own, name, target)
-    except Exception as error:  # noqa: BLE001
-        print(name, "FAILED", str(error)[:600], flush=True)
+    for attempt in range(5):
+        try:
+            if only != "read":
+                write_cell(own, name, target)
+            if only != "write":
+                read_cell(own, name, target)
+            return
+        except Exception as error:  # noqa: BLE001
+            slow = "failed to connect back" in str(error)  # Spark gives a Python worker ten seconds to start
+            if not slow or attempt == 4:
+                print(name, "FAILED", str(error)[:600], flush=True)
+                return
 
 
 if __name__ == "__main__":
