@@ -760,8 +760,6 @@ def write_cell(spark: SparkSession, name: str, target: Path) -> None:
     cell = CELLS[name]
     with tempfile.TemporaryDirectory() as inputs:
         cell.write(Run(spark, checkpoint, Path(inputs)))
-    for crc in checkpoint.rglob(".*.crc"):
-        crc.unlink()
     batches = last_batch(checkpoint) + 1
     about = {"spark": spark.version, "batches": batches, "conf": cell.conf, "oracle": cell.oracle}
     write_json(target / "about.json", about)
@@ -775,6 +773,8 @@ def read_cell(spark: SparkSession, name: str, target: Path) -> None:
     for batch in sorted({0, last // 2, last, *CELLS[name].also}):
         for store, rows in read_batch(spark, checkpoint, batch).items():
             state.setdefault(store, {})[str(batch)] = rows
+    for crc in checkpoint.rglob(".*.crc"):
+        crc.unlink()
     write_json(target / "state.json", state)
     about = json.loads((target / "about.json").read_text())
     write_json(target / "about.json", {**about, "reader": spark.version})
