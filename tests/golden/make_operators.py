@@ -818,7 +818,7 @@ def main() -> None:
     parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
     parser.add_argument("--refused", action="store_true")
     parser.add_argument("--only", choices=["write", "read"])
-    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("cells", nargs="*")
     asked = parser.parse_args()
     # Plain aggregations of the version at home are make_golden.py's.
