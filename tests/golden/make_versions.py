@@ -17,6 +17,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RELEASES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
+# transformWithState in Python needs a protobuf that fits, and fails without a word about it.
+NEEDS = {
+    "3.5": ["numpy<2", "pandas<3"],
+    "4.0": ["numpy<3", "pandas<3", "protobuf>=5.28.3,<6"],
+    "4.1": ["numpy<3", "pandas<3", "protobuf>=6.33,<7"],
+    "4.2": ["numpy<3", "pandas<3", "protobuf>=6.33.5,<7"],
+}
 EVERYWHERE = [
     "counts-hdfs",
     "counts-rocksdb-changelog",
@@ -56,8 +63,8 @@ def environment(folder: Path, version: str) -> Path:
     python = folder / RELEASES[version] / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
-        older = ["numpy<2", "pandas<3"] if version == "3.5" else ["numpy<3", "pandas<3"]
-        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark=={RELEASES[version]}", "pyarrow", *older], check=True)
+        needed = [f"pyspark=={RELEASES[version]}", "pyarrow", *NEEDS[version]]
+        subprocess.run([python, "-m", "pip", "install", "-q", *needed], check=True)
     return python
 
 
