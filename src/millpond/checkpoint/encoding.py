@@ -144,7 +144,8 @@ def _as_it_is(data: bytes) -> bytes:
     return data
 
 
-def _bare(data: bytes) -> bytes:
+def bare_row(data: bytes) -> bytes:
+    """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row.  Raises UNKNOWN_FORMAT."""
     if data[:1] != b"\x00":
         raise CheckpointError(
             "UNKNOWN_FORMAT",
@@ -159,7 +160,7 @@ def _bare(data: bytes) -> bytes:
 
 def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if store.encoder == "plain" and not avro:
-        return _bare
+        return bare_row
     write = encoder(store.key)
     if store.variable == "timer":
         write = _in_micros(write)
@@ -206,13 +207,13 @@ def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Calla
     """How a part of a key is read: `named` says whether an Avro record's schema id stands before it."""
     if not avro:
         decode = decoder(fields)
-        return lambda data: decode(_bare(data))
+        return lambda data: decode(bare_row(data))
     decode_record, begin = avro_decoder(fields, fields), 3 if named else 1
     return lambda data: decode_record(_versioned(data), begin)
 
 
 def _versioned(data: bytes) -> bytes:
-    _bare(data[:1])
+    bare_row(data[:1])
     return data
 
 
@@ -269,7 +270,7 @@ def _time_reader(store: StoreSchema, write: Callable[[tuple[Stored, ...]], bytes
 
 def _value_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if not avro:
-        return _bare
+        return bare_row
     write = encoder(store.value)
     reads = {id_: avro_decoder(fields, store.value) for id_, fields in store.writers}
 

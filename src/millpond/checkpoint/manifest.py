@@ -72,7 +72,7 @@ def parse_manifest(data: bytes) -> list[LiveFile]:
     return sorted(live.values(), key=lambda f: (f.level, f.number))
 
 
-def varint(data: bytes, position: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A number of up to 64 bits, seven in each byte, lowest first; and where it ends.  Raises IndexError, CORRUPT_FILE."""
     number = shift = 0
     while True:

@@ -14,10 +14,12 @@ sixteen steps, whatever the number of blocks.
 from __future__ import annotations
 
 import os
+import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import compress, pairwise
+from itertools import compress
+from operator import ge
 from typing import Any, NamedTuple, Protocol
 
 import cramjam
@@ -45,6 +47,7 @@ _NONE, _SNAPPY, _LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
 # LZ4 can't do better.
 _LZ4_RATIO, _LZ4_FLOOR = 255, 64
 _MAX_BLOCK = (2 << 30) - 1
+_UNPACKING = (lz4.block.LZ4BlockError, zstandard.ZstdError, cramjam.DecompressionError, ValueError, IndexError, MemoryError)
 # How much is unpacked at a time: enough for numpy to pay off, little beside what a state holds.
 _WINDOW_BYTES = 4 << 20
 # Below this the plain loop is faster than numpy.
@@ -203,21 +206,21 @@ class SstFile:
             raise corrupt(f"a block claims {handle.size} bytes", handle.offset)
         return self._unpack(self._bytes.read(handle.offset, handle.size + _TRAILER), handle.offset)
 
-    def _unpack(self, stored: bytes, offset: int) -> bytes:
+    def _unpack(self, stored: bytes | memoryview, offset: int) -> bytes:
         """A block's content, from its bytes with compression and checksum behind them."""
-        covered = stored[:-4]
+        covered, packed = stored[:-4], stored[:-_TRAILER]
         if block_checksum(self._checksum, covered) != int.from_bytes(stored[-4:], "little"):
             raise corrupt("a block of an SST doesn't match its checksum", offset)
         kind = covered[-1]
         if kind == _NONE:
-            return covered[:-1]
+            return bytes(packed)
         try:
             if kind == _SNAPPY:
-                if cramjam.snappy.decompress_raw_len(covered[:-1]) > _LIMITS.max_unpacked_bytes(len(covered)):
+                if cramjam.snappy.decompress_raw_len(packed) > _LIMITS.max_unpacked_bytes(len(packed)):
                     raise corrupt("a block of an SST unpacks to an absurd size", offset)
-                return bytes(cramjam.snappy.decompress_raw(covered[:-1]))
-            size, begin = varint(covered, 0)
-            packed = memoryview(covered)[begin:-1]
+                return bytes(cramjam.snappy.decompress_raw(packed))
+            size, begin = varint(packed, 0)
+            packed = packed[begin:]
             if kind in (_LZ4, _LZ4HC):
                 if size > min(_LZ4_RATIO * len(packed) + _LZ4_FLOOR, _MAX_BLOCK):
                     raise corrupt("a block of an SST unpacks to an absurd size", offset)
@@ -228,14 +231,7 @@ class SstFile:
                 block = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
             else:
                 raise _unknown(f"a block has compression {kind}; known are none, snappy, LZ4 and zstd")
-        except (
-            lz4.block.LZ4BlockError,
-            zstandard.ZstdError,
-            cramjam.DecompressionError,
-            ValueError,
-            IndexError,
-            MemoryError,
-        ) as broken:
+        except _UNPACKING as broken:
             raise corrupt(f"a block of an SST doesn't unpack: {broken}", offset) from broken
         if len(block) != size:
             raise corrupt(f"a block of an SST gave {len(block)} bytes instead of {size}", offset)
@@ -335,7 +331,7 @@ class SstFile:
 
     def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""
-        begin, held = 0, b""
+        begin, held = 0, memoryview(b"")
         for offset, size in handles:
             end = offset + size + _TRAILER
             if end > self._bytes.size:
@@ -343,14 +339,15 @@ class SstFile:
             if not begin <= offset or end > begin + len(held):
                 # Twice as much as the last time where that was all used, so that single blocks don't cost megabytes.
                 ahead = min(2 * len(held), _READ_BYTES) if begin + len(held) >= offset else 0
-                begin, held = offset, self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset))
+                begin = offset
+                held = memoryview(self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset)))
             yield offset, self._unpack(held[offset - begin : end - begin], offset)
 
 
 # ---------------------------------------------------------------- blocks
 
 
-def _restarts(block: bytes, offset: int) -> tuple[list[int], int]:
+def _restarts(block: bytes, offset: int) -> tuple[array[int], int]:
     """The restart points of a block, and where its entries end."""
     if len(block) < 4:
         raise corrupt("a block of an SST is too short", offset)
@@ -360,8 +357,10 @@ def _restarts(block: bytes, offset: int) -> tuple[list[int], int]:
     end = len(block) - 4 - 4 * count
     if end < 0:
         raise corrupt(f"a block of an SST claims {count} restart points", offset)
-    points = [int.from_bytes(block[i : i + 4], "little") for i in range(end, len(block) - 4, 4)]
-    if not points or points[0] or points[-1] > end or any(a >= b for a, b in pairwise(points)):
+    points = array("I", block[end:-4])
+    if sys.byteorder != "little":
+        points.byteswap()
+    if not points or points[0] or points[-1] > end or any(map(ge, points, points[1:])):
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
     return points, end
 

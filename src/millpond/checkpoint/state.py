@@ -31,7 +31,7 @@ from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
-_HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
+HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
 _LIMITS = CheckpointSettings()
 
@@ -69,22 +69,22 @@ class StateReader:
         """
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
-            base = _newest_snapshot(self.storage, folder, _HDFS_SNAPSHOT, version)
+            base = newest_snapshot(self.storage, folder, HDFS_SNAPSHOT, version)
             if base:
-                self._check_age(f"{folder}/{base}.snapshot", base)
+                self.check_age(f"{folder}/{base}.snapshot", base)
                 yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
             for later in range(base + 1, version + 1):
                 yield from self._hdfs_file(f"{folder}/{later}.delta", batch, store)
             return
-        snapshot, changelogs = self._rocksdb_files(batch, store, partition)
+        snapshot, changelogs = self.rocksdb_files(batch, store, partition)
         if snapshot:
             if not batch.state_ids:
-                self._check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
+                self.check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
             yield from self._snapshot(folder, snapshot, batch, store, partition)
         for name in changelogs:
             yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
 
-    def _check_age(self, path: str, version: Version) -> None:  # 4
+    def check_age(self, path: str, version: Version) -> None:  # 4
         """Raise REWOUND_IN_PLACE where a snapshot is older than the batch that it claims to be of."""
         if version not in self._planned_ms:
             try:
@@ -204,7 +204,7 @@ class StateReader:
         folder = store.folder(partition)
         if folder not in self._families:
             if snapshot is None:
-                snapshot, _ = self._rocksdb_files(batch, store, partition)
+                snapshot, _ = self.rocksdb_files(batch, store, partition)
             if snapshot is None:
                 raise CheckpointError(
                     "FILE_GONE",
@@ -218,12 +218,12 @@ class StateReader:
             raise naming(corrupt(f"the snapshot's metadata doesn't name the column family {store.family!r:.100}", 0), folder)
         return number.to_bytes(2, "little")
 
-    def _rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
+    def rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
         """The snapshot to begin with (None: from nothing) and the change logs to go on with, names without their endings."""
         folder, version = store.folder(partition), version_of(batch.batch)
         newest = _rocksdb_name(batch, store, partition, version)
         if not batch.state_ids:
-            base = _newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
+            base = newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
             return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
         names = set(self.storage.names(folder))
         if f"{newest}.zip" in names:
@@ -253,7 +253,8 @@ def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def _newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:
+def newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:
+    """The newest snapshot that isn't above a version; 0 where there is none."""
     found = (pattern.fullmatch(name) for name in storage.names(folder))
     return max((Version(v) for m in found if m and (v := int(m[1])) <= version), default=Version(0))
 

@@ -16,16 +16,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.errors import CheckpointError
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.transcode import Transcode, key_transcoder
-from millpond.storage import Storage
 
 
 @dataclass(slots=True)
@@ -151,14 +149,3 @@ def write_changes(write: WriteBatch, table: str, changes: Changes) -> None:
     if len(puts) < len(changes):
         write.append(table, sorted((k, v.front, v.tail) for k, v in changes.items() if isinstance(v, Appended)))
         write.delete(table, sorted(key for key, value in changes.items() if value is None))
-
-
-def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
-    """Raise FILE_GONE where commits/N isn't the file that was read: what was decoded may belong to another run."""
-    if storage.stamp(f"commits/{batch.batch}") != batch.commit_stamp:
-        raise CheckpointError(
-            "FILE_GONE",
-            f"commits/{batch.batch} changed while its batch was read.",
-            hint="Ask again in a moment; the replica is built again by itself.",
-            batch=batch.batch,
-        )
