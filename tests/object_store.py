@@ -1,4 +1,4 @@
-"""An S3 server for tests, and what stands between it and its clients: moto's server, a process of its own; a proxy that does harm."""
+"""An S3 server for tests (moto's, a process of its own), and a proxy in front of it that does harm."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def proxy(target: str) -> Iterator[tuple[str, Faults]]:
         def log_message(self, *_: Any) -> None:
             pass
 
-        do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = _pass
+        do_GET = do_HEAD = do_PUT = do_DELETE = do_POST = _pass  # noqa: N815 - the library's names
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

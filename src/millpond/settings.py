@@ -81,8 +81,9 @@ class ReplicaSettings:
     remote_reads:          change files of one batch that are got from an object store at the same time: 20 to 50 ms each, they
                            would take seconds one after the other.
     remote_lag_seconds:    so long a state file of a committed batch may be missing on an object store before it counts as gone.
-    remote_catalogue_seconds: how often a pond's list of jobs, definitions and heartbeats is read on an object store, by a thread of
-                           its own; heartbeats count as missed after ten seconds.
+    remote_heartbeat_seconds: how often heartbeats of jobs are read on an object store, one request a job, by a thread of its own;
+                           they count as missed after ten seconds.
+    remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely change.
     remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory.
@@ -98,7 +99,8 @@ class ReplicaSettings:
     remote_patience: float = 0.1
     remote_reads: int = 16
     remote_lag_seconds: float = 5.0
-    remote_catalogue_seconds: float = 5.0
+    remote_heartbeat_seconds: float = 5.0
+    remote_catalogue_seconds: float = 30.0
     remote_silence_seconds: float = 10.0
     read_deadline_seconds: float = 60.0
     rebuild_batch_rows: int = 200_000

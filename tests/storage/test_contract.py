@@ -6,7 +6,6 @@ import threading
 import time
 import urllib.request
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -126,9 +125,9 @@ def test_what_is_remote_counts_its_requests(storage: Storage) -> None:
 
 
 @pytest.fixture
-def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def s3(monkeypatch: pytest.MonkeyPatch) -> str:
     use(monkeypatch, moto_server())
-    yield f"s3://{BUCKET}/{uuid.uuid4().hex}"
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
 
 
 def test_empty_objects_that_stand_for_folders_are_no_files(s3: str) -> None:

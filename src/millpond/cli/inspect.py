@@ -60,6 +60,8 @@ def _write(report: JobReport) -> None:
         write_line("")
         rows = [[str(b.batch), _time(b.started_ms), _time(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
         write_grid(["batch", "started", "committed", "watermark"], rows)
+    if report.requests:
+        _line("requests", ", ".join(f"{number} {kind}" for kind, number in sorted(report.requests.items())))
     for unread in report.unread:
         _line("not read", f"{unread.part}: [{unread.condition}] {unread.message} Hint: {unread.hint}")
 

@@ -13,7 +13,8 @@ build           1. Apply the newest snapshot of every store and partition and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch
@@ -47,16 +48,17 @@ def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     return [ReplicaTable(table_id(s.operator, s.store), s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
 
 
-def apply_batch(storage: Storage, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable]) -> int:
+def apply_batch(storage: Storage, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable], *, reads: int = 1) -> int:
     """Move a replica from the batch before to `batch`; how many rows changed.
 
+    reads:   how many change files are got at the same time
     Raises:  FILE_GONE where a change file isn't there: build again.  Whatever is raised, nothing was applied.
     """
     changed: list[tuple[str, Changes]] = []
     for table in tables:  # 1
         changes: Changes = {}
-        for partition in partitions_of(batch, table.schema):
-            collect(table, iter_changes(storage, batch, table.schema, partition), changes)
+        for records in _changes_of(storage, batch, table.schema, reads):
+            collect(table, records, changes)
         changed.append((table.name, changes))
     check_still_committed(storage, batch)  # 2
     with backend.write() as write:  # 3
@@ -64,6 +66,19 @@ def apply_batch(storage: Storage, backend: Backend, batch: CommittedBatch, table
             write_changes(write, name, changes)
         write.set_record(make_record(batch))
     return sum(len(changes) for _, changes in changed)
+
+
+def _changes_of(storage: Storage, batch: CommittedBatch, store: StoreSchema, reads: int) -> Iterator[Iterable[Record]]:
+    """The changes of each partition, in their order."""
+    partitions = partitions_of(batch, store)
+    if reads == 1 or len(partitions) == 1:
+        yield from (iter_changes(storage, batch, store, partition) for partition in partitions)
+        return
+    with ThreadPoolExecutor(min(reads, len(partitions)), thread_name_prefix="millpond-read") as pool:
+        try:
+            yield from pool.map(lambda partition: list(iter_changes(storage, batch, store, partition)), partitions)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def build(

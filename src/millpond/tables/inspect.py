@@ -134,6 +134,7 @@ class JobReport:
     stores: tuple[StoreReport, ...]
     replica_bytes: int | None
     unread: tuple[Unread, ...]
+    requests: dict[str, int]
 
 
 def inspect_job(folder: JobFolder, *, batches: int = 5) -> JobReport:
@@ -178,6 +179,7 @@ class _Inspection:
             stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store))),
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
             unread=tuple(self._unread),
+            requests=dict(storage.requests),
         )
 
     def _batch(self, number: Batch) -> CommittedBatch | None:
@@ -260,9 +262,7 @@ class _Inspection:
 
 def _files(storage: Storage, folder: str) -> list[int]:
     """Sizes of a partition's files, in bytes."""
-    names = [name for name in storage.names(folder) if name not in ("SSTs", "_metadata")]
-    paths = [f"{folder}/{name}" for name in names] + [f"{folder}/SSTs/{name}" for name in storage.names(f"{folder}/SSTs")]
-    return [stamp.size_bytes for path in paths if (stamp := storage.stamp(path)) is not None]
+    return [*storage.sizes(folder).values(), *storage.sizes(f"{folder}/SSTs").values()]
 
 
 def _replica_bytes(rows: Iterable[tuple[int, int]]) -> int:  # 4
