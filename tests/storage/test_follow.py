@@ -155,7 +155,7 @@ def test_a_job_that_is_replaced_is_noticed_and_never_mixed(
 # ---------------------------------------------------------------- golden checkpoints
 
 
-@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog", "counts-rocksdb-format2"])
+@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog"])
 def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Callable[[str], Any], place: str, cell: str) -> None:
     copy = golden(cell)
     commits = {n: (copy.checkpoint / f"commits/{n}").read_bytes() for n in range(copy.last + 1)}

@@ -199,10 +199,9 @@ class Replica:
         Raises:  what the follower met, where it can't go on; REPLICA_BEHIND where the time is over.
         """
         deadline = time.monotonic() + timeout_seconds
-        committed = committed_batches(self._storage)
-        if not committed:
+        goal, began = self._newest_committed(), time.monotonic()
+        if goal is None:
             return
-        goal, began = committed[-1], time.monotonic()
         errors = self._follower.counts.errors if self._follower is not None else 0
         if self._follower is not None:
             self._follower.wake()
@@ -229,6 +228,16 @@ class Replica:
                 self._follower.wait_for_step(0.05)
             else:
                 time.sleep(0.02)
+
+    def _newest_committed(self) -> Batch | None:
+        committed = committed_batches(self._storage)
+        if not committed:
+            return None
+        newest = committed[-1]
+        # Where lists lag behind, names don't.
+        while self._storage.is_remote and self._storage.stamp(f"commits/{newest + 1}") is not None:
+            newest = Batch(newest + 1)
+        return newest
 
     def statistics(self) -> dict[str, Any]:
         """Where the replica lies, its size, and what its follower does, with its last error."""
