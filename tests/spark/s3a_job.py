@@ -37,7 +37,7 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
         "spark.hadoop.fs.s3a.secret.key": "test",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        # The default since Hadoop 3.5 needs one more library, for Parquet.
+        # The default since Hadoop 3.5 reads ahead as Parquet wants it, with an asynchronous client.
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
     }
     builder = SparkSession.builder.appName("s3a job")

@@ -30,6 +30,8 @@ _POM = """<project><modelVersion>4.0.0</modelVersion><groupId>millpond</groupId>
 <dependencies>
 <dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-aws</artifactId><version>{hadoop}</version>
 <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
+<dependency><groupId>software.amazon.s3.analyticsaccelerator</groupId><artifactId>analyticsaccelerator-s3</artifactId>
+<version>1.3.1</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
 <dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3</artifactId><version>{sdk}</version></dependency>
 <dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3-transfer-manager</artifactId><version>{sdk}</version></dependency>
 <dependency><groupId>software.amazon.awssdk</groupId><artifactId>sts</artifactId><version>{sdk}</version></dependency>
@@ -48,7 +50,7 @@ def s3a_jars() -> Path:
     (api,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     hadoop = api.stem.removeprefix("hadoop-client-api-")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jars = cache / "millpond-tests" / f"s3a-{hadoop}-{SDK}"
+    jars = cache / "millpond-tests" / f"s3a-{hadoop}-{SDK}-1"
     if jars.is_dir():
         return jars
     fetched = jars.with_name(f"{jars.name}.{uuid.uuid4().hex}")
