@@ -25,12 +25,16 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
     conf = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "1g",
         "spark.jars": ",".join(str(p) for p in sorted(Path(jars).glob("*.jar"))),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "4",
+        # Snapshots and clean-up happen while Millpond follows.
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+        "spark.sql.streaming.minBatchesToRetain": "4",
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",
         "spark.hadoop.fs.s3a.access.key": "test",

@@ -1,4 +1,4 @@
-"""URIs of buckets, and credentials: no request is made here."""
+"""URIs of buckets, and where credentials come from."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from millpond.storage.bucket import Bucket, parse_bucket_uri
+from object_store import BUCKET, moto_server, proxy, use
 
 ACCOUNT = "acc.dfs.core.windows.net"
 
@@ -80,20 +81,32 @@ def test_the_environment_comes_before_profiles(home: Path) -> None:
     assert S3.config({**keys, "AWS_ENDPOINT_URL": "http://one", "AWS_ENDPOINT_URL_S3": "http://two"})[0]["endpoint"] == "http://two"
 
 
+def keys_of(environment: dict[str, str]) -> tuple[dict[str, str], tuple[str, str, str | None] | None]:
+    config, provider = S3.config(environment)
+    if provider is None:
+        return config, None
+    found = provider()
+    return config, (found["access_key_id"], found["secret_access_key"], found["token"])
+
+
 def test_profiles_are_read(home: Path) -> None:
-    assert S3.config({"HOME": str(home)}) == (
-        {"region": "eu-west-1", "access_key_id": "D", "secret_access_key": "DS"},
-        None,
-    )
-    wanted = {
-        "region": "us-west-2",
-        "endpoint": "http://mine:9000",
-        "access_key_id": "W",
-        "secret_access_key": "WS%",
-        "session_token": "WT",
-    }
-    assert S3.config({"HOME": str(home), "AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "E"}) == (wanted, None)
-    assert S3.config({"HOME": str(home / "nowhere")}) == ({}, None)
+    assert keys_of({"HOME": str(home)}) == ({"region": "eu-west-1"}, ("D", "DS", None))
+    work = {"HOME": str(home), "AWS_PROFILE": "work", "AWS_ACCESS_KEY_ID": "E"}
+    assert keys_of(work) == ({"region": "us-west-2", "endpoint": "http://mine:9000"}, ("W", "WS%", "WT"))
+    assert keys_of({"HOME": str(home / "nowhere")}) == ({}, None)
+
+
+def test_the_keys_of_a_profile_reach_the_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with proxy(moto_server()) as (url, faults):
+        use(monkeypatch, url)
+        for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+            monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(home))
+        storage = open_storage(f"s3://{BUCKET}/profile")
+        assert storage.names() == []
+        (home / ".aws/credentials").write_text("")
+        assert storage.stamp("x") is None  # keys are kept for minutes, not asked for at each request
+    assert faults.count() == 2
 
 
 @pytest.mark.parametrize("library", ["obstore", "boto3"])

@@ -150,15 +150,13 @@ class Replica:
         follows at all, and this replica isn't going to either, it looks itself, as seldom as an idle follower.
         """
         status = self._status()
+        if status is not None and status.newest > record.batch and status.oldest_commit_ns is not None:
+            return Newer(status.newest - record.batch, status.oldest_commit_ns)
         looked_at = status.looked_at if status is not None else 0.0
         if time.time() - looked_at > self._settings.remote_silence_seconds:
             if self._follower is None and (newer := self._own_look(record, stores)) is not None:
                 return newer
-            newest = status.newest if status is not None else -1
-            return Newer(max(0, newest - record.batch), max(record.commit_modified_ns, int(looked_at * 1e9)))
-        assert status is not None
-        if status.newest > record.batch and status.oldest_commit_ns is not None:
-            return Newer(status.newest - record.batch, status.oldest_commit_ns)
+            return Newer(0, max(record.commit_modified_ns, int(looked_at * 1e9)))
         return NOTHING_NEWER
 
     def _own_look(self, record: ReplicaRecord, stores: StoresRecord) -> Newer | None:

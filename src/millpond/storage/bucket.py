@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import configparser
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -34,7 +35,10 @@ _ENDPOINTS = {
 # A profile with one of these gets its credentials in ways that only the AWS SDK knows.
 _NEEDS_SDK = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
 
-Provider = Any
+# Keys from a file are read again after this time, less the five minutes that the library keeps for itself.
+_KEYS_KEPT = timedelta(minutes=10)
+
+Provider = Callable[[], Any]
 """called by the library for credentials"""
 
 
@@ -123,13 +127,21 @@ def _aws(environment: Mapping[str, str]) -> tuple[dict[str, Any], Provider | Non
     if environment.get("AWS_ACCESS_KEY_ID") and not environment.get("AWS_PROFILE"):
         return config, None
     if "aws_access_key_id" in profile:
-        config["access_key_id"] = profile["aws_access_key_id"]
-        config["secret_access_key"] = profile.get("aws_secret_access_key", "")
-        if token := profile.get("aws_session_token"):
-            config["session_token"] = token
-    elif any(name in profile for name in _NEEDS_SDK):
+        return config, lambda: profile_credentials(environment)
+    if any(name in profile for name in _NEEDS_SDK):
         return config, _sdk_provider(environment.get("AWS_PROFILE"))
     return config, None
+
+
+def profile_credentials(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The keys of the profile as its file has them now: programs that fetch keys for an hour or so write them there."""
+    profile = _profile(environment)
+    return {
+        "access_key_id": profile.get("aws_access_key_id", ""),
+        "secret_access_key": profile.get("aws_secret_access_key", ""),
+        "token": profile.get("aws_session_token"),
+        "expires_at": datetime.now(UTC) + _KEYS_KEPT,
+    }
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:

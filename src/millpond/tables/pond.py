@@ -68,7 +68,7 @@ class Pond:
         self._settings = settings
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
-        self._read_at = 0.0
+        self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -86,13 +86,12 @@ class Pond:
 
     def __getitem__(self, name: str) -> Table:
         """The table of that name.  Raises UNKNOWN_TABLE, with names that are near."""
-        old = time.monotonic() - self._read_at > _CATALOGUE_SECONDS
-        if name not in self._tables or (old and not self._is_remote):
+        if name not in self._tables or (not self._is_remote and time.monotonic() - self._read_at > _CATALOGUE_SECONDS):
             self._look()
-        table = self._tables.get(name)
-        if table is None and old and self._is_remote:
+        if name not in self._tables and self._is_remote and time.monotonic() - self._asked_at > _CATALOGUE_SECONDS:
+            self._asked_at = time.monotonic()
             self._refresh()
-            table = self._tables.get(name)
+        table = self._tables.get(name)
         if table is not None:
             return table
         near = difflib.get_close_matches(name, self._tables, n=3)
