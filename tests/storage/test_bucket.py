@@ -81,6 +81,11 @@ def test_the_environment_comes_before_profiles(home: Path) -> None:
     assert S3.config({**keys, "AWS_ENDPOINT_URL": "http://one", "AWS_ENDPOINT_URL_S3": "http://two"})[0]["endpoint"] == "http://two"
 
 
+def test_buckets_may_stand_in_the_name_of_the_host() -> None:
+    environment = {"HOME": "/nowhere", "AWS_ENDPOINT_URL": "https://minio:9000", "AWS_VIRTUAL_HOSTED_STYLE_REQUEST": "true"}
+    assert S3.config(environment) == ({"endpoint": "https://b.minio:9000"}, None)
+
+
 def keys_of(environment: dict[str, str]) -> tuple[dict[str, str], tuple[str, str, str | None] | None]:
     config, provider = S3.config(environment)
     if provider is None:

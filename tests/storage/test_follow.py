@@ -34,7 +34,7 @@ def follower(job: UploadedCheckpoint) -> Iterator[Follower]:
 
 
 def requests(follower: Follower) -> int:
-    return sum(number for kind, number in follower.statistics()["requests"].items() if kind != "retried")
+    return sum(number for kind, number in follower._storage.requests.items() if kind != "retried")
 
 
 def test_a_poll_that_finds_nothing_is_two_requests(follower: Follower) -> None:

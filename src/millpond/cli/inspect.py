@@ -27,6 +27,7 @@ def inspect(pond_dir: str, as_json: bool, batches: int) -> None:
     Examples:
       millpond inspect /data/checkpoints/page-views
       millpond inspect ./pond --json
+      millpond inspect s3://my-bucket/checkpoints/page-views
     """
     for i, folder in enumerate(open_jobs(pond_dir)):
         report = inspect_job(folder, batches=batches)

@@ -165,7 +165,6 @@ class Follower:
             "following": self.following,
             **msgspec.to_builtins(self.status),
             **{name: getattr(self.counts, name) for name in FollowerCounts.__slots__},
-            "requests": dict(self._storage.requests),
         }
 
     # ------------------------------------------------------------ the loop

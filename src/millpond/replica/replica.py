@@ -238,7 +238,7 @@ class Replica:
         return newest
 
     def statistics(self) -> dict[str, Any]:
-        """Where the replica lies, its size, and what its follower does, with its last error."""
+        """Where the replica lies, its size, requests made, and what its follower does, with its last error."""
         follower = self._follower.statistics() if self._follower is not None else {"following": False}
         if not follower["following"] and self._place is not None and (status := self._place.read_status()) is not None:
             follower |= {"state": status.state, "pid": status.pid, "error": status.error}
@@ -246,6 +246,7 @@ class Replica:
         return {
             "path": str(self._place.path) if self._place is not None else MEMORY,
             "size_bytes": serving[0].size_bytes() if serving is not None else 0,
+            "requests": dict(self._storage.requests),
             **follower,
         }
 

@@ -83,7 +83,7 @@ class Bucket:
         """
         if self.scheme == "abfss":
             return ({"account_name": self.host.split(".")[0]} if self.host else {}), None
-        return _aws(environment) if self.scheme == "s3" else ({}, None)
+        return _aws(self.name, environment) if self.scheme == "s3" else ({}, None)
 
 
 def parse_bucket_uri(uri: str) -> tuple[Bucket, str]:
@@ -111,7 +111,7 @@ def ambient(scheme: str) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(wanted)))
 
 
-def _aws(environment: Mapping[str, str]) -> tuple[dict[str, Any], Provider | None]:
+def _aws(bucket: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], Provider | None]:
     """Settings of S3: environment first, then the profile, as the AWS command line does."""
     profile = _profile(environment)
     config: dict[str, Any] = {}
@@ -121,6 +121,9 @@ def _aws(environment: Mapping[str, str]) -> tuple[dict[str, Any], Provider | Non
     endpoint = endpoint or profile.get("endpoint_url")
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
+        if environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("true", "1"):
+            # Of another server than Amazon's the library wants the whole name.
+            config["endpoint"] = config["endpoint"].replace("://", f"://{bucket}.", 1)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
     if region:
         config["region"] = region
