@@ -183,6 +183,21 @@ def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Calla
         assert statistics["batches_applied"] == copy.last
 
 
+def test_a_snapshot_in_place_of_a_change_log_isnt_waited_for(golden: Callable[[str], Any], place: str) -> None:
+    copy = golden("counts-rocksdb-snapshots")
+    commits = [(copy.checkpoint / f"commits/{n}").read_bytes() for n in range(3)]
+    copy.uncommit()
+    upload(copy.checkpoint, place)
+    storage = open_storage(place)
+    patient = ReplicaSettings(remote_poll_seconds=0.02, remote_lag_seconds=60)
+    with millpond.open(place, replica_dir="memory://", settings=patient, wait_seconds=0) as pond:
+        for batch, content in enumerate(commits):
+            storage.write(f"commits/{batch}", content)
+            pond.catch_up(20)
+        (statistics,) = pond.statistics().values()
+        assert (statistics["batch"], statistics["error"], statistics["errors"]) == (2, None, 0)
+
+
 def condition_of(read: Callable[[], object]) -> str | None:
     try:
         read()

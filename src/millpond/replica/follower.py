@@ -25,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch, read_conf
+from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
@@ -50,7 +50,6 @@ _REMOTE_MAX_BACKOFF_SECONDS = 5.0
 _COUNT_SECONDS = 2.0
 # How long `stop` waits for a request that nobody answers.
 _STOP_SECONDS = 2.0
-_CHANGE_LOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 
 
 @dataclass(slots=True)
@@ -305,7 +304,7 @@ class Follower:
             reads = self._settings.remote_reads if self._storage.is_remote else 1
             rows = apply_batch(self._storage, generation.backend, batch, generation.tables, reads=reads)
         except CheckpointError as error:
-            if error.condition != "FILE_GONE" or self._may_come_yet(batch):
+            if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
                 raise
             return self._build()
         with generation.backend.snapshot() as snapshot:
@@ -320,7 +319,7 @@ class Follower:
         self.last_error = None
         return True
 
-    def _may_come_yet(self, batch: CommittedBatch) -> bool:
+    def _may_come_yet(self, batch: CommittedBatch, missing: CheckpointError) -> bool:
         """Whether a state file that isn't there may be one that an object store doesn't show yet; for a while it may."""
         if not self._storage.is_remote:
             return False
@@ -328,8 +327,9 @@ class Follower:
             self._missing = (batch.batch, time.monotonic())
         if time.monotonic() - self._missing[1] > self._settings.remote_lag_seconds:
             return False
-        # RocksDB without change logs never writes one.
-        return batch.settings.provider != "rocksdb" or read_conf(self._storage, batch.batch).get(_CHANGE_LOG) != "false"
+        # RocksDB without change logs writes a snapshot instead; which of them a job does is pinned nowhere.
+        path = str(missing.context.get("path", "")).removeprefix(f"{self._storage.uri}/")
+        return not path.endswith(".changelog") or self._storage.stamp(path.removesuffix("changelog") + "zip") is None
 
     def _skipped(self, generation: _Generation) -> bool:
         """Whether this generation can't go on as it is.
