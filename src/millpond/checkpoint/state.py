@@ -16,6 +16,7 @@ value of a store of lists is its rows as `encoding.iter_elements` takes them apa
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -36,6 +37,11 @@ _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
 _LIMITS = CheckpointSettings()
 
 
+class _LastRead(threading.local):
+    path = ""
+    data = b""
+
+
 class StateReader:
     """Reads the state of one job.  What it remembers holds as long as the job's column families stay the same."""
 
@@ -43,8 +49,8 @@ class StateReader:
         self.storage = storage
         self._planned_ms: dict[Version, int] = {}
         self._families: dict[str, dict[str, int]] = {}
-        # The file that was read last: the families of a store lie in the same ones.
-        self._last: tuple[str, bytes] = ("", b"")
+        # The file that a thread read last: the families of a store lie in the same ones.
+        self._read = _LastRead()
 
     def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What a batch put, appended and deleted in one partition, in write order.
@@ -187,14 +193,14 @@ class StateReader:
             raise (error if "path" in error.context else naming(error, new.path)) from error
 
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
-        if self._last[0] == path:
-            return self._last[1]
+        if self._read.path == path:
+            return self._read.data
         data = self.storage.read(path)
         try:
             unpacked = decompress(codec, data)
         except CheckpointError as error:
             raise naming(error, path) from error
-        self._last = (path, unpacked) if keep else ("", b"")
+        self._read.path, self._read.data = (path, unpacked) if keep else ("", b"")
         return unpacked
 
     def _family(self, batch: CommittedBatch, store: StoreSchema, partition: int, snapshot: str | None = None) -> bytes:

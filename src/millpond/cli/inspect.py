@@ -29,6 +29,7 @@ def inspect(pond_dir: str, as_json: bool, batches: int, checksums: bool) -> None
       millpond inspect /data/checkpoints/page-views
       millpond inspect ./pond --json
       millpond inspect ./pond --checksums
+      millpond inspect s3://my-bucket/checkpoints/page-views
     """
     for i, folder in enumerate(open_jobs(pond_dir)):
         report = inspect_job(folder, batches=batches, checksums=checksums)
@@ -64,6 +65,8 @@ def _write(report: JobReport) -> None:
         write_grid(["batch", "started", "committed", "watermark"], rows)
     if (held := report.checksums) is not None:
         _line("checksums", f"{held.checked} of {held.files} files have one; those that don't match are named below")
+    if report.requests:
+        _line("requests", ", ".join(f"{number} {kind}" for kind, number in sorted(report.requests.items())))
     for unread in report.unread:
         _line("not read", f"{unread.part}: [{unread.condition}] {unread.message} Hint: {unread.hint}")
 

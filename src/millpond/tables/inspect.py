@@ -139,6 +139,7 @@ class JobReport:
     replica_bytes: int | None
     checksums: Checksums | None
     unread: tuple[Unread, ...]
+    requests: dict[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,6 +200,7 @@ class _Inspection:
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
             checksums=held,
             unread=tuple(self._unread),
+            requests=dict(storage.requests),
         )
 
     def _verify(self) -> Checksums:
@@ -306,9 +308,7 @@ def _all_files(storage: Storage, folder: str) -> list[str]:
 
 def _files(storage: Storage, folder: str) -> list[int]:
     """Sizes of a partition's files, in bytes."""
-    names = [name for name in storage.names(folder) if name not in ("SSTs", "_metadata")]
-    paths = [f"{folder}/{name}" for name in names] + [f"{folder}/SSTs/{name}" for name in storage.names(f"{folder}/SSTs")]
-    return [stamp.size_bytes for path in paths if (stamp := storage.stamp(path)) is not None]
+    return [*storage.sizes(folder).values(), *storage.sizes(f"{folder}/SSTs").values()]
 
 
 def _replica_bytes(rows: Iterable[tuple[int, int]]) -> int:  # 4

@@ -71,10 +71,16 @@ class Pond:
         self._settings = settings
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
-        self._read_at = 0.0
+        self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._catalogue: list[tuple[JobFolder, dict[str, TableDefinition]]] = []
+        self._catalogue_error: MillpondError | None = None
+        self._is_remote = open_storage(path).is_remote
         self._refresh()
+        if self._is_remote:
+            threading.Thread(target=self._watch, name="millpond-catalogue", daemon=True).start()
 
     @property
     def uri(self) -> str:
@@ -83,7 +89,10 @@ class Pond:
 
     def __getitem__(self, name: str) -> Table:
         """The table of that name.  Raises UNKNOWN_TABLE, with names that are near."""
-        if name not in self._tables or time.monotonic() - self._read_at > _CATALOGUE_SECONDS:
+        if name not in self._tables or (not self._is_remote and time.monotonic() - self._read_at > _CATALOGUE_SECONDS):
+            self._look()
+        if name not in self._tables and self._is_remote and time.monotonic() - self._asked_at > _CATALOGUE_SECONDS:
+            self._asked_at = time.monotonic()
             self._refresh()
         table = self._tables.get(name)
         if table is not None:
@@ -98,7 +107,7 @@ class Pond:
         )
 
     def __contains__(self, name: object) -> bool:
-        self._refresh()
+        self._look()
         return name in self._tables
 
     def __iter__(self) -> Iterator[str]:
@@ -106,12 +115,12 @@ class Pond:
 
     def tables(self) -> list[str]:
         """The names of all tables, sorted."""
-        self._refresh()
+        self._look()
         return sorted(self._tables)
 
     def jobs(self) -> list[str]:
         """The names of all jobs, sorted."""
-        self._refresh()
+        self._look()
         return sorted(self._jobs)
 
     def catch_up(
@@ -167,13 +176,15 @@ class Pond:
 
     def statistics(self) -> dict[str, Any]:
         """Per job: where its replica stands, how far it is behind, its size, what its follower does, and its last error."""
-        self._refresh()
+        self._look()
         return {name: self._job_statistics(job) for name, job in sorted(self._jobs.items())}
 
     def close(self) -> None:
         """End the threads that follow; another process takes over."""
+        self._closed = True
+        self._stop.set()
         with self._lock:
-            self._closed = True
+            pass  # nobody adds a job from here on
         for job in self._jobs.values():
             job.replica.close()
 
@@ -185,6 +196,9 @@ class Pond:
 
     def _job_statistics(self, job: JobReads) -> dict[str, Any]:
         out: dict[str, Any] = {"checkpoint": job.folder.checkpoint, "job_state": job.job_state(), **job.replica.statistics()}
+        if self._is_remote:
+            error = self._catalogue_error
+            out["catalogue_error"] = None if error is None else {"condition": error.condition, "message": error.message}
         try:
             with job.replica.snapshot() as view:
                 lag = job.cut(view).lag
@@ -205,27 +219,61 @@ class Pond:
     # ------------------------------------------------------------ the catalogue
 
     def _refresh(self) -> None:
+        """Read the catalogue again."""
+        if self._closed:
+            return
+        # Not under the lock: an object store may take its time, and reads go on meanwhile.
+        catalogue = [(folder, folder.definitions()) for folder in open_jobs(self._path)]
         with self._lock:
             if not self._closed:
-                self._read_catalogue()
+                self._catalogue = catalogue
+                self._read_at = time.monotonic()
+                self._combine()
+        if self._is_remote:
+            self._read_heartbeats()
 
-    def _read_catalogue(self) -> None:
+    def _look(self) -> None:
+        """The same for a reader, who makes no requests: on an object store only what the replicas have is new."""
+        if not self._is_remote:
+            self._refresh()
+            return
+        with self._lock:
+            if not self._closed:
+                self._combine()
+
+    def _watch(self) -> None:
+        """Read catalogue and heartbeats of a pond on an object store, so that no reader has to."""
+        while not self._stop.wait(self._settings.remote_heartbeat_seconds):
+            try:
+                if time.monotonic() - self._read_at > self._settings.remote_catalogue_seconds:
+                    self._refresh()
+                self._catalogue_error = None
+            except MillpondError as error:
+                self._catalogue_error = error
+            except Exception as error:  # noqa: BLE001 - a thread that dies silently would show an old catalogue for ever
+                self._catalogue_error = MillpondError("INTERNAL_ERROR", f"{error!r}", hint="Report this.")
+            self._read_heartbeats()
+
+    def _read_heartbeats(self) -> None:
+        for job in list(self._jobs.values()):
+            job.read_heartbeat()
+
+    def _combine(self) -> None:
+        """Tables of what the catalogue and the replicas have."""
         tables: dict[str, Table] = {}
-        for folder in open_jobs(self._path):
+        for folder, defined in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
                 replica = Replica(open_storage(folder.checkpoint), home=self._home, settings=self._settings, follow=self._follow)
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
-            for definition in self._definitions(job):
+            for definition in self._definitions(job, defined):
                 known = self._tables.get(definition.table)
                 same = known is not None and known.definition == definition and known.job == folder.job
                 tables[definition.table] = known if known is not None and same else Table(definition, job)
         self._tables = tables
-        self._read_at = time.monotonic()
 
-    def _definitions(self, job: JobReads) -> Iterator[TableDefinition]:
+    def _definitions(self, job: JobReads, defined: dict[str, TableDefinition]) -> Iterator[TableDefinition]:
         """The job's definitions, then a raw one for each store that nobody defined."""
-        defined = job.folder.definitions()
         yield from defined.values()
         try:
             with job.replica.snapshot() as view:

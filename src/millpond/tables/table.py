@@ -60,12 +60,19 @@ class JobReads:
         return Cut(job=self.folder.job, position=position, lag=lag, job_state=self.job_state())
 
     def job_state(self) -> str:
-        """running, stopped or unknown, at most half a second old."""
+        """running, stopped or unknown: at most half a second old, a few seconds on an object store."""
         state, seen = self._heartbeat
         now = time.monotonic()
+        if seen and self.folder.storage.is_remote:
+            return state  # the pond reads it, not its readers
         if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
-            state = self.folder.job_state()
-            self._heartbeat = (state, now)
+            state = self.read_heartbeat()
+        return state
+
+    def read_heartbeat(self) -> str:
+        """The same, as of now."""
+        state = self.folder.job_state()
+        self._heartbeat = (state, time.monotonic())
         return state
 
 
