@@ -123,16 +123,26 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
     return _put(definition, checkpoint, pond, query.name)
 
 
-def define(df: DataFrame, checkpoint: str | Path, *, table: str, pond: str | Path | None = None, strict: bool = False) -> Entry:
+def define(
+    df: DataFrame,
+    checkpoint: str | Path,
+    *,
+    table: str,
+    pond: str | Path | None = None,
+    output_mode: str = "update",
+    strict: bool = False,
+) -> Entry:
     """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
 
-    checkpoint:  the query's checkpointLocation
-    pond:        where the definition is put, None for the folder beside the checkpoint
-    strict:      refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    checkpoint:   the query's checkpointLocation
+    pond:         where the definition is put, None for the folder beside the checkpoint
+    output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
+    strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     uri = open_storage(checkpoint).uri
-    definition = derive(df, table=table, strict=strict, aggregation_format=_pinned_format(pinned_conf(uri)))
+    format_ = _pinned_format(pinned_conf(uri))
+    definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=format_)
     return _put(definition, uri, pond, None)
 
 
