@@ -3,7 +3,7 @@
     <pond>/pond.json                       {"format": 1}
     <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI}
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, where the job was started with `start`
-    <pond>/jobs/<job>/tables/<table>.json  definitions
+    <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
     <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
 
 A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError, StorageError
-from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.schema.definition import TableDefinition, check_table_name
+from millpond.schema.named import Entry, parse_entry
 from millpond.settings import home
 from millpond.storage import Storage, open_storage
 
@@ -43,20 +44,20 @@ class JobFolder:
     storage: Storage
     checkpoint: str
 
-    def definitions(self) -> dict[str, TableDefinition]:
-        """Table name -> definition, of every definition in the folder.  Raises DEFINITION_MISMATCH, CORRUPT_FILE."""
-        found: dict[str, TableDefinition] = {}
-        for name in self.storage.names("tables"):
-            if name.endswith(".json"):
-                definition = parse_definition(_read_json(self.storage, f"tables/{name}"))
-                found[definition.table] = definition
-        return found
+    def entries(self) -> list[Entry]:
+        """Every definition in the folder, and every name of an operator's tables.  Raises DEFINITION_MISMATCH, CORRUPT_FILE."""
+        names = [name for name in self.storage.names("tables") if name.endswith(".json")]
+        return [parse_entry(_read_json(self.storage, f"tables/{name}")) for name in names]
 
-    def write_definition(self, definition: TableDefinition) -> None:
-        """Put the definition in place, replacing one of the same name."""
-        check_table_name(definition.table)
-        data = json.dumps(definition.to_json(), indent=1).encode()
-        self.storage.write(f"tables/{definition.table}.json", data)
+    def definitions(self) -> dict[str, TableDefinition]:
+        """Table name -> definition, of every definition in the folder.  Raises as `entries`."""
+        return {entry.table: entry for entry in self.entries() if isinstance(entry, TableDefinition)}
+
+    def write_definition(self, entry: Entry) -> None:
+        """Put a definition, or the name of an operator's tables, in place, replacing one of the same name."""
+        check_table_name(entry.table)
+        data = json.dumps(entry.to_json(), indent=1).encode()
+        self.storage.write(f"tables/{entry.table}.json", data)
 
     def write_heartbeat(self, state: str) -> None:
         """Say that the job is `running` or was `stopped`, as of now."""

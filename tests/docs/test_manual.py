@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
+from millpond.checkpoint.operators import SHORT_NAMES
 from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
@@ -60,3 +61,11 @@ def test_the_limits_in_the_manual_are_those_of_the_server() -> None:
     settings, page = ServeSettings(), _page("http.md")
     for number in (settings.limit_rows, settings.max_rows, settings.max_keys, settings.max_body_bytes, settings.port):
         assert re.search(rf"\b{number}\b", page), number
+
+
+def test_every_operator_stands_in_the_manual_under_the_word_of_its_tables() -> None:
+    rows = _rows(_page("operators.md"))
+    written = {name: row[1] for row in rows for name in re.findall(r"`(\w+)`", row[0].rpartition("(")[2])}
+    assert {name: f"`job.{word}_0" in written.get(name, "") for name, word in SHORT_NAMES.items()} == dict.fromkeys(
+        SHORT_NAMES, True
+    )

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import MillpondError
-from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition, raw_definition
+from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
 from millpond.schema.expression import Expression, buffer_column, key_column
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from millpond.schema.undefined import StoreShape, undefined_table
 from millpond.tables.finish import compile_definition, compile_expression
 from millpond.tables.finish_decimal import divide_down, divide_half_up, fit
 from millpond.tables.hllpp import estimator
@@ -80,7 +81,9 @@ def test_a_definition_means_the_same_after_json():
 
 
 def test_a_table_that_nobody_defined_shows_its_buffers():
-    raw = raw_definition("t", 0, "default", (Field("k", STRING),), (Field("n", LONG), Field("at", atomic("date"))), "nobody did")
+    key, value = (Field("k", STRING),), (Field("n", LONG), Field("at", atomic("date")))
+    shape = StoreShape(operator=0, operator_name="stateStoreSave", store="default", family="", key=key, value=value)
+    raw = undefined_table("t", shape, "nobody did")
     assert compile_definition(raw)(("a",), (1, 0)) == {"k": "a", "n": 1, "at": dt.date(1970, 1, 1)}
 
 

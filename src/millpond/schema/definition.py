@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
-from millpond.schema.expression import Expression, buffer_column, parse_expression
+from millpond.schema.expression import Expression, parse_expression
 from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
 
 Json = Any
@@ -216,28 +216,6 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
             columns.append(KeyColumn(field.name, field.type, index))
     names = unique_names([c.name for c in columns])
     return tuple(KeyColumn(n, c.type, c.index, c.path) for n, c in zip(names, columns, strict=True))
-
-
-def raw_definition(
-    table: str, operator: int, store: str, key_schema: tuple[Field, ...], value_schema: tuple[Field, ...], reason: str
-) -> TableDefinition:
-    """A definition under the schema's own names, for a store that nobody defined."""
-    key = key_columns(key_schema)
-    # A void column holds nothing (dropDuplicates writes one called __dummy__).
-    stored = [(i, f) for i, f in enumerate(value_schema) if f.type.kind != "void"]
-    names = unique_names([c.name for c in key] + [f.name for _, f in stored])[len(key) :]
-    values = tuple(ValueColumn(name, f.type, buffer_column(i, f.type), reason) for name, (i, f) in zip(names, stored, strict=True))
-    return TableDefinition(
-        table=table,
-        operator=operator,
-        store=store,
-        key=key,
-        values=values,
-        key_schema=key_schema,
-        value_schema=value_schema,
-        derived=False,
-        warnings=(reason,),
-    )
 
 
 def unique_names(names: list[str]) -> list[str]:

@@ -1,4 +1,6 @@
-"""The table of a store that nobody defined: what a person would call its columns.
+"""The table of a store whose meaning no plan tells: what a person would call its columns.
+
+Nobody defined it, or its operator only has a name (see `schema.named`).
 
     aggregation          its keys (a window as <name>_start and <name>_end), the buffers under the schema's own names
     session windows      the other keys, session_start; session_end, the buffers
@@ -54,10 +56,11 @@ class _Columns:
     ours: set[str] = field(default_factory=set)
 
 
-def undefined_table(table: str, shape: StoreShape, reason: str) -> TableDefinition:
+def undefined_table(table: str, shape: StoreShape, reason: str | None = None) -> TableDefinition:
     """The definition of a store without one.
 
-    reason:  said as the table's warning, and of each column that isn't a final value
+    reason:  why it shows what is stored, said as the table's warning and of each of its columns; None where this is all there is to
+             show, since a user named the table
     """
     columns = _columns(shape)
     if shape.many:
@@ -79,8 +82,8 @@ def undefined_table(table: str, shape: StoreShape, reason: str) -> TableDefiniti
         values=values,
         key_schema=shape.key,
         value_schema=shape.value,
-        derived=False,
-        warnings=(reason,),
+        derived=reason is None,
+        warnings=() if reason is None else (reason,),
     )
 
 

@@ -5,6 +5,9 @@
 3. Fold the operator's result expressions, and the Project and Filter nodes above it, into expressions over key and buffers.
 4. Output columns that are key columns name the key; the others become value columns.
 5. What can't be expressed is served as the buffers that Spark stores, and named in the definition's warnings.
+
+Of dropDuplicates and limit the plan tells all columns.  Of joins and of the user's own functions over state it doesn't: their
+tables only get a name, see `schema.named`.
 """
 
 from __future__ import annotations
@@ -22,13 +25,15 @@ from millpond.schema.definition import (
     ValueColumn,
     check_table_name,
     key_columns,
-    raw_definition,
     unique_names,
 )
 from millpond.schema.expression import Expression, buffer_column, key_column
+from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.types import Field, atomic
+from millpond.schema.undefined import StoreShape, undefined_table
 from millpond.spark.derive_aggregate import translate_aggregate
-from millpond.spark.derive_expression import NotExpressible, Scope, translate
+from millpond.spark.derive_expression import NotExpressible, Scope, Value, translate
+from millpond.spark.derive_sessions import SESSIONS, Output, Sessions, session_of
 from millpond.spark.plan import (
     Java,
     StatefulNode,
@@ -45,6 +50,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _BOOLEAN = atomic("boolean")
+_KEYS_ONLY = frozenset({"dedupe", "dedupeWithinWatermark", "globalLimit"})
 _FORMAT_SETTING = "spark.sql.streaming.aggregation.stateFormatVersion"
 
 
@@ -59,7 +65,7 @@ def derive(
     strict: bool = False,
     output_mode: str = "update",
     aggregation_format: int | None = None,
-) -> TableDefinition:
+) -> Entry:
     """What the state of this streaming DataFrame means, taken from its plan; nothing is started.
 
     strict:              refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
@@ -89,7 +95,7 @@ def derive_plan(
     strict: bool = False,
     output_mode: str = "update",
     aggregation_format: int | None = None,
-) -> TableDefinition:
+) -> Entry:
     """The same for an analyzed plan in the JVM."""
     check_table_name(table)
     if not analyzed.isStreaming():
@@ -98,12 +104,14 @@ def derive_plan(
     if found is None:
         raise _not_derivable(
             table,
-            "it has no aggregation and no dropDuplicates whose state could be shown under its columns",
-            "Start it with plain Spark: other state is served under its schema's own names, without a definition.",
+            "none of its operators keeps state",
+            "Aggregate, join or deduplicate the stream, or use transformWithState: then there is something to show.",
         )
     if aggregation_format is None:
         aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
     definition = _define(found, jvm, table, aggregation_format)
+    if isinstance(definition, NamedOperator):
+        return definition
     if definition.warnings and strict:
         raise _not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
     for sentence in definition.warnings:
@@ -123,45 +131,56 @@ def _not_derivable(table: str, reason: str, hint: str) -> DefinitionError:
     return DefinitionError("NOT_DERIVABLE", f"The table {table!r} can't be derived from its plan: {reason}", hint=hint, table=table)
 
 
-def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> TableDefinition:
-    if class_name(found.node) != "Aggregate":
-        return _deduplication(found, table)
+def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> Entry:
+    if not found.name:
+        hint = "Start it with plain Spark, and read its other operators."
+        raise _not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
+    if found.name in _KEYS_ONLY:
+        return _without_values(found, table)
+    if found.name != "stateStoreSave":
+        return NamedOperator(table=table, operator=found.operator, operator_name=found.name)
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
         raise _not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
     grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
-    key_schema = fields_of(grouping)
     buffers = [elements(a.aggregateFunction().aggBufferAttributes()) for a in aggregates]
     flat = fields_of(attribute for group in buffers for attribute in group)
-    session = next((g for g in grouping if g.metadata().contains("spark.sessionWindow")), None)
-    if session is not None:
-        return _session_windows(found, table, grouping, session, flat)
-    # Format 1 stores the key's columns once more in front of the buffers.
-    first = len(key_schema) if aggregation_format == 1 else 0
-    value_schema = (key_schema if first else ()) + flat
+    session = session_of(grouping)
+    key_schema = session.key_schema if session else fields_of(grouping)
+    # Format 1 stores the key's columns once more in front of the buffers; session windows store all grouping columns there.
+    before = session.grouping if session else key_schema if aggregation_format == 1 else ()
+    shape = StoreShape(
+        operator=found.operator,
+        operator_name=SESSIONS if session else found.name,
+        store="default",
+        family="",
+        key=key_schema,
+        value=(*before, *flat),
+    )
     if found.obstacle is not None:
         reason = f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored."
-        return _raw(table, found.operator, key_schema, value_schema, reason)
+        return _raw(table, shape, reason)
     scope = Scope()
     for index, attribute in enumerate(grouping):
-        scope.add(attribute, key_column(index, field_of(attribute).type))
+        scope.add(attribute, session.column(index) if session else key_column(index, field_of(attribute).type))
+    first = len(before)
     for aggregate, attributes in zip(aggregates, buffers, strict=True):
         places = tuple(range(first, first + len(attributes)))
         first += len(attributes)
-        scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, value_schema), places)
+        scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value), places)
     try:
         outputs, having = _fold(found, results, scope)
     except NotExpressible as obstacle:
         reason = f"The filter after the aggregation can't be evaluated here ({obstacle}), so the buffers are shown as stored."
-        return _raw(table, found.operator, key_schema, value_schema, reason)
-    return _assemble(table, found.operator, key_schema, value_schema, outputs, having)
+        return _raw(table, shape, reason)
+    return _assemble(table, shape, outputs, having, session)
 
 
 def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Callable[[], Expression]:
     return lambda: translate_aggregate(aggregate, places, value_schema)
 
 
-def _fold(found: StatefulNode, results: list[Java], scope: Scope) -> tuple[list[tuple[str, Output]], Expression | None]:
+def _fold(found: StatefulNode, results: list[Java], scope: Scope) -> tuple[list[Output], Expression | None]:
     """The output columns by name, as Spark orders them, and the condition for a row to be in the table.
 
     Raises:  NotExpressible where a filter isn't.
@@ -177,13 +196,10 @@ def _fold(found: StatefulNode, results: list[Java], scope: Scope) -> tuple[list[
     return outputs, having
 
 
-Output = Expression | NotExpressible
-
-
-def _bind(named: Java, scope: Scope) -> tuple[str, Output]:
+def _bind(named: Java, scope: Scope) -> Output:
     """Translate a named expression, and let the nodes above refer to it."""
     name = str(named.name())
-    value: Output
+    value: Value
     try:
         value = translate(named, scope)
     except NotExpressible as obstacle:
@@ -194,20 +210,22 @@ def _bind(named: Java, scope: Scope) -> tuple[str, Output]:
 
 def _assemble(
     table: str,
-    operator: int,
-    key_schema: tuple[Field, ...],
-    value_schema: tuple[Field, ...],
-    outputs: list[tuple[str, Output]],
+    shape: StoreShape,
+    outputs: list[Output],
     having: Expression | None,
+    session: Sessions | None,
 ) -> TableDefinition:
     """Key columns under their output names, then all other outputs, raw where they must be."""
-    keys = list(key_columns(key_schema))
+    keys = list(key_columns(shape.key))
+    if session:
+        keys[-1] = dataclasses.replace(keys[-1], type=session.time)
+        outputs = session.with_bounds(outputs)
     named: dict[tuple[int, tuple[str, ...]], str] = {}
     values: list[ValueColumn] = []
     sentences: list[str] = []
     for name, value in outputs:
         if isinstance(value, NotExpressible):
-            values += _raw_columns(name, value, value_schema, sentences)
+            values += _raw_columns(name, value, shape.value, sentences)
         elif not _names_key(name, value, keys, named):
             values.append(ValueColumn(name, value.type, value))
     keys = [dataclasses.replace(k, name=named.get((k.index, k.path), k.name)) for k in keys]
@@ -217,11 +235,11 @@ def _assemble(
     names = unique_names([k.name for k in keys] + [v.name for v in values])
     return TableDefinition(
         table=table,
-        operator=operator,
+        operator=shape.operator,
         key=tuple(dataclasses.replace(k, name=n) for k, n in zip(keys, names, strict=False)),
         values=tuple(dataclasses.replace(v, name=n) for v, n in zip(values, names[len(keys) :], strict=True)),
-        key_schema=key_schema,
-        value_schema=value_schema,
+        key_schema=shape.key,
+        value_schema=shape.value,
         having=having,
         warnings=tuple(sentences),
     )
@@ -253,28 +271,18 @@ def _raw_columns(name: str, obstacle: NotExpressible, value_schema: tuple[Field,
     return [ValueColumn(f"{name}_{f.name}", f.type, buffer_column(i, f.type), reason) for i, f in fields]
 
 
-def _raw(table: str, operator: int, key_schema: tuple[Field, ...], value_schema: tuple[Field, ...], reason: str) -> TableDefinition:
-    raw = raw_definition(table, operator, "default", key_schema, value_schema, reason)
-    return dataclasses.replace(raw, derived=True)
+def _raw(table: str, shape: StoreShape, reason: str) -> TableDefinition:
+    return dataclasses.replace(undefined_table(table, shape, reason), derived=True)
 
 
-def _session_windows(
-    found: StatefulNode, table: str, grouping: list[Java], session: Java, flat: tuple[Field, ...]
-) -> TableDefinition:
-    """The state of session windows: its value rows hold all grouping columns, with the window, and the buffers.
-
-    Source:  StreamingSessionWindowStateManagerImplV1, Spark 4.3, checked in tests/spark.
-    """
-    keys = fields_of(g for g in grouping if not g.equals(session))
-    key_schema = (*keys, Field("sessionStartTime", atomic("timestamp"), False))
-    reason = "Session windows are shown as stored: one row an open session, with its window and buffers."
-    return _raw(table, found.operator, key_schema, (*fields_of(grouping), *flat), reason)
-
-
-def _deduplication(found: StatefulNode, table: str) -> TableDefinition:
-    """The state of dropDuplicates: its keys, and how long they are kept where that is limited."""
-    within = class_name(found.node) == "DeduplicateWithinWatermark"
-    key_schema = fields_of(elements(found.node.keys()))
-    value = Field("expiresAtMicros", atomic("long")) if within else Field("__dummy__", atomic("void"))
-    reason = "It is no aggregation: the keys seen by dropDuplicates are shown as stored."
-    return _raw(table, found.operator, key_schema, (value,), reason)
+def _without_values(found: StatefulNode, table: str) -> TableDefinition:
+    """The state of dropDuplicates and limit: keys, how long they are kept where that is limited, or a count."""
+    if found.name == "globalLimit":
+        key: tuple[Field, ...] = (Field("key", atomic("void")),)
+        value = Field("value", atomic("long"))
+    else:
+        key = fields_of(elements(found.node.keys()))
+        within = found.name == "dedupeWithinWatermark"
+        value = Field("expiresAtMicros", atomic("long")) if within else Field("__dummy__", atomic("void"))
+    shape = StoreShape(operator=found.operator, operator_name=found.name, store="default", family="", key=key, value=(value,))
+    return undefined_table(table, shape)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.named import Entry
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -61,15 +61,15 @@ class Heartbeat:
 
 
 class Job:
-    """One streaming query that serves one table.  As a context manager it is stopped at the end of the block.
+    """One streaming query whose state has a name.  As a context manager it is stopped at the end of the block.
 
     name:        the job's name in its pond
     query:       Spark's StreamingQuery
-    definition:  what its state means
+    definition:  what its state means, or what the tables of its operator are called
     checkpoint:  URI of its checkpoint
     """
 
-    def __init__(self, folder: JobFolder, query: StreamingQuery, definition: TableDefinition, *, session: SparkSession) -> None:
+    def __init__(self, folder: JobFolder, query: StreamingQuery, definition: Entry, *, session: SparkSession) -> None:
         self.name = folder.job
         self.query = query
         self.definition = definition

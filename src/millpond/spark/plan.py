@@ -1,4 +1,4 @@
-"""Reading Spark's optimized plan through the JVM: the aggregation a job keeps its state in, and what stands above it.
+"""Reading Spark's optimized plan through the JVM: the operator a job keeps its state in, and what stands above it.
 
 The surprising part: `queryExecution().optimizedPlan()` refuses a streaming DataFrame, but the session's optimizer can be run on
 the analyzed plan by hand, which is what Spark itself does for every micro-batch.
@@ -17,13 +17,22 @@ from millpond.schema.types import Field, SparkType, parse_type
 # Objects in the JVM; py4j has no types to offer.
 Java = Any
 
-# Operators that keep state, by the plan's class names.  Spark numbers them from the sink, depth first.
-_ALWAYS_STATEFUL = frozenset(
-    {
-        "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
-        "TransformWithState", "TransformWithStateInPySpark",
-    }
-)  # fmt: skip
+# Operators that keep state wherever they stand over a stream: the plan's class -> Spark's name for the operator in checkpoints.
+# Spark numbers them from the sink, depth first.  Empty: the name depends on the node, or it isn't one that PySpark writes.
+_ALWAYS_STATEFUL = {
+    "Aggregate": "stateStoreSave",
+    "Deduplicate": "dedupe",
+    "DeduplicateWithinWatermark": "dedupeWithinWatermark",
+    "FlatMapGroupsInPandasWithState": "applyInPandasWithState",
+    "TransformWithStateInPySpark": "",
+    "FlatMapGroupsWithState": "",
+    "TransformWithState": "",
+}
+_JOIN, _LIMIT = "symmetricHashJoin", "globalLimit"
+# transformWithState's node says for which of its two functions it stands.
+_TRANSFORMS = {"pandas": "transformWithStateInPandasExec", "python_row": "transformWithStateInPySparkExec"}
+# Operators that only remember what has passed: an aggregation below them is what a reader wants to see.
+_GIVE_WAY = frozenset({"dedupe", "dedupeWithinWatermark", _LIMIT})
 # Operators that may stand between a table's aggregation and the sink without changing which rows there are.
 _TRANSPARENT = frozenset({"SubqueryAlias", "EventTimeWatermark", "ResolvedHint", "WriteToMicroBatchDataSource"})
 
@@ -34,12 +43,14 @@ class StatefulNode:
 
     node:      the operator in the optimized plan
     operator:  Spark's operator id
+    name:      Spark's name for the operator in checkpoints; empty where it isn't known
     above:     the Project and Filter nodes above it, from the operator towards the sink
     obstacle:  class of a node above it that they can't be folded across, None where there is none
     """
 
     node: Java
     operator: int
+    name: str
     above: tuple[Java, ...]
     obstacle: str | None
 
@@ -94,29 +105,30 @@ def optimized_plan(jsession: Java, analyzed: Java) -> Java:
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
-    """The aggregation nearest to the sink, else the dropDuplicates nearest to it; None where there is neither.
+    """The stateful operator nearest to the sink; None where there is none.
 
-    append:  whether the query runs in append mode, where a LIMIT keeps its count as state (it doesn't in complete mode)
+    Of dropDuplicates and limit over an aggregation it is the aggregation.
+
+    append:  whether the query runs in append mode, where a LIMIT over an aggregation keeps its count as state
     """
-    deduplication: StatefulNode | None = None
+    nearest: StatefulNode | None = None
     chain: list[Java] = []
     obstacle: str | None = None
     operator = 0
     for node, is_chain in _preorder(plan, True):
         name = class_name(node)
         if _is_stateful(node, append):
-            found = StatefulNode(node, operator, tuple(reversed(chain)), obstacle)
-            if name == "Aggregate":
-                return found
-            if deduplication is None and name in ("Deduplicate", "DeduplicateWithinWatermark"):
-                deduplication = found
+            found = StatefulNode(node, operator, _operator_name(node), tuple(reversed(chain)), obstacle)
+            if found.name not in _GIVE_WAY:
+                return found if nearest is None or name == "Aggregate" else nearest
+            nearest = nearest or found
             operator += 1
             obstacle = obstacle or name
         elif name in ("Project", "Filter") and is_chain:
             chain.append(node)
         elif name not in _TRANSPARENT:
             obstacle = obstacle or name
-    return deduplication
+    return nearest
 
 
 def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:
@@ -128,10 +140,24 @@ def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:
 
 
 def _is_stateful(node: Java, append: bool) -> bool:
-    """Whether Spark keeps state for a node: only below a streaming source, and joins only of two streams."""
+    """Whether Spark keeps state for a node: only below a streaming source, and joins only of two streams.
+
+    Source:  StreamingJoinStrategy and StreamingGlobalLimitStrategy, Spark 4.3: a limit with an aggregation below it keeps state in
+             append mode only.
+    """
     if not node.isStreaming():
         return False
     name = class_name(node)
     if name == "Join":
         return all(bool(child.isStreaming()) for child in elements(node.children()))
-    return name in _ALWAYS_STATEFUL or (name == "GlobalLimit" and append)
+    if name == "GlobalLimit":
+        return append or not any(class_name(n) == "Aggregate" and n.isStreaming() for n, _ in _preorder(node, True))
+    return name in _ALWAYS_STATEFUL
+
+
+def _operator_name(node: Java) -> str:
+    """Spark's name for a stateful node's operator, as its metadata in the checkpoint has it."""
+    name = class_name(node)
+    if name == "TransformWithStateInPySpark":
+        return _TRANSFORMS.get(str(node.userFacingDataType().toString()), "")
+    return {"Join": _JOIN, "GlobalLimit": _LIMIT}.get(name) or _ALWAYS_STATEFUL[name]

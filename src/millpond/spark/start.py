@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import JobFolder, create_beside, create_job
 from millpond.errors import CheckpointError, DefinitionError, RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.named import Entry, NamedOperator
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import require_classic
@@ -53,7 +53,7 @@ def start(
     partitions: int | None = None,
     strict: bool = False,
 ) -> Job:
-    """Start a streaming aggregation whose state can be read as a table, or go on from its checkpoint.
+    """Start a streaming job whose state can be read as tables, or go on from its checkpoint.
 
     table:        the name readers use
     pond:         folder of jobs; made where it isn't there
@@ -87,7 +87,7 @@ def start(
     return Job(folder, query, definition, session=spark)
 
 
-def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> TableDefinition | None:
+def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> Entry | None:
     """Name the state of a query that runs already; the query itself is left alone, whatever happens here.
 
     A query whose state can't be described at all gives a MillpondWarning and None: one line after somebody's `start()` doesn't end
@@ -124,17 +124,25 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
 
 
 def define(
-    df: DataFrame, checkpoint: str | Path, *, table: str, pond: str | Path | None = None, strict: bool = False
-) -> TableDefinition:
+    df: DataFrame,
+    checkpoint: str | Path,
+    *,
+    table: str,
+    pond: str | Path | None = None,
+    output_mode: str = "update",
+    strict: bool = False,
+) -> Entry:
     """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
 
-    checkpoint:  the query's checkpointLocation
-    pond:        where the definition is put, None for the folder beside the checkpoint
-    strict:      refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    checkpoint:   the query's checkpointLocation
+    pond:         where the definition is put, None for the folder beside the checkpoint
+    output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
+    strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     uri = open_storage(checkpoint).uri
-    definition = derive(df, table=table, strict=strict, aggregation_format=_pinned_format(pinned_conf(uri)))
+    format_ = _pinned_format(pinned_conf(uri))
+    definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=format_)
     return _put(definition, uri, pond, None)
 
 
@@ -171,22 +179,22 @@ def _pinned_format(pinned: dict[str, str]) -> int | None:
     return int(pinned.get(_AGGREGATION_FORMAT, "1")) if pinned else None
 
 
-def _put(definition: TableDefinition, checkpoint: str, pond: str | Path | None, name: str | None) -> TableDefinition:
+def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:
     folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
     _check_unchanged(folder, definition)
     folder.write_definition(definition)
     return definition
 
 
-def _check_unchanged(folder: JobFolder, definition: TableDefinition) -> None:
+def _check_unchanged(folder: JobFolder, definition: Entry) -> None:
     """Refuse a definition that would give another meaning, or a second name, to state that is there already.
 
     Raises:  DEFINITION_CHANGED.
     """
     if not any(name.isdecimal() for name in open_storage(folder.checkpoint).names("offsets")):
         return
-    for there in folder.definitions().values():
-        if there.store_id != definition.store_id and there.table != definition.table:
+    for there in folder.entries():
+        if there.table != definition.table and not _same_state(there, definition):
             continue
         if there.fingerprint() != definition.fingerprint():
             raise DefinitionError(
@@ -208,7 +216,14 @@ def _check_unchanged(folder: JobFolder, definition: TableDefinition) -> None:
             )
 
 
-def _both(title: str, definition: TableDefinition) -> str:
+def _same_state(there: Entry, definition: Entry) -> bool:
+    """Whether two entries speak of one store; a name is given to all stores of its operator."""
+    if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
+        return there.operator == definition.operator
+    return there.store_id == definition.store_id
+
+
+def _both(title: str, definition: Entry) -> str:
     return "".join(f"  {line}\n" for line in (f"{title}:", *(f"  {line}" for line in definition.describe())))
 
 

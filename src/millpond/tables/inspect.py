@@ -26,10 +26,13 @@ from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.replica.record import make_stores_record
+from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
-from millpond.tables.pond import StoreId, undefined_tables
+from millpond.tables.pond import stored_tables
 
 Found = TypeVar("Found")
+StoreId = tuple[int, str, str]
+"""(operator, store, column family)"""
 
 _PAGE = 4096
 _PAGE_HEADER = 16
@@ -225,11 +228,11 @@ class _Inspection:
         self._unread.append(Unread(part=part, condition=error.condition, message=error.message, hint=error.hint))
 
     def _table_names(self, identity: str, known: list[StoreSchema], unread: list[UnreadStore]) -> dict[StoreId, list[str]]:
-        defined = self._try("definitions of tables", self._folder.definitions) or {}
+        entries = self._try("definitions of tables", self._folder.entries) or []
         names: dict[StoreId, list[str]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
-        taken = {d.store_id for d in defined.values()}
-        for definition in (*defined.values(), *undefined_tables(self._folder, stores, taken)):
+        defined = [entry for entry in entries if isinstance(entry, TableDefinition)]
+        for definition in (*defined, *stored_tables(self._folder, stores, entries)):
             names.setdefault(definition.store_id, []).append(definition.table)
         return names
 

@@ -8,17 +8,18 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
-from millpond.checkpoint.operators import SHORT_NAMES
-from millpond.errors import MillpondError, RequestError
+from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema
+from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition import TableDefinition, unique_names
+from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, home
 from millpond.storage import open_storage
@@ -26,8 +27,6 @@ from millpond.tables.table import JobReads, Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
-StoreId = tuple[int, str, str]
-"""(operator, store, column family)"""
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -71,11 +70,14 @@ class Pond:
         self._settings = settings
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
+        # Per job: what its state showed when it could be read last; and names without a table, and why.
+        self._shown: dict[str, list[TableDefinition]] = {}
+        self._hidden: list[tuple[NamedOperator, MillpondError]] = []
         self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._catalogue: list[tuple[JobFolder, dict[str, TableDefinition]]] = []
+        self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
         self._catalogue_error: MillpondError | None = None
         self._is_remote = open_storage(path).is_remote
         self._refresh()
@@ -97,6 +99,9 @@ class Pond:
         table = self._tables.get(name)
         if table is not None:
             return table
+        for entry, error in self._hidden:
+            if entry.may_name(name):
+                raise error
         near = difflib.get_close_matches(name, self._tables, n=3)
         known = ", ".join(near or sorted(self._tables)[:10])
         raise RequestError(
@@ -223,7 +228,7 @@ class Pond:
         if self._closed:
             return
         # Not under the lock: an object store may take its time, and reads go on meanwhile.
-        catalogue = [(folder, folder.definitions()) for folder in open_jobs(self._path)]
+        catalogue = [(folder, folder.entries()) for folder in open_jobs(self._path)]
         with self._lock:
             if not self._closed:
                 self._catalogue = catalogue
@@ -261,45 +266,80 @@ class Pond:
     def _combine(self) -> None:
         """Tables of what the catalogue and the replicas have."""
         tables: dict[str, Table] = {}
-        for folder, defined in self._catalogue:
+        hidden: list[tuple[NamedOperator, MillpondError]] = []
+        for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
                 replica = Replica(open_storage(folder.checkpoint), home=self._home, settings=self._settings, follow=self._follow)
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
-            for definition in self._definitions(job, defined):
+            for definition in self._definitions(job, entries, hidden):
                 known = self._tables.get(definition.table)
                 same = known is not None and known.definition == definition and known.job == folder.job
                 tables[definition.table] = known if known is not None and same else Table(definition, job)
-        self._tables = tables
+        self._tables, self._hidden = tables, hidden
 
-    def _definitions(self, job: JobReads, defined: dict[str, TableDefinition]) -> Iterator[TableDefinition]:
-        """The job's definitions, then a raw one for each store that nobody defined."""
-        yield from defined.values()
+    def _definitions(
+        self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
+    ) -> Iterator[TableDefinition]:
+        """The job's definitions, then one for each store that has none; adds to `hidden` the names that no table has."""
+        yield from (entry for entry in entries if isinstance(entry, TableDefinition))
+        named = [entry for entry in entries if isinstance(entry, NamedOperator)]
         try:
             with job.replica.snapshot() as view:
                 stores = view.stores
-        except MillpondError:
+        except MillpondError as error:
             # What can't be read now doesn't vanish: reads of it say why.
-            known = [t.definition for t in self._tables.values() if t.job == job.folder.job]
-            yield from (d for d in known if d.warnings == (_UNDEFINED,))
+            hidden += [(entry, error) for entry in named]
+            yield from self._shown.get(job.folder.job, ())
             return
-        yield from undefined_tables(job.folder, stores, {d.store_id for d in defined.values()})
+        shown = self._shown[job.folder.job] = list(stored_tables(job.folder, stores, entries))
+        hidden += [(entry, why) for entry in named if (why := _why_hidden(entry, stores)) is not None]
+        yield from shown
 
 
-def undefined_tables(folder: JobFolder, stores: StoresRecord, defined: set[StoreId]) -> Iterator[TableDefinition]:
-    """A definition for each store that isn't in `defined`."""
-    for schema in stores.schemas():
-        if (schema.operator, schema.store, schema.family) not in defined:
-            shape = StoreShape(
-                operator=schema.operator,
-                operator_name=schema.operator_name,
-                store=schema.store,
-                family=schema.family,
-                key=schema.key,
-                value=schema.value,
-                variable=schema.variable,
-                ttl=schema.ttl,
-                many=schema.many,
-            )
-            word = SHORT_NAMES.get(schema.operator_name, "state")
-            yield undefined_table(f"{folder.job}.{word}_{schema.operator}{table_suffix(shape)}", shape, _UNDEFINED)
+def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[TableDefinition]:
+    """A definition for each store that has none in `entries`: under its operator's name if that has one."""
+    defined = {entry.store_id for entry in entries if isinstance(entry, TableDefinition)}
+    named = {(e.operator, e.operator_name): e for e in entries if isinstance(e, NamedOperator)}
+    shapes = [_shape(schema) for schema in stores.schemas()]
+    shapes = [shape for shape in shapes if (shape.operator, shape.store, shape.family) not in defined]
+    owners = [named.get((shape.operator, shape.operator_name)) for shape in shapes]
+    words = [SHORT_NAMES.get(shape.operator_name, "state") for shape in shapes]
+    names = [
+        (owner.table if owner else f"{folder.job}.{word}_{shape.operator}") + table_suffix(shape)
+        for shape, owner, word in zip(shapes, owners, words, strict=True)
+    ]
+    # A state variable may be called as the table of its timers is.
+    for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
+        yield undefined_table(name, shape, None if owner else _UNDEFINED)
+
+
+def _shape(schema: StoreSchema) -> StoreShape:
+    return StoreShape(
+        operator=schema.operator,
+        operator_name=schema.operator_name,
+        store=schema.store,
+        family=schema.family,
+        key=schema.key,
+        value=schema.value,
+        variable=schema.variable,
+        ttl=schema.ttl,
+        many=schema.many,
+    )
+
+
+def _why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | None:
+    """Why no table has this name: its operator can't be read, isn't there, or is another one; None where tables have it."""
+    kinds = {s.operator_name for s in stores.stores if s.operator == entry.operator}
+    if entry.operator_name in kinds:
+        return None
+    for unread in stores.unread:
+        if unread.operator == entry.operator and not kinds:
+            return CONDITIONS[unread.condition].kind(unread.condition, unread.message, hint=unread.hint, table=entry.table)
+    there = f"is {', '.join(sorted(kinds))}" if kinds else "isn't there"
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"{entry.table} names the tables of operator {entry.operator}, {entry.operator_name}, but that operator {there}.",
+        hint="Define the table again with the DataFrame that the job runs.",
+        table=entry.table,
+    )
