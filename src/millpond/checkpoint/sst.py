@@ -53,6 +53,8 @@ _WINDOW_BYTES = 4 << 20
 # Below this the plain loop is faster than numpy.
 _FEW_BYTES = 16 << 10
 _FEW_ENTRIES = 100
+# Before and behind the blocks of a window; longer than most keys.
+_PADDING = 512
 _READ_BYTES = 1 << 20
 # RocksDB restarts after 16 entries, if nobody tells it otherwise.
 _MOST_STEPS = 256
@@ -400,33 +402,11 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     """The same with one lane for each restart point: all lanes take their next entry in the same step."""
     import numpy as np  # 0.1 s to import, and small states never need it
 
-    # Padding, so that a number that begins inside a block can be looked at as a whole.
-    data = b"".join([*blocks, bytes(16)])
+    # Padding, so that a number or a key that begins inside a block can be looked at as a whole.
+    data = b"".join([bytes(_PADDING), *blocks, bytes(_PADDING)])
     view = np.frombuffer(data, np.uint8)
-    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
-    sizes = np.array([len(block) for block in blocks], np.int64)
-    if sizes.min() < 4:
-        raise corrupt("a block of an SST is too short", offset)
-    ends = np.cumsum(sizes)
-    begins = ends - sizes
-    counts = words[ends - 4].astype(np.int64)
-    if (counts >> 31).any():
-        raise _unknown("a block has a hash index")
-    data_ends = ends - 4 - 4 * counts
-    if (counts < 1).any() or (data_ends < begins).any():
-        raise corrupt("a block of an SST claims too many restart points", offset)
-    # One lane for each restart point: where it begins, and where the next one does.
-    first_lanes = np.cumsum(counts) - counts
-    block_of: Any = np.repeat(np.arange(len(blocks)), counts)
-    nth = np.arange(len(block_of)) - first_lanes[block_of]
-    position = begins[block_of] + words[data_ends[block_of] + 4 * nth]
-    lane_end: Any = np.append(position[1:], 0)
-    lane_end[np.append(first_lanes[1:] - 1, len(block_of) - 1)] = data_ends
-    if (position[first_lanes] != begins).any() or (position > lane_end).any():
-        raise corrupt("the restart points of a block of an SST aren't in order", offset)
-
-    steps: list[tuple[Any, Any, Any, Any]] = []
-    going: list[Any] = []  # for each step but the first, which lanes of the step before take part
+    position, lane_end = _lanes(data, [len(block) for block in blocks], offset)
+    steps: list[_Step] = []
     before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
     while (alive := position < lane_end).any():
         if len(steps) == _MOST_STEPS:
@@ -442,42 +422,86 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         before = shared + own
         if (before < _KEY_TAIL).any():
             raise corrupt("a key of an SST is too short", offset)
-        steps.append((shared, key_begin, key_end, position))
-        going.append(alive)
+        steps.append(_Step(alive, shared, key_begin, key_end, position))
     if not steps:
         return Entries([], array("Q"), [])
-    shared, key_begin, key_end, value_end = (np.concatenate(part) for part in zip(*steps, strict=True))
-    order = np.argsort(key_begin, kind="stable")  # step by step -> lane by lane, which is the order of keys
-    sizes = shared + key_end - key_begin
-    widest = int(sizes.max())
-    values = _cut(data, key_end[order], (value_end - key_end)[order])
-    if widest * len(order) <= _WIDE_BYTES:
-        # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
-        # columns before come from the same lane's key in the step before.
-        padded = b"".join([bytes(widest), data, bytes(widest)])
-        any_key = np.ndarray((len(padded) - widest,), f"V{widest}", padded, strides=(1,))
-        columns = np.arange(widest)
-        rows: list[Any] = []
-        for (step_shared, step_begin, _, _), lanes in zip(steps, going, strict=True):
-            row = any_key[widest + step_begin - step_shared].view(np.uint8).reshape(-1, widest)
-            if rows:
-                np.copyto(row, rows[-1][lanes], where=columns < step_shared[:, None])
-            rows.append(row)
-        joined = np.concatenate(rows).tobytes()
-        begin, sizes = order * widest, sizes[order]
-        tags = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))[begin + sizes - _KEY_TAIL]
-        keys = _cut(joined, begin, sizes - _KEY_TAIL)
-    else:
-        keys, key = [], b""
-        for n, a, b in zip(shared[order].tolist(), key_begin[order].tolist(), key_end[order].tolist(), strict=True):
-            key = key[:n] + data[a:b]
-            keys.append(key)
-        tags = np.array([int.from_bytes(key[-_KEY_TAIL:], "little") for key in keys], np.uint64)
-        keys = [key[:-_KEY_TAIL] for key in keys]
+    key_end, value_end = np.concatenate([s.key_end for s in steps]), np.concatenate([s.value_end for s in steps])
+    order = np.argsort(key_end, kind="stable")  # step by step -> lane by lane, which is the order of keys
+    keys, tags = _join_keys(data, steps, order)
     kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
     if not kinds <= _KINDS:
         raise _unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
+    values = _cut(data, key_end[order], (value_end - key_end)[order])
     return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
+
+
+class _Step(NamedTuple):
+    """One entry of each lane that still has one, as numpy arrays: `lanes` says which of the step before these are."""
+
+    lanes: Any
+    shared: Any
+    key_begin: Any
+    key_end: Any
+    value_end: Any
+
+
+def _lanes(data: bytes, sizes: list[int], offset: int) -> tuple[Any, Any]:
+    """Where the entries after each restart point begin and end, in a padded window of blocks of these sizes."""
+    import numpy as np
+
+    if min(sizes) < 4:
+        raise corrupt("a block of an SST is too short", offset)
+    words = np.ndarray((len(data) - 3,), "<u4", data, strides=(1,))
+    ends: Any = _PADDING + np.cumsum(np.array(sizes, np.int64))
+    begins = ends - sizes
+    counts = words[ends - 4].astype(np.int64)
+    if (counts >> 31).any():
+        raise _unknown("a block has a hash index")
+    data_ends = ends - 4 - 4 * counts
+    if (counts < 1).any() or (data_ends < begins).any():
+        raise corrupt("a block of an SST claims too many restart points", offset)
+    first_lanes = np.cumsum(counts) - counts
+    block_of: Any = np.repeat(np.arange(len(sizes)), counts)
+    nth = np.arange(len(block_of)) - first_lanes[block_of]
+    lane_begin = begins[block_of] + words[data_ends[block_of] + 4 * nth]
+    lane_end: Any = np.append(lane_begin[1:], 0)
+    lane_end[np.append(first_lanes[1:] - 1, len(block_of) - 1)] = data_ends
+    if (lane_begin[first_lanes] != begins).any() or (lane_begin > lane_end).any():
+        raise corrupt("the restart points of a block of an SST aren't in order", offset)
+    return lane_begin, lane_end
+
+
+def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[list[bytes], Any]:
+    """User keys and tags of all entries, put together from what they share with the key before and what is their own."""
+    import numpy as np
+
+    shared, begin = np.concatenate([s.shared for s in steps]), np.concatenate([s.key_begin for s in steps])
+    end = np.concatenate([s.key_end for s in steps])
+    sizes: Any = shared + end - begin
+    widest = int(sizes.max())
+    if widest * len(order) > _WIDE_BYTES:
+        keys, key = [], b""
+        for n, a, b in zip(shared[order].tolist(), begin[order].tolist(), end[order].tolist(), strict=True):
+            key = key[:n] + data[a:b]
+            keys.append(key)
+        tags = np.array([int.from_bytes(key[-_KEY_TAIL:], "little") for key in keys], np.uint64)
+        return [key[:-_KEY_TAIL] for key in keys], tags
+    # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
+    # columns before come from the same lane's key in the step before.
+    more = max(0, widest - _PADDING)
+    padded = b"".join([bytes(more), data, bytes(more)]) if more else data
+    any_key = np.ndarray((len(padded) - widest + 1,), f"V{widest}", padded, strides=(1,))
+    columns = np.arange(widest)
+    rows: list[Any] = []
+    for step in steps:
+        row = any_key[more + step.key_begin - step.shared].view(np.uint8).reshape(-1, widest)
+        if rows:
+            np.copyto(row, rows[-1][step.lanes], where=columns < step.shared[:, None])
+        rows.append(row)
+    joined = np.concatenate(rows).tobytes()
+    begin, sizes = order * widest, sizes[order]
+    tags = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))[begin + sizes - _KEY_TAIL]
+    return _cut(joined, begin, sizes - _KEY_TAIL), tags
 
 
 def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:
