@@ -19,7 +19,7 @@ from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Batch, Version, version_of
 from millpond.checkpoint.records import DELETE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
+from millpond.checkpoint.rocksdb import iter_snapshot
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
@@ -124,17 +124,17 @@ def _rocksdb_changelog(storage: Storage, path: str, codec: str) -> Iterator[Reco
 
 def _between_snapshots(storage: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
     folder, version = store.folder(partition), version_of(batch.batch)
-    new = read_snapshot(storage, folder, _rocksdb_name(batch, store, partition, version))
-    old = None
+    new, old = _rocksdb_name(batch, store, partition, version), None
     if batch.batch > 0:
         # In checkpoint format 2 only the commit before names the snapshot before.
         before = read_batch(storage, Batch(batch.batch - 1)) if batch.state_ids else replace(batch, batch=Batch(batch.batch - 1))
-        old = read_snapshot(storage, folder, _rocksdb_name(before, store, partition, version_of(before.batch)))
-    for key, value in iter_snapshot_changes(storage, old, new, b""):
+        old = _rocksdb_name(before, store, partition, version_of(before.batch))
+    path = f"{folder}/{new}.zip"
+    for key, value in iter_snapshot_changes(storage, folder, old, new):
         if value is None:
-            yield DELETE, _bare(key, new.path), b""
+            yield DELETE, _bare(key, path), b""
         else:
-            yield PUT, _bare(key, new.path), _bare(value, new.path)
+            yield PUT, _bare(key, path), _bare(value, path)
 
 
 def _bare(data: bytes, path: str) -> bytes:
