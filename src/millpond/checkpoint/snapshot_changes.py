@@ -30,8 +30,8 @@ def iter_snapshot_changes(storage: Storage, folder: str, old: str | None, new: s
 
     old, new:   names of zips without their ending; old None: nothing was there before
     delimiter:  as in `rocksdb.iter_snapshot`
-    Raises:     FILE_GONE where a file isn't there, or one that only the old snapshot has is damaged: the new one may still be read as
-                a whole.  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT for files of the new one.
+    Raises:     FILE_GONE where a file isn't there, or one that only the old snapshot has is damaged: the new one may still be
+                read as a whole.  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT for files of the new one.
     """
     after = read_snapshot(storage, folder, new)
     needed = {after.path, *(path for path, _ in after.files)}
