@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 RELEASES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
 # transformWithState in Python needs a protobuf that fits, and fails without a word about it.
 NEEDS = {
-    "3.5": ["numpy<2", "pandas<3"],
+    "3.5": ["numpy<2", "pandas<3", "pyarrow<18"],
     "4.0": ["numpy<3", "pandas<3", "protobuf>=5.28.3,<6"],
     "4.1": ["numpy<3", "pandas<3", "protobuf>=6.33,<7"],
     "4.2": ["numpy<3", "pandas<3", "protobuf>=6.33.5,<7"],
@@ -46,14 +46,14 @@ SINCE_4_0 = [
 ]
 CELLS = {
     "3.5": [*EVERYWHERE, "dedupe-within-watermark-hdfs", "join-semi-hdfs", "limit-hdfs", "windows-hdfs"],
-    "4.0": [*EVERYWHERE, *SINCE_4_0, "windows-hdfs"],
-    "4.1": [*EVERYWHERE, *SINCE_4_0, "transform-state-rows-rocksdb-changelog", "join-inner-format3-rocksdb-changelog"],
+    "4.0": [*SINCE_4_0, *EVERYWHERE, "windows-hdfs"],
+    "4.1": ["transform-state-rows-rocksdb-changelog", "join-inner-format3-rocksdb-changelog", *SINCE_4_0, *EVERYWHERE],
     "4.2": [
-        *EVERYWHERE,
-        *SINCE_4_0,
         "transform-state-rows-rocksdb-changelog",
         "join-inner-format3-rocksdb-changelog",
         "join-inner-format4-rocksdb-changelog",
+        *SINCE_4_0,
+        *EVERYWHERE,
     ],
 }
 
