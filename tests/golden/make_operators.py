@@ -864,7 +864,7 @@ def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> 
         except Exception as error:  # noqa: BLE001
             slow = "failed to connect back" in str(error)  # Spark gives a Python worker ten seconds to start
             if not slow or attempt == 4:
-                print(name, "FAILED", str(error)[:600], flush=True)
+                print(name, "FAILED", str(error)[:6000], flush=True)
                 return
 
 

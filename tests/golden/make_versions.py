@@ -44,17 +44,21 @@ SINCE_4_0 = [
     "transform-ttl-rocksdb-changelog",
     "transform-state-avro-rocksdb-changelog",
 ]
+# Between 4.0 and 4.3 little changed but transformWithState and joins.
+SOME = [
+    "counts-hdfs",
+    "counts-rocksdb-changelog",
+    "windows-rocksdb-changelog",
+    "dedupe-rocksdb-changelog",
+    "join-left-rocksdb-changelog",
+    "apply-hdfs",
+]
+NEWER = ["transform-state-rows-rocksdb-changelog", "join-inner-format3-rocksdb-changelog"]
 CELLS = {
     "3.5": [*EVERYWHERE, "dedupe-within-watermark-hdfs", "join-semi-hdfs", "limit-hdfs", "windows-hdfs"],
     "4.0": [*SINCE_4_0, *EVERYWHERE, "windows-hdfs"],
-    "4.1": ["transform-state-rows-rocksdb-changelog", "join-inner-format3-rocksdb-changelog", *SINCE_4_0, *EVERYWHERE],
-    "4.2": [
-        "transform-state-rows-rocksdb-changelog",
-        "join-inner-format3-rocksdb-changelog",
-        "join-inner-format4-rocksdb-changelog",
-        *SINCE_4_0,
-        *EVERYWHERE,
-    ],
+    "4.1": [*NEWER, *SINCE_4_0, *SOME],
+    "4.2": [*NEWER, "join-inner-format4-rocksdb-changelog", *SINCE_4_0, *SOME],
 }
 
 
