@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from millpond.cli import main
 from millpond.checkpoint.operators import SHORT_NAMES
+from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
 from millpond.serve.app import ROUTES
