@@ -11,6 +11,11 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Checkpoint, ChecksumType, DBCompressionType, Options, Rdict
 
+from millpond.checkpoint.checksums import block_checksum
+from millpond.checkpoint.manifest import varint
+from millpond.checkpoint.sst import MERGE, VALUE, SstFile
+from millpond.storage import open_storage
+
 COMPRESSIONS = {
     "lz4": DBCompressionType.lz4(),
     "none": DBCompressionType.none(),
@@ -66,3 +71,28 @@ class SnapshotWriter:
         """Remove the database; the snapshots stay."""
         self.database.close()
         shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+def turn_into_merges(path: Path, every: int) -> None:
+    """Make merge operands of some puts of an SST with uncompressed blocks: one byte of the key each, and the block's checksum."""
+    data = bytearray(path.read_bytes())
+    with SstFile(open_storage(path.parent), path.name) as opened:
+        handles = [handle for _, handle in opened._iter_handles()]
+        checksum = opened._checksum
+    count = 0
+    for offset, size in handles:
+        block = bytes(data[offset : offset + size])
+        position = 0
+        while position < size - 4 - 4 * int.from_bytes(block[-4:], "little"):
+            _, position = varint(block, position)
+            own, position = varint(block, position)
+            value_size, position = varint(block, position)
+            position += own
+            if count % every == 0:
+                assert block[position - 8] == VALUE
+                data[offset + position - 8] = MERGE
+            position += value_size
+            count += 1
+        covered = bytes(data[offset : offset + size + 1])
+        data[offset + size + 1 : offset + size + 5] = block_checksum(checksum, covered).to_bytes(4, "little")
+    path.write_bytes(data)

@@ -14,6 +14,7 @@ from millpond.errors import (
     ReplicaError,
     RequestError,
     SetupError,
+    StorageError,
 )
 from millpond.tables import Pond, Row, Rows, Table, open
 
@@ -32,6 +33,7 @@ __all__ = [
     "Row",
     "Rows",
     "SetupError",
+    "StorageError",
     "Table",
     "define",
     "open",

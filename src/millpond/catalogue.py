@@ -7,7 +7,7 @@
     <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
 
 A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
-written, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
+written, or belongs to others, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError
+from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError, StorageError
 from millpond.schema.definition import TableDefinition, check_table_name
 from millpond.schema.named import Entry, parse_entry
 from millpond.settings import home
@@ -96,11 +96,17 @@ def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
     uri = open_storage(checkpoint).uri
     name = job or uri.rsplit("/", 1)[-1]
     try:
-        return _create(open_storage(f"{uri}.millpond"), name, uri)
-    except SetupError as refused:
-        if refused.condition != "NOT_WRITABLE":
+        return _create(_beside(uri), name, uri)
+    except (SetupError, StorageError) as refused:
+        if refused.condition not in ("NOT_WRITABLE", "ACCESS_DENIED"):
             raise
         return _create(_beside_in_cache(uri), name, uri)
+
+
+def _beside(checkpoint: str) -> Storage:
+    if checkpoint.count("/") == 2:  # a whole bucket, which has nothing beside it
+        return _beside_in_cache(checkpoint)
+    return open_storage(f"{checkpoint}.millpond")
 
 
 def _beside_in_cache(checkpoint: str) -> Storage:
@@ -137,10 +143,16 @@ def open_jobs(uri: str | Path) -> list[JobFolder]:
     if root.stamp("job.json") is not None:
         return [_job_folder(root)]
     if root.stamp("metadata") is not None or root.names("offsets"):
-        beside = open_storage(f"{root.uri}.millpond")
-        for place in (beside, _beside_in_cache(root.uri)):
-            if place.stamp("job.json") is not None:
-                return [_job_folder(place)]
+        beside, cached = _beside(root.uri), _beside_in_cache(root.uri)
+        for place in (beside, cached):
+            try:
+                if place.stamp("job.json") is not None:
+                    return [_job_folder(place)]
+            except StorageError as refused:
+                # Credentials for a checkpoint are often for that alone.
+                if refused.condition != "ACCESS_DENIED":
+                    raise
+                beside = cached
         return [JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri)]
     raise CheckpointError(
         "NO_CHECKPOINT",

@@ -3,6 +3,7 @@
     MillpondError
     ├── RequestError       what the caller asked for can't be answered as asked
     ├── CheckpointError    what lies in the checkpoint is missing, damaged or of a kind we don't know
+    ├── StorageError       what lies there can't be asked now: an object store that is away or refuses us
     ├── ReplicaError       the local copy can't serve now
     ├── DefinitionError    what a table means is unknown, contradictory or changed
     └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
@@ -43,6 +44,13 @@ class RequestError(MillpondError):
 
 class CheckpointError(MillpondError):
     """What lies in the checkpoint is missing, damaged or of a kind we don't know."""
+
+
+class StorageError(MillpondError):
+    """What lies there can't be asked now.
+
+    No CheckpointError: whoever takes one for a fact about the checkpoint (a file is gone, a job was replaced) lets these pass.
+    """
 
 
 class ReplicaError(MillpondError):
@@ -87,7 +95,11 @@ CONDITIONS: dict[str, Condition] = {
     "CORRUPT_FILE": Condition(CheckpointError, 500, 5),
     "UNKNOWN_FORMAT": Condition(CheckpointError, 501, 5),
     "UNSUPPORTED": Condition(CheckpointError, 501, 5),
+    "REWOUND_IN_PLACE": Condition(CheckpointError, 409, 5),
     "FILE_GONE": Condition(CheckpointError, 503, 4),
+    # storage
+    "STORAGE_UNAVAILABLE": Condition(StorageError, 503, 4),
+    "ACCESS_DENIED": Condition(StorageError, 502, 6),
     # replicas
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
     "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),

@@ -23,14 +23,47 @@ class CheckpointSettings:
     unpacked_floor_bytes:  what every file may unpack to, however small it is: rows that are all alike pack without bound.
     unpacked_ratio:        above the floor, so many bytes for each byte of the file.  State packs 2 to 20 times, LZ4 and LZF can't
                            do better than 255; only zstd and zip can, and then it is no state.
+    clock_tolerance_ms:    so much may the clocks of Spark's driver and of the storage differ before a file counts as too old.
     """
 
     unpacked_floor_bytes: int = 256 << 20
     unpacked_ratio: int = 1000
+    clock_tolerance_ms: int = 10_000
 
     def max_unpacked_bytes(self, packed_bytes: int) -> int:
         """The most that a file of this size may unpack to."""
         return max(self.unpacked_floor_bytes, packed_bytes * self.unpacked_ratio)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectStoreSettings:
+    """How an object store is asked.
+
+    request_seconds:   a request that hears nothing for so long has failed; MILLPOND_REQUEST_SECONDS.  S3's own slowest answers take
+                       a few seconds.  It isn't the time for a whole file, which may be large.
+    connect_seconds:   the same for making a connection, which takes milliseconds or never comes.
+    whole_seconds:     no request takes longer than this, whatever trickles in.
+    tries:             how often one request is made in all, where it fails in a way that may pass
+    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one: 0.1 + 0.2 + 0.4 + 0.8 s, each
+                       less up to a half by chance, so that many readers don't come back in step
+    """
+
+    request_seconds: float = 20.0
+    connect_seconds: float = 5.0
+    whole_seconds: float = 600.0
+    tries: int = 5
+    first_pause_seconds: float = 0.1
+    last_pause_seconds: float = 2.0
+
+    @classmethod
+    def of_environment(cls) -> ObjectStoreSettings:
+        """The defaults, with what the environment names."""
+        named = os.environ.get("MILLPOND_REQUEST_SECONDS", "")
+        try:
+            seconds = float(named)
+        except ValueError:
+            return cls()
+        return cls(request_seconds=seconds, connect_seconds=min(cls().connect_seconds, seconds)) if seconds > 0 else cls()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +77,16 @@ class ReplicaSettings:
                            commit-to-visible, and costs about 5 % of a core for each job while batches come.
     idle_poll_seconds:     the same after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost, and nobody who
                            waits so long for a batch notices them.
+    remote_poll_seconds:   the shortest pause between two polls of an object store, each two requests of a few tens of milliseconds.
+    remote_idle_poll_seconds: the longest.  Between them a poll waits for `remote_patience` of the time since the last commit: 0.1
+                           adds 5 % on average to the time between two commits, whatever the job's trigger is.
+    remote_reads:          change files of one batch that are got from an object store at the same time: 20 to 50 ms each, they
+                           would take seconds one after the other.
+    remote_lag_seconds:    so long a state file of a committed batch may be missing on an object store before it counts as gone.
+    remote_heartbeat_seconds: how often heartbeats of jobs are read on an object store, one request a job, by a thread of its own;
+                           they count as missed after ten seconds.
+    remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely change.
+    remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory.
     """
@@ -53,6 +96,14 @@ class ReplicaSettings:
     poll_seconds: float = 0.005
     idle_poll_seconds: float = 0.05
     idle_after_seconds: float = 10.0
+    remote_poll_seconds: float = 0.25
+    remote_idle_poll_seconds: float = 3.0
+    remote_patience: float = 0.1
+    remote_reads: int = 16
+    remote_lag_seconds: float = 5.0
+    remote_heartbeat_seconds: float = 5.0
+    remote_catalogue_seconds: float = 30.0
+    remote_silence_seconds: float = 10.0
     read_deadline_seconds: float = 60.0
     rebuild_batch_rows: int = 200_000
 

@@ -17,15 +17,17 @@ from typing import Any
 
 import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
+from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.records import PUT
+from millpond.checkpoint.records import DELETE, PUT
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
+from millpond.schema.named import NamedOperator
 from millpond.storage import Storage, open_storage
 from millpond.tables.finish import compile_definition
 from millpond.tables.inspect import inspect_job
@@ -34,6 +36,18 @@ from millpond.tables.values import decode_json
 GOLDEN = Path(__file__).parents[1] / "golden"
 # Rows that a decoded file is asked for: enough to reach every type, few enough for thousands of files.
 ROWS = 20
+# Cells that nobody defined, one for each way in which rows are wrapped.
+OPERATORS = tuple(
+    f"spark-4.3/{name}"
+    for name in (
+        "sessions-rocksdb-changelog",
+        "join-inner-hdfs",
+        "join-inner-format4-rocksdb-changelog",
+        "transform-state-rocksdb-changelog",
+        "transform-append-avro-rocksdb-snapshots",
+        "transform-event-timers-rocksdb-changelog",
+    )
+)
 # Mistakes of ours that Millpond itself caught.
 OURS = frozenset({"FOLLOWER_FAILED", "INTERNAL_ERROR"})
 
@@ -66,13 +80,14 @@ class Cell:
         return self.batches[self.last].settings.codec
 
     @cached_property
-    def rows(self) -> dict[tuple[int, str], list[tuple[Any, Any]]]:
-        """Some decoded rows of every store."""
+    def rows(self) -> dict[tuple[int, str, str], list[tuple[Any, Any]]]:
+        """Some decoded rows of every store that has one row a key."""
         found = {}
         for store in self.stores:
             keys, values = decoder(store.key), decoder(store.value)
             records = StateReader(self.storage).iter_state(self.batches[self.last], store, 0)
-            found[store.operator, store.store] = [(keys(k), values(v)) for kind, k, v in islice(records, ROWS) if kind == PUT]
+            rows = [(keys(k), values(v)) for kind, k, v in islice(records, 0 if store.many else ROWS) if kind == PUT]
+            found[store.operator, store.store, store.family] = rows
         return found
 
 
@@ -103,8 +118,9 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
     found = list((reader.iter_changes if changes else reader.iter_state)(batch, store, partition))
     for kind, key, value in found[:ROWS]:
         keys(key)
-        if kind == PUT:
-            values(value)
+        if kind != DELETE:
+            for row in iter_elements(value) if store.many else (value,):
+                values(row)
     return found
 
 
@@ -124,19 +140,21 @@ def _read_log(cell: Cell, path: str) -> Any:
 
 
 def _read_state_file(cell: Cell, path: str) -> Any:
-    operator, partition, name = re.search(r"state/(\d+)/(\d+)/(.+)", path).groups()  # type: ignore[union-attr]
-    store = next(s for s in cell.stores if s.operator == int(operator))
+    file = re.search(r"(state/\d+/(\d+)(?:/[^/]+-[^/]+)?)/(.+)", path)
+    assert file is not None
+    folder, partition, name = file[1], int(file[2]), file[3]
     version = re.match(r"\d+", name)
     batch = cell.batches[int(version[0]) - 1 if version and "/" not in name else cell.last]
     changes = name.endswith((".delta", ".changelog"))
-    return _state_of(cell, batch, store, int(partition), changes=changes)
+    stores = [s for s in cell.stores if s.folder(partition) == folder]
+    return [_state_of(cell, batch, store, partition, changes=changes) for store in stores]
 
 
 def _read_definition(cell: Cell, _path: str) -> Any:
     out = []
     for definition in cell.folder.definitions().values():
         finish = compile_definition(parse_definition(definition.to_json()))
-        out.append([finish(key, value) for key, value in cell.rows.get((definition.operator, definition.store), [])])
+        out.append([finish(key, value) for key, value in cell.rows.get(definition.store_id, [])])
     return out
 
 
@@ -165,8 +183,8 @@ TARGETS = (
     Target("metadata", _pattern("checkpoint/metadata"), lambda cell, _: job_id(cell.storage), 3, json=True),
     Target("offsets", _pattern(r"offsets/\d+"), _read_log, 7, names=False, json=True),
     Target("commits", _pattern(r"commits/\d+"), _read_log, 7, names=False, json=True),
-    Target("operator metadata", _pattern(r"_metadata/metadata"), _everything, 4, json=True),
-    Target("schema", _pattern(r"_metadata/schema"), _everything, 5),
+    Target("operator metadata", _pattern(r"_metadata/(metadata|v2/\d+)"), _everything, 4, names=False, json=True),
+    Target("schema", _pattern(r"(_metadata/schema|_stateSchema/[^/]+/[^/]+)"), _everything, 5),
     Target("delta", _pattern(r"\d+\.delta"), _read_state_file, 14, packed=True),
     Target("snapshot", _pattern(r"\d+\.snapshot"), _read_state_file, 8, packed=True),
     Target("changelog", _pattern(r"\d+[^/]*\.changelog"), _read_state_file, 14, packed=True),
@@ -182,16 +200,17 @@ TARGETS = (
 def copy_cells(target: Path) -> list[Cell]:
     """Every golden job, copied; checkpoints that lie in no pond get a job folder beside them, as `define` writes it."""
     cells = []
-    for source in sorted(p.parent for p in GOLDEN.glob("*/state.json")):
-        if not (source / "definition.json").exists():
-            continue
+    for source in sorted(p.parent for p in GOLDEN.glob("*/definition.json")) + [GOLDEN / name for name in OPERATORS]:
         path = target / source.name / "checkpoint"
         shutil.copytree(source / "checkpoint", path)
         folder = create_beside(path)
-        text = (source / "definition.json").read_text()
-        folder.write_definition(parse_definition(decode_json(text)))
+        if (source / "definition.json").exists():
+            folder.write_definition(parse_definition(decode_json((source / "definition.json").read_text())))
         folder.write_heartbeat("running")
-        cells.append(Cell(path, folder))
+        cells.append(cell := Cell(path, folder))
+        if not folder.entries():
+            store = cell.stores[0]
+            folder.write_definition(NamedOperator(table="named", operator=store.operator, operator_name=store.operator_name))
     pond = target / "types"
     shutil.copytree(GOLDEN / "types", pond)
     cells += [Cell(pond, folder) for folder in open_jobs(pond)]
@@ -210,6 +229,6 @@ def sample_rows(cells: list[Cell]) -> list[tuple[Any, bytes]]:
     found: list[tuple[Any, bytes]] = []
     for cell in cells:
         for store in cell.stores:
-            for key, value in cell.rows[store.operator, store.store]:
+            for key, value in cell.rows[store.operator, store.store, store.family]:
                 found += [(store.key, encoder(store.key)(key)), (store.value, encoder(store.value)(value))]
     return found

@@ -191,18 +191,28 @@ def dedupe_within_watermark(df: DataFrame) -> DataFrame:
 def chained(df: DataFrame) -> DataFrame:
     distinct = df.withWatermark("time", "1 minute").dropDuplicates(["user", "item", "time"])
     minutes = distinct.groupBy(F.window("time", "1 minute"), "user").agg(F.count("*").alias("n"))
-    return minutes.groupBy(F.window(F.window_time("window"), "2 minutes")).agg(F.count("*").alias("users"), F.sum("n").alias("n"))
+    longer = F.window(F.window_time("window"), "3 minutes")
+    return minutes.groupBy(longer, "user").agg(F.count("*").alias("minutes"), F.sum("n").alias("n"))
+
+
+SHORT = 7  # batches of a cell without a change log: each of them is a snapshot
+
+
+def both(operator: str, make: Callable[[DataFrame], DataFrame], batches: int = 10, short: int = SHORT) -> None:
+    """With changes, and with snapshots only."""
+    cells(operator, plain(make, batches=batches), ["hdfs", "rocksdb-changelog"])
+    cells(operator, plain(make, batches=short), ["rocksdb-snapshots"])
 
 
 cells("counts", plain(counts, "update"))
-cells("windows", plain(windows))
-cells("sessions", plain(sessions("user")))
-cells("sessions-two-keys", plain(sessions("user", "kind")))
+both("windows", windows)
+both("sessions", sessions("user"))
+both("sessions-two-keys", sessions("user", "kind"))
 cells("sessions-complete", plain(sessions("user"), "complete"), ["hdfs"])
-cells("dedupe", plain(dedupe))
-cells("dedupe-within-watermark", plain(dedupe_within_watermark))
+both("dedupe", dedupe)
+both("dedupe-within-watermark", dedupe_within_watermark)
 cells("limit", plain(lambda df: df.limit(45)))
-cells("chained", plain(chained))
+both("chained", chained, short=6)
 
 
 # --- joins
@@ -216,7 +226,9 @@ def join(how: str, batches: int = 8) -> Callable[[Run], None]:
         left = run.source(0).withWatermark("time", "30 seconds").select("user", "kind", "time", "amount")
         right = run.source(1).withWatermark("time", "30 seconds")
         right = right.select(F.col("user").alias("who"), F.col("kind").alias("sort"), F.col("time").alias("at"), "item", "flag")
-        near = "user = who and kind = sort and at between time - interval 1 minute and time + interval 1 minute"
+        # Wide enough for a match in a later batch, or narrow enough for rows that match nothing.
+        apart = "interval 20 seconds" if how in ("full_outer", "left_semi") else "interval 1 minute"
+        near = f"user = who and kind = sort and at between time - {apart} and time + {apart}"
         run.finish(left.join(right, F.expr(near), how), "append")
 
     return write
@@ -235,13 +247,18 @@ def join_windows(run: Run) -> None:
 JOINS = {"inner": "inner", "left": "left_outer", "right": "right_outer", "full": "full_outer", "semi": "left_semi"}
 JOIN_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 for short, how in JOINS.items():
-    cells(f"join-{short}", join(how), ["hdfs", "rocksdb-changelog"])
-    cells(f"join-{short}", join(how, batches=5), ["rocksdb-snapshots"])
-cells("join-windows", join_windows)
-for version, since in (("3", (4, 1)), ("4", (4, 2))):
-    for short in ("inner", "left", "full", "semi"):
-        cells(f"join-{short}-format{version}", join(JOINS[short]), ROCKS, since, **{JOIN_FORMAT: version})
-    cells(f"join-windows-format{version}", join_windows, ROCKS, since, **{JOIN_FORMAT: version})
+    cells(f"join-{short}", join(how), ["hdfs"])
+    cells(f"join-{short}", join(how, batches=6), ["rocksdb-changelog"])
+for short in ("inner", "full"):
+    cells(f"join-{short}", join(JOINS[short], batches=4), ["rocksdb-snapshots"])
+    for version, since in (("3", (4, 1)), ("4", (4, 2))):
+        cells(f"join-{short}-format{version}", join(JOINS[short], batches=7), ROCKS[:1], since, **{JOIN_FORMAT: version})
+cells("join-full-format3", join("full_outer", batches=5), ROCKS[1:], (4, 1), **{JOIN_FORMAT: "3"})
+cells("join-full-format4", join("full_outer", batches=5), ROCKS[1:], (4, 2), **{JOIN_FORMAT: "4"})
+cells("join-semi-format4", join("left_semi", batches=7), ROCKS[:1], (4, 2), **{JOIN_FORMAT: "4"})
+cells("join-inner-format4", join("inner", batches=3), ["hdfs"], (4, 2), **{JOIN_FORMAT: "4"})  # written as format 2, silently
+cells("join-windows", join_windows, ["hdfs", "rocksdb-changelog"])
+cells("join-windows-format4", join_windows, ROCKS[:1], (4, 2), **{JOIN_FORMAT: "4"})
 
 
 # --- applyInPandasWithState
@@ -295,9 +312,6 @@ cells("apply-processing-timeout", apply("ProcessingTimeTimeout"))
 
 # --- transformWithState
 
-TRANSFORM = (4, 0)
-ROW_API = (4, 1)
-AVRO = {STORE + "encodingFormat": "avro"}
 OUTPUT = "user string, n long"
 PROFILE = "visits long, last string, spent decimal(12,2), home struct<city:string,zip:int>, seen timestamp, tags array<string>"
 try:
@@ -537,22 +551,37 @@ def transform(
     return write
 
 
-def transforms(name: str, *processors: type[Processor], providers: Any = ROCKS, since: Any = TRANSFORM, **options: Any) -> None:
-    """In both encodings."""
-    cells(f"transform-{name}", transform(*processors, **options), providers, since)
-    cells(f"transform-{name}-avro", transform(*processors, **options), providers, since, **AVRO)
+ENCODINGS = {"": {}, "-avro": {STORE + "encodingFormat": "avro"}}
+
+
+def transforms(
+    name: str,
+    *processors: type[Processor],
+    providers: Iterable[str] = ROCKS,
+    encodings: Iterable[str] = ENCODINGS,
+    since: tuple[int, int] = (4, 0),
+    **how: Any,
+) -> None:
+    """With a change log in each encoding, without one in the first."""
+    for encoding in encodings:
+        conf = ENCODINGS[encoding]
+        cells(f"transform-{name}{encoding}", transform(*processors, **how), ["rocksdb-changelog"], since, **conf)
+        if encoding == min(encodings) and "rocksdb-snapshots" in providers:
+            short = {"batches": SHORT, **how}
+            cells(f"transform-{name}{encoding}", transform(*processors, **short), ["rocksdb-snapshots"], since, **conf)
 
 
 transforms("state", Remember)
-transforms("state-rows", Remember, rows=True, since=ROW_API)
+transforms("state-rows", Remember, providers=ROCKS[:1], encodings=[""], rows=True, since=(4, 1))
 transforms("append", Append)
-transforms("two-keys", Remember, keys=("user", "kind"))
+cells("transform-append-avro", transform(Append, batches=SHORT), ["rocksdb-snapshots"], (4, 0), **ENCODINGS["-avro"])
+transforms("two-keys", Remember, providers=ROCKS[:1], encodings=[""], keys=("user", "kind"))
 transforms("event-timers", EventTimers, time_mode="eventTime")
-transforms("two-keys-timers", EventTimers, time_mode="eventTime", keys=("user", "kind"), providers=["rocksdb-changelog"])
-transforms("processing-timers", ProcessingTimers, time_mode="processingTime")
-transforms("ttl", Expire, time_mode="processingTime")
-transforms("variables", Before, After)
-cells("transform-evolution-avro", transform(Narrow, Wide), ROCKS, TRANSFORM, **AVRO)
+transforms("two-keys-timers", EventTimers, providers=ROCKS[:1], encodings=[""], time_mode="eventTime", keys=("user", "kind"))
+transforms("processing-timers", ProcessingTimers, encodings=[""], time_mode="processingTime")
+transforms("ttl", Expire, time_mode="processingTime", batches=8)
+transforms("variables", Before, After, encodings=[""], batches=8)
+transforms("evolution", Narrow, Wide, encodings=["-avro"], batches=8)
 
 
 # --- one cell each
@@ -576,15 +605,15 @@ def failed(retried: bool) -> Callable[[Run], None]:
     return write
 
 
-def repartitioned(make: Callable[[DataFrame], DataFrame]) -> Callable[[Run], None]:
+def repartitioned(make: Callable[[DataFrame], DataFrame], mode: str = "update") -> Callable[[Run], None]:
     """From two partitions to three, as batch 5, between two runs."""
 
     def write(run: Run) -> None:
         run.feed(5)
-        run.finish(make(run.source()), "update")
+        run.finish(make(run.source()), mode)
         run.spark._streamingCheckpointManager.repartition(str(run.checkpoint), 3)
         run.feed(4)
-        run.finish(make(run.source()), "update")
+        run.finish(make(run.source()), mode)
 
     return write
 
@@ -596,29 +625,63 @@ def remember(df: DataFrame) -> DataFrame:
 CHECKSUM = {STORE + "rowChecksum.enabled": "true"}
 MERGE_1 = {STORE + "rocksdb.mergeOperatorVersion": "1"}
 FORMAT_2 = {STORE + "checkpointFormatVersion": "2"}
-cells("counts-failed", failed(retried=False))
+cells("counts-failed", failed(retried=False), ["hdfs", "rocksdb-changelog"])
 cells("counts-retried", failed(retried=True), also=(4, 5))
-cells("counts-retried-checkpoint2", failed(retried=True), ROCKS, (4, 0), also=(4, 5), **FORMAT_2)
-cells("counts-checksum", plain(counts, "update"), since=(4, 1), **CHECKSUM)
-cells("transform-append-checksum", transform(Append), ROCKS, (4, 1), **CHECKSUM)
+cells("counts-retried-checkpoint2", failed(retried=True), ["rocksdb-changelog"], (4, 0), also=(4, 5), **FORMAT_2)
+cells("counts-checksum", plain(counts, "update"), ["hdfs", "rocksdb-changelog"], (4, 1), **CHECKSUM)
+cells("transform-append-checksum", transform(Append), ["rocksdb-changelog"], (4, 1), **CHECKSUM)
 cells("transform-append-merge1", transform(Append), ROCKS, (4, 2), **MERGE_1)
-cells("transform-state-checkpoint2", transform(Remember), ROCKS, (4, 0), **FORMAT_2)
-cells("join-full-checkpoint2", join("full_outer", 5), ROCKS, (4, 0), **FORMAT_2)
-cells("counts-repartitioned", repartitioned(counts), ROCKS, (4, 2), also=(4, 5, 6))
-cells("transform-repartitioned", repartitioned(remember), ROCKS, (4, 2), also=(4, 5, 6))
+cells("transform-state-checkpoint2", transform(Remember), ["rocksdb-changelog"], (4, 0), **FORMAT_2)
+cells("join-full-checkpoint2", join("full_outer", 5), ["rocksdb-changelog"], (4, 0), **FORMAT_2)
+cells("counts-repartitioned", repartitioned(counts), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
+cells("transform-repartitioned", repartitioned(remember), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
+
+
+# What Spark refuses, with the condition in its error; `--refused` makes each of them happen. transformWithState is refused on
+# the HDFS-backed provider, whatever its variables.
+FORMAT_OF_APPLY = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
+AVRO_CONF = ENCODINGS["-avro"]
+REFUSED: dict[str, tuple[Cell, str]] = {
+    "transform-state-hdfs": (Cell(transform(Remember)), "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS"),
+    "counts-checkpoint2-hdfs": (Cell(plain(counts, "update"), FORMAT_2), "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED"),
+    "counts-repartitioned-hdfs": (Cell(repartitioned(counts)), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER"),
+    "limit-repartitioned-rocksdb-changelog": (
+        Cell(repartitioned(lambda df: df.limit(45), "append"), CHANGELOG),
+        "STDS_FAILED_TO_READ_STATE_SCHEMA",
+    ),
+    "counts-avro-rocksdb-changelog": (Cell(plain(counts, "update"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "dedupe-avro-rocksdb-changelog": (Cell(plain(dedupe), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "sessions-avro-rocksdb-changelog": (Cell(plain(sessions("user")), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "join-inner-avro-rocksdb-changelog": (Cell(join("inner"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "apply-avro-rocksdb-changelog": (Cell(apply("NoTimeout"), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "limit-avro-rocksdb-changelog": (Cell(plain(lambda df: df.limit(45)), {**CHANGELOG, **AVRO_CONF}), "?"),
+    "join-inner-format1-hdfs": (Cell(join("inner"), {JOIN_FORMAT: "1"}), "?"),
+    "join-left-format1-hdfs": (Cell(join("left_outer"), {JOIN_FORMAT: "1"}), "?"),
+    "apply-format1-hdfs": (Cell(apply("NoTimeout"), {FORMAT_OF_APPLY: "1"}), "?"),
+    "counts-none-hdfs": (Cell(plain(counts, "update"), {STORE + "compression.codec": "none"}), "?"),
+    "counts-none-rocksdb-changelog": (Cell(plain(counts, "update"), {**CHANGELOG, STORE + "compression.codec": "none"}), "?"),
+    "transform-append-merge3-rocksdb-changelog": (
+        Cell(transform(Append), {**CHANGELOG, STORE + "rocksdb.mergeOperatorVersion": "3"}),
+        "?",
+    ),
+}
 
 
 # --- what Spark's reader finds
 
 
 def operators(checkpoint: Path, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(operator id, its metadata in force at a batch)."""
+    """(operator id, its metadata in force at a batch). 3.5 wrote no metadata: joins are known by their stores."""
     for folder in sorted((checkpoint / "state").iterdir(), key=lambda p: int(p.name)):
         single, many = folder / "_metadata" / "metadata", folder / "_metadata" / "v2"
         if many.exists():
             ids = [int(p.name) for p in many.iterdir() if p.name.isdigit() and int(p.name) <= batch]
             single = many / str(max(ids))
-        yield folder.name, json.loads(single.read_text().split("\n")[1])
+        if single.exists():
+            yield folder.name, json.loads(single.read_text().split("\n")[1])
+        else:
+            joins = (folder / "0" / "left-keyWithIndexToValue").exists()
+            yield folder.name, {"operatorInfo": {"operatorName": "symmetricHashJoin" if joins else ""}}
 
 
 def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, list[Any]]:
@@ -632,7 +695,7 @@ def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, l
 
         name = metadata["operatorInfo"]["operatorName"]
         if name.startswith("transformWithState"):
-            found.update(read_variables(load, checkpoint, operator, metadata))
+            found.update(read_variables(load, operator, metadata))
         elif name == "symmetricHashJoin":
             found.update(read_join(load, operator, metadata))
         else:
@@ -641,15 +704,32 @@ def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, l
 
 
 def read_join(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
-    """The rows of both sides."""
+    """The rows of both sides, by `storeName`: `joinSide` leaves out the index and `matched`."""
+    families = "useVirtualColumnFamilies" in metadata.get("operatorPropertiesJson", "")
+    by_time = families and has_family(metadata, "left-keyWithTsToValues")
     found = {}
     for side in ("left", "right"):
-        store = f"{side}-keyWithIndexToValue"
-        found[f"{operator}/{store}"] = load(storeName=store)
+        store = f"{side}-keyWithTsToValues" if by_time else f"{side}-keyWithIndexToValue"
+        name = f"{operator}/default/{store}" if families else f"{operator}/{store}"
+        found[name] = as_lists(load(storeName=store)) if by_time else load(storeName=store)
     return found
 
 
-def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
+def as_lists(rows: list[Any]) -> list[Any]:
+    """One row a key, with the list of its values: join format 4 keeps them so, and the reader gives them one by one."""
+    lists: dict[str, Any] = {}
+    for key, value, partition in rows:
+        lists.setdefault(json.dumps([key, partition]), [key, [], partition])[1].append(value)
+    return list(lists.values())
+
+
+def has_family(metadata: dict[str, Any], family: str) -> bool:
+    """Whether a store has a column family."""
+    schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
+    return family.encode() in schema.read_bytes()
+
+
+def read_variables(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, list[Any]]:
     """State variables and registered timers of transformWithState."""
     found = {}
     properties = json.loads(metadata["operatorPropertiesJson"])
@@ -666,45 +746,59 @@ def read_variables(load: Any, checkpoint: Path, operator: str, metadata: dict[st
         found[f"{operator}/default/{name}"] = rows
     kind = {"EventTime": "event", "ProcessingTime": "proc"}.get(properties["timeMode"])
     family = f"${kind}Timers_keyToTimestamp"
-    schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
-    if kind and family.encode() in schema.read_bytes():
+    if kind and has_family(metadata, family):
         rows = load(readRegisteredTimers="true")
         found[f"{operator}/default/{family}"] = [[[key, at], [None], partition] for key, at, partition in rows]
     return found
 
 
 def write_cell(spark: SparkSession, name: str, target: Path) -> None:
-    """Write the checkpoint, then Spark's answer for the first batches, some, and the last."""
-    cell = CELLS[name]
-    for key, value in {**DEFAULTS, **cell.conf}.items():
-        spark.conf.set(key, value)
+    """The checkpoint."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     checkpoint = target / "checkpoint"
+    cell = CELLS[name]
     with tempfile.TemporaryDirectory() as inputs:
         cell.write(Run(spark, checkpoint, Path(inputs)))
-    last = max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
-    batches = sorted({0, 1, last // 2, last - 1, last, *cell.also})
-    answers = dict(zip(batches, (read_batch(spark, checkpoint, batch) for batch in batches), strict=True))
+    batches = last_batch(checkpoint) + 1
+    about = {"spark": spark.version, "batches": batches, "conf": cell.conf, "oracle": cell.oracle}
+    write_json(target / "about.json", about)
+
+
+def read_cell(spark: SparkSession, name: str, target: Path) -> None:
+    """Spark's answer for the first batches, some, and the last."""
+    checkpoint = target / "checkpoint"
+    last = last_batch(checkpoint)
     state: dict[str, dict[str, Any]] = {}
-    for batch, found in answers.items():
-        for store, rows in found.items():
+    for batch in sorted({0, last // 2, last, *CELLS[name].also}):
+        for store, rows in read_batch(spark, checkpoint, batch).items():
             state.setdefault(store, {})[str(batch)] = rows
     for crc in checkpoint.rglob(".*.crc"):
         crc.unlink()
     write_json(target / "state.json", state)
-    write_json(target / "about.json", {"spark": spark.version, "batches": last + 1, "conf": cell.conf, "oracle": cell.oracle})
+    about = json.loads((target / "about.json").read_text())
+    write_json(target / "about.json", {**about, "reader": spark.version})
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
-    rows = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
-    print(name, f"{size // 1024} KiB", f"{last + 1} batches", rows, flush=True)
+    counts = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
+    print(name, f"{size // 1024} KiB", f"{last + 1} batches", counts, flush=True)
+
+
+def last_batch(checkpoint: Path) -> int:
+    """The newest that is committed."""
+    return max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
 
 
 def session() -> SparkSession:
     """A Spark that stays small."""
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC")
+    os.environ.update(
+        SPARK_AUTH_SOCKET_TIMEOUT="120", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC"
+    )
     time.tzset()
     builder = SparkSession.builder.appName("golden").master("local[2]")
     for key, value in {
+        # Much is compiled and little of it runs long; and Hadoop starts a process for every file that it creates.
+        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK",
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -722,25 +816,56 @@ def main() -> None:
     """Write the cells named, all that this version knows without a name."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
-    parser.add_argument("--at-once", type=int, default=3)
+    parser.add_argument("--refused", action="store_true")
+    parser.add_argument("--only", choices=["write", "read"])
+    parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("cells", nargs="*")
     asked = parser.parse_args()
-    names = asked.cells or [name for name, cell in CELLS.items() if cell.since <= VERSION]
+    # Plain aggregations of the version at home are make_golden.py's.
+    at_home = {f"counts-{provider}" for provider in PROVIDERS}
+    names = asked.cells or [name for name, cell in CELLS.items() if cell.since <= VERSION and name not in at_home]
     spark = session()
     try:
         with ThreadPoolExecutor(asked.at_once) as pool:
-            list(pool.map(lambda name: try_cell(spark, name, asked.into / name), names))
+            if asked.refused:
+                list(pool.map(lambda name: see_refused(spark, name), asked.cells or REFUSED))
+                return
+            list(pool.map(lambda name: try_cell(spark, name, asked.into / name, asked.only), names))
     finally:
         spark.stop()
 
 
-def try_cell(spark: SparkSession, name: str, target: Path) -> None:
+def see_refused(spark: SparkSession, name: str) -> None:
+    """Print whether Spark refuses a cell as it says in the table."""
+    cell, condition = REFUSED[name]
+    own = spark.newSession()
+    for key, value in {**DEFAULTS, **cell.conf}.items():
+        own.conf.set(key, value)
+    with tempfile.TemporaryDirectory() as scratch:
+        try:
+            cell.write(Run(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
+            print(name, "NOT REFUSED", flush=True)
+        except Exception as error:  # noqa: BLE001
+            print(name, condition if condition in str(error) else f"OTHERWISE {str(error)[:1500]}", flush=True)
+
+
+def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:
     """A cell in a session of its own, since settings are a session's; one that fails doesn't stop the others."""
-    try:
-        write_cell(spark.newSession(), name, target)
-    except Exception as error:  # noqa: BLE001
-        print(name, "FAILED", str(error)[:600], flush=True)
-        shutil.rmtree(target, ignore_errors=True)
+    own = spark.newSession()
+    for key, value in {**DEFAULTS, **CELLS[name].conf}.items():
+        own.conf.set(key, value)
+    for attempt in range(5):
+        try:
+            if only != "read":
+                write_cell(own, name, target)
+            if only != "write":
+                read_cell(own, name, target)
+            return
+        except Exception as error:  # noqa: BLE001
+            slow = "failed to connect back" in str(error)  # Spark gives a Python worker ten seconds to start
+            if not slow or attempt == 4:
+                print(name, "FAILED", str(error)[:600], flush=True)
+                return
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,14 @@ def _as_spark_shows(store: StoreSchema, key: tuple[Any, ...]) -> tuple[Any, ...]
     return (*key[:-1], key[-1] // 1000) if store.variable == "timer" else key
 
 
+def changes_of_shape(storage: Storage, last: int) -> int:
+    """How often the job was repartitioned, or its state variables changed: what a replica is built anew for."""
+    shapes = []
+    for number in map(Batch, range(last + 1)):
+        shapes.append((read_batch(storage, number).settings.partitions, read_stores(storage, number)[0]))
+    return sum(before != after for before, after in pairwise(shapes))
+
+
 def replica_content(backend: Any, store: StoreSchema) -> State:
     codec, decode_value = KeyCodec(store.key), decoder(store.value)
     with backend.snapshot() as snapshot:
@@ -122,7 +131,45 @@ def test_the_tailed_replica_equals_a_fresh_read_at_every_batch(
             assert replica_content(serving[-1], store) == fresh
         with serving[-1].snapshot() as snapshot:
             assert snapshot.record().batch == batch
-    # RocksDB without change logs has no file of changes: each batch is built anew.
-    assert follower.counts.bootstraps == (copy.last + 1 if cell.endswith("-snapshots") else 1)
+    assert follower.counts.bootstraps == 1 + changes_of_shape(storage, copy.last)
     assert committed_batches(storage)[-1] == copy.last
     follower.stop()
+
+
+def follow(copy: Any, then: dict[int, Callable[[], None]] | None = None) -> Follower:
+    """Commit batch by batch, with something that happens after some; the replica equals a fresh read at each."""
+    copy.uncommit()
+    storage = open_storage(copy.checkpoint)
+    serving: list[Any] = []
+    follower = Follower(storage, None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=serving.append)
+    for batch in range(copy.last + 1):
+        copy.commit(batch)
+        while follower.step():
+            pass
+        for store in read_stores(storage, Batch(batch))[0]:
+            fresh = {k: v for rows in read_state(storage, batch, store).values() for k, v in rows.items()}
+            assert replica_content(serving[-1], store) == fresh
+        if then and batch in then:
+            then[batch]()
+    return follower
+
+
+def test_snapshots_whose_names_carry_ids_are_followed_too(golden: Callable[[str], Any]) -> None:
+    """Checkpoint format 2: the commit before names the snapshot before."""
+    copy = golden("counts-rocksdb-snapshots")
+    ids = {}
+    for zipped in sorted(copy.checkpoint.glob("state/0/*/*.zip")):
+        partition, version = int(zipped.parent.name), int(zipped.stem)
+        ids[version, partition] = f"id-{partition}-{version}"
+        zipped.rename(zipped.with_name(f"{version}_{ids[version, partition]}.zip"))
+    for commit in (copy.checkpoint / "commits").iterdir():
+        version = int(commit.name) + 1
+        state_ids = {"0": [[ids[version, partition]] for partition in (0, 1)]}
+        commit.write_text("v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": state_ids}))
+    assert follow(copy).counts.bootstraps == 1
+
+
+def test_where_the_snapshot_before_is_gone_the_replica_is_built_anew(golden: Callable[[str], Any]) -> None:
+    copy = golden("counts-rocksdb-snapshots")
+    follower = follow(copy, then={5: (copy.checkpoint / "state" / "0" / "1" / "6.zip").unlink})
+    assert follower.counts.bootstraps == 2

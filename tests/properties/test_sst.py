@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
 
 from millpond.checkpoint import sst
-from millpond.checkpoint.checksums import block_checksum
-from millpond.checkpoint.manifest import varint
 from millpond.checkpoint.rocksdb import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
-from written_snapshot import COMPRESSIONS, SnapshotWriter
+from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
 
 # Keys that share much, and some that are prefixes of others.
 KEYS = st.one_of(
@@ -97,31 +95,6 @@ def test_fifty_thousand_keys_on_three_levels_are_read_as_rocksdb_reads_them(tmp_
         assert find(storage, snapshot, key + b"!", b"") is None
 
 
-def turn_into_merges(path: Path, every: int) -> None:
-    """Make merge operands of some puts of an SST with uncompressed blocks: one byte of the key each, and the block's checksum."""
-    data = bytearray(path.read_bytes())
-    with sst.SstFile(open_storage(path.parent), path.name) as opened:
-        handles = [handle for _, handle in opened._iter_handles()]
-        checksum = opened._checksum
-    count = 0
-    for offset, size in handles:
-        block = bytes(data[offset : offset + size])
-        position = 0
-        while position < size - 4 - 4 * int.from_bytes(block[-4:], "little"):
-            _, position = varint(block, position)
-            own, position = varint(block, position)
-            value_size, position = varint(block, position)
-            position += own
-            if count % every == 0:
-                assert block[position - 8] == sst.VALUE
-                data[offset + position - 8] = sst.MERGE
-            position += value_size
-            count += 1
-        covered = bytes(data[offset : offset + size + 1])
-        data[offset + size + 1 : offset + size + 5] = block_checksum(checksum, covered).to_bytes(4, "little")
-    path.write_bytes(data)
-
-
 @pytest.mark.parametrize("delimiter", [b"", b","])
 @pytest.mark.parametrize("few_bytes", [0, 1 << 30])
 def test_merges_are_joined_in_the_order_they_were_written(
@@ -153,6 +126,21 @@ def test_merges_are_joined_in_the_order_they_were_written(
     snapshot = read_snapshot(storage, "0", "1")
     for key in [b"list %05d" % i for i in range(0, 3000, 41)]:
         assert find(storage, snapshot, key, delimiter) == expected.get(key)
+
+
+def test_versions_of_a_key_may_lie_in_two_files_of_one_level(tmp_path: Path) -> None:
+    writer = SnapshotWriter(tmp_path / "0")
+    for change in ({b"a": b"1", b"c": b"1"}, {b"a": b"2"}, {b"a": b"3"}):
+        for key, value in change.items():
+            writer.database[key] = value
+        writer.database.flush()
+    writer.database.compact_range(None, None)
+    writer.publish("1")
+    writer.close()
+    storage = open_storage(tmp_path)
+    assert [(live.level, live.smallest) for _, live in read_snapshot(storage, "0", "1").files] == [(6, b"a")] * 3
+    assert list(iter_snapshot(storage, "0", "1")) == [(b"a", b"3"), (b"c", b"1")]
+    assert find(storage, read_snapshot(storage, "0", "1"), b"a", b"") == b"3"
 
 
 def test_a_range_delete_is_refused_by_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -143,3 +144,39 @@ def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["inspect", str(tmp_path)])
     assert done.exit_code == 3
     assert done.stderr.startswith("[NO_CHECKPOINT]")
+
+
+def test_files_are_held_against_the_checksums_beside_them_when_asked(golden: Callable[[str], Any]) -> None:
+    copy = golden("counts-rocksdb-format2")  # Spark's own checksums, of state files
+    report = inspect_job(open_jobs(copy.checkpoint)[0], checksums=True)
+    assert report.checksums is not None
+    assert report.checksums.checked == len(list(copy.checkpoint.rglob("[!.]*.crc"))) > 0
+    assert report.checksums.files == sum(p.is_file() and not p.name.endswith(".crc") for p in copy.checkpoint.rglob("[!.]*")) - len(
+        [p for p in (copy.checkpoint / "sources").rglob("*") if p.is_file()]
+    )
+    assert report.unread == ()
+    assert inspect(copy.checkpoint).checksums is None
+    damaged = sorted(copy.checkpoint.rglob("*.changelog.crc"))[0].with_suffix("")
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"\x01")
+    report = inspect_job(open_jobs(copy.checkpoint)[0], checksums=True)
+    assert [(u.part, u.condition) for u in report.unread if u.part.startswith("checksum")] == [
+        (f"checksum of {damaged.relative_to(copy.checkpoint)}", "CORRUPT_FILE")
+    ]
+
+
+def test_hadoops_checksums_are_those_of_blocks(golden: Callable[[str], Any]) -> None:
+    copy = golden("counts-hdfs")
+    paths = [copy.checkpoint / name for name in ("commits/3", "state/0/0/3.delta", "state/0/1/5.delta")]
+    for path in paths:
+        data = path.read_bytes()
+        blocks = [data[i : i + 512] for i in range(0, len(data), 512)]
+        sums = b"".join(zlib.crc32(block).to_bytes(4, "big") for block in blocks)
+        path.with_name(f".{path.name}.crc").write_bytes(b"crc\0\x00\x00\x02\x00" + sums)
+    report = inspect_job(open_jobs(copy.checkpoint)[0], checksums=True)
+    assert report.checksums is not None
+    assert (report.checksums.checked, report.unread) == (3, ())
+    data = paths[1].read_bytes()
+    assert len(data) > 700
+    paths[1].write_bytes(data[:600] + bytes([data[600] ^ 1]) + data[601:])
+    (refused,) = [u for u in inspect_job(open_jobs(copy.checkpoint)[0], checksums=True).unread if u.part.startswith("checksum")]
+    assert "byte 512" in refused.message

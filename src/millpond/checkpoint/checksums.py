@@ -27,7 +27,7 @@ def masked_crc32c(data: bytes) -> int:
     return int(((crc >> 15 | crc << 17) + 0xA282EAD8) & _WORD)
 
 
-def block_checksum(kind: int, block: bytes) -> int:
+def block_checksum(kind: int, block: bytes | memoryview) -> int:
     """The checksum of a block, whose last byte names its compression.
 
     Raises:  UNKNOWN_FORMAT for a kind that RocksDB 9 doesn't have.
@@ -36,7 +36,7 @@ def block_checksum(kind: int, block: bytes) -> int:
     if kind == XXH3:  # what RocksDB writes since 7.0, and Spark leaves as it is
         return (xxhash.xxh3_64_intdigest(block[:-1]) ^ block[-1] * _LAST_BYTE_PRIME) & _WORD
     if kind == CRC32C:
-        return masked_crc32c(block)
+        return masked_crc32c(bytes(block))
     if kind == XXH32:
         return xxhash.xxh32_intdigest(block)
     if kind == XXH64:

@@ -13,7 +13,8 @@
                     each element is CRC-32C (of the key and it), int32 size, the element
     Avro            00, int16 schema id, record instead of 00 row; parts that stand in front have no schema id
 
-Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but where said.
+Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but
+where said.
 """
 
 from __future__ import annotations
@@ -63,15 +64,17 @@ class RowEncoding:
         if self._checked and self._hdfs:
             value = _checked_tail(value, lambda row: key + row)
         elif self._many:
-            return self._key(key[self._prefix :]), self.elements(key, value)
+            return self.key(key), self.elements(key, value)
         elif self._checked:
             (value,) = self._checked_parts(key, value)
-        return self._key(key[self._prefix :]), self._value(value)
+        return self.key(key), self._value(value)
 
     def delete(self, key: bytes) -> bytes:
         """The row of a deleted key."""
-        if self._checked:
-            key = _checked_tail(key, lambda row: row)
+        return self.key(_checked_tail(key, lambda row: row) if self._checked else key)
+
+    def key(self, key: bytes) -> bytes:
+        """The row of a key that carries no checksum, as keys of puts don't."""
         return self._key(key[self._prefix :])
 
     def elements(self, key: bytes, value: bytes) -> bytes:
@@ -141,7 +144,8 @@ def _as_it_is(data: bytes) -> bytes:
     return data
 
 
-def _bare(data: bytes) -> bytes:
+def bare_row(data: bytes) -> bytes:
+    """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row.  Raises UNKNOWN_FORMAT."""
     if data[:1] != b"\x00":
         raise CheckpointError(
             "UNKNOWN_FORMAT",
@@ -156,7 +160,7 @@ def _bare(data: bytes) -> bytes:
 
 def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if store.encoder == "plain" and not avro:
-        return _bare
+        return bare_row
     write = encoder(store.key)
     if store.variable == "timer":
         write = _in_micros(write)
@@ -168,11 +172,8 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     front = tuple(store.key[i] for i in store.ordinals)
     rest_places = tuple(i for i in range(len(store.key)) if i not in store.ordinals)
     read_rest = _part_reader(tuple(store.key[i] for i in rest_places), avro=avro, named=True)
-    read_front: Callable[[bytes], tuple[Stored, ...]]
-    if store.encoder == "prefix":
-        read_front = _part_reader(front, avro=avro, named=False)
-    else:
-        read_front = _range_reader(front, avro=avro)
+    is_prefix = store.encoder == "prefix"
+    read_front = _part_reader(front, avro=avro, named=False) if is_prefix else _range_reader(front, avro=avro)
     places = (*store.ordinals, *rest_places)
 
     def read_both(data: bytes) -> bytes:
@@ -206,13 +207,13 @@ def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Calla
     """How a part of a key is read: `named` says whether an Avro record's schema id stands before it."""
     if not avro:
         decode = decoder(fields)
-        return lambda data: decode(_bare(data))
+        return lambda data: decode(bare_row(data))
     decode_record, begin = avro_decoder(fields, fields), 3 if named else 1
     return lambda data: decode_record(_versioned(data), begin)
 
 
 def _versioned(data: bytes) -> bytes:
-    _bare(data[:1])
+    bare_row(data[:1])
     return data
 
 
@@ -269,7 +270,7 @@ def _time_reader(store: StoreSchema, write: Callable[[tuple[Stored, ...]], bytes
 
 def _value_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if not avro:
-        return _bare
+        return bare_row
     write = encoder(store.value)
     reads = {id_: avro_decoder(fields, store.value) for id_, fields in store.writers}
 

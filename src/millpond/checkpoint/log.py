@@ -123,6 +123,24 @@ def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
     return _texts(_json(lines[1] or "{}", path), "conf", path)
 
 
+def read_planned_ms(storage: Storage, batch: Batch) -> int:
+    """When Spark planned a batch, committed or not; its state files can't be older.  Raises as `read_batch`."""
+    path = f"offsets/{batch}"
+    lines = _lines(storage.read(path), path, _OFFSET_VERSIONS)
+    return _integer(_json(lines[1] or "{}", path), "batchTimestampMs", path)
+
+
+def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
+    """Raise FILE_GONE where commits/N isn't the file that was read: what was decoded may belong to another run."""
+    if storage.stamp(f"commits/{batch.batch}") != batch.commit_stamp:
+        raise CheckpointError(
+            "FILE_GONE",
+            f"commits/{batch.batch} changed while its batch was read.",
+            hint="Ask again in a moment; the replica is built again by itself.",
+            batch=batch.batch,
+        )
+
+
 def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
     """What tells one run of a batch from another: offsets/N holds the batch's start time, metadata the job's id."""
     digest = hashlib.sha256()

@@ -22,6 +22,7 @@ _HEADER, _RECYCLED_HEADER = 7, 11
 _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _COMPARATORS = frozenset({b"leveldb.BytewiseComparator"})
 _MAX_LEVEL = 64
+_MAX_SEQUENCE = (1 << 56) - 1
 # Tags of an edit (VersionEdit's Tag): those that hold one number, and those that hold one text.
 _NUMBERS = frozenset({2, 3, 4, 9, 10, 203, 300})
 _COMPARATOR, _COMPACT_CURSOR, _DELETED_FILE, _NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4 = 1, 5, 6, 7, 100, 102, 103
@@ -39,6 +40,7 @@ class LiveFile:
 
     level:             0: files may overlap; above: the files of a level don't
     smallest, largest: the user keys at its ends, inclusive
+    oldest, newest:    the sequence numbers of its entries lie between, inclusive
     """
 
     number: int
@@ -46,6 +48,8 @@ class LiveFile:
     size_bytes: int
     smallest: bytes
     largest: bytes
+    oldest: int
+    newest: int
 
 
 def parse_manifest(data: bytes) -> list[LiveFile]:
@@ -68,7 +72,7 @@ def parse_manifest(data: bytes) -> list[LiveFile]:
     return sorted(live.values(), key=lambda f: (f.level, f.number))
 
 
-def varint(data: bytes, position: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """A number of up to 64 bits, seven in each byte, lowest first; and where it ends.  Raises IndexError, CORRUPT_FILE."""
     number = shift = 0
     while True:
@@ -164,9 +168,10 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
     size, position = varint(edit, position)
     smallest, position = _text(edit, position)
     largest, position = _text(edit, position)
+    oldest, newest = 0, _MAX_SEQUENCE
     if tag != _NEW_FILE:
-        _, position = varint(edit, position)
-        _, position = varint(edit, position)
+        oldest, position = varint(edit, position)
+        newest, position = varint(edit, position)
     if tag == _NEW_FILE_4:
         while True:
             field, position = varint(edit, position)
@@ -177,7 +182,16 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
                 raise _unknown(f"an SST has a field of kind {field}")
     if level > _MAX_LEVEL or len(smallest) < 8 or len(largest) < 8:
         raise corrupt(f"SST {number} has no level or no keys", position)
-    return LiveFile(number=number, level=level, size_bytes=size, smallest=smallest[:-8], largest=largest[:-8]), position
+    file = LiveFile(
+        number=number,
+        level=level,
+        size_bytes=size,
+        smallest=smallest[:-8],
+        largest=largest[:-8],
+        oldest=oldest,
+        newest=newest,
+    )
+    return file, position
 
 
 def _text(edit: bytes, position: int) -> tuple[bytes, int]:

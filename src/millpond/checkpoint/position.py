@@ -15,6 +15,11 @@ def version_of(batch: Batch) -> Version:
     return Version(batch + 1)
 
 
+def batch_of(version: Version) -> Batch:
+    """The batch that wrote the state files of a version."""
+    return Batch(version - 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
     """How far a replica has come.

@@ -11,7 +11,8 @@ import json
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, naming
@@ -31,6 +32,10 @@ _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
 
+SnapshotFile = tuple[str, LiveFile]
+"""(path of an SST, what the MANIFEST says of it)"""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMetadata:
     """What Spark says of a snapshot.
@@ -48,12 +53,12 @@ class Snapshot:
     """A snapshot that can be read.
 
     path:   of the zip
-    files:  path of each live SST, and what the MANIFEST says of it; by level and number
+    files:  the live SSTs, by level and number
     """
 
     path: str
     metadata: SnapshotMetadata
-    files: tuple[tuple[str, LiveFile], ...]
+    files: tuple[SnapshotFile, ...]
 
 
 def read_snapshot_metadata(storage: Storage, folder: str, name: str) -> SnapshotMetadata:
@@ -97,7 +102,7 @@ def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b
 def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """As `iter_snapshot`, many keys at a time."""
     try:
-        for keys, values in iter_merged(_runs(storage, snapshot.files), delimiter):
+        for keys, values in iter_merged(runs_of(storage, snapshot.files), delimiter):
             yield without_deleted(keys, values)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, snapshot.path) from error
@@ -119,18 +124,28 @@ def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> 
         raise naming(error, snapshot.path) from error
 
 
-def _runs(storage: Storage, files: tuple[tuple[str, LiveFile], ...]) -> list[Iterator[Entries]]:
-    """Sorted runs of entries: each file of level 0, and each level above."""
-    levels: dict[tuple[int, int], list[tuple[str, LiveFile]]] = {}
+def runs_of(storage: Storage, files: Sequence[SnapshotFile], wanted: list[bytes] | None = None) -> list[Iterator[Entries]]:
+    """Sorted runs of entries: each file of level 0, and each level above.
+
+    wanted:  only the entries of these keys, in order, each once; None: all
+    """
+    levels: dict[tuple[int, int], list[SnapshotFile]] = {}
     for path, live in files:
         levels.setdefault((live.level, 0 if live.level else live.number), []).append((path, live))
-    return [_iter_run(storage, sorted(run, key=lambda file: file[1].smallest)) for run in levels.values()]
+    # The versions of one key may lie in two files of a level: the largest keys tell which file comes first.
+    return [
+        _iter_run(storage, sorted(run, key=lambda file: (file[1].smallest, file[1].largest)), wanted) for run in levels.values()
+    ]
 
 
-def _iter_run(storage: Storage, files: list[tuple[str, LiveFile]]) -> Iterator[Entries]:
+def _iter_run(storage: Storage, files: list[SnapshotFile], wanted: list[bytes] | None) -> Iterator[Entries]:
     for path, live in files:
-        with _open(storage, path, live) as sst:
-            yield from sst.iter_entries()
+        if wanted is None:
+            with _open(storage, path, live) as sst:
+                yield from sst.iter_entries()
+        elif within := wanted[bisect_left(wanted, live.smallest) : bisect_right(wanted, live.largest)]:
+            with _open(storage, path, live) as sst:
+                yield from sst.iter_wanted(within)
 
 
 def _open(storage: Storage, path: str, live: LiveFile) -> SstFile:

@@ -14,8 +14,8 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import compress, islice
-from operator import eq, le, lt
+from itertools import compress, count, islice
+from operator import eq, le
 from typing import cast
 
 from millpond.checkpoint.codecs import corrupt
@@ -24,6 +24,8 @@ from millpond.checkpoint.sst import DELETION, MERGE, SINGLE_DELETION, VALUE, Ent
 Row = tuple[bytes, bytes | None]
 """(key, value); None for a key whose newest version is a delete"""
 _DELETES = frozenset({DELETION, SINGLE_DELETION})
+# From one in so many on, putting entries in one by one beats a sort.
+_SPARSE = 8
 
 
 def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
@@ -34,6 +36,12 @@ def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator
     Raises:     CORRUPT_FILE where a run isn't in order, or two versions of a key have one sequence number.
     Source:     MergingIterator, MergeHelper, StringAppendOperator, RocksDB 9.8; property tests against RocksDB itself.
     """
+    for entries in iter_versions(runs):
+        yield resolve_all(entries, delimiter)  # 3
+
+
+def iter_versions(runs: Iterable[Iterator[Entries]]) -> Iterator[Entries]:
+    """The entries of all runs in key order, in chunks that hold all versions of their keys; versions aren't in order."""
     held = [_Run(run) for run in runs]
     while held:
         for run in held:  # 1
@@ -41,7 +49,7 @@ def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator
         bound = min((run.keys[-1] for run in held if run.more), default=None)  # 2
         parts = [part for run in held if (part := run.take(bound)).keys]
         if parts:
-            yield _resolve(_sorted(parts), delimiter)  # 3
+            yield _sorted(parts)
         held = [run for run in held if run.more or run.keys]
 
 
@@ -64,6 +72,35 @@ def resolve(versions: list[tuple[int, bytes]], delimiter: bytes) -> bytes | None
             operands.append(value)
         break
     return delimiter.join(reversed(operands)) if operands else None
+
+
+def resolve_all(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[bytes | None]]:
+    """Each key once, with what all its versions give together."""
+    keys, tags, values = entries
+    found = cast("list[bytes | None]", values)
+    kinds = tags.tobytes()[:: tags.itemsize] if sys.byteorder == "little" else bytes(tag & 0xFF for tag in tags)
+    if DELETION in kinds or SINGLE_DELETION in kinds:
+        found = [None if kind in _DELETES else value for kind, value in zip(kinds, values, strict=True)]
+    repeats = list(compress(count(1), map(eq, keys, islice(keys, 1, None))))
+    if not repeats:
+        return keys, found
+    if found is values:
+        found = list(values)
+    # The first entry of each key stays, and holds what all of them give together.
+    kept = bytearray(b"\x01") * len(keys)
+    at = 0
+    while at < len(repeats):
+        first, end = repeats[at] - 1, repeats[at]
+        while at < len(repeats) and repeats[at] == end:
+            kept[end] = 0
+            at, end = at + 1, end + 1
+        newest = first if tags[first] > tags[first + 1] else first + 1
+        if end == first + 2 and kinds[newest] == VALUE and tags[first] >> 8 != tags[first + 1] >> 8:
+            found[first] = values[newest]
+        else:
+            versions = sorted(zip(tags[first:end], values[first:end], strict=True), key=_tag, reverse=True)
+            found[first] = resolve(versions, delimiter)
+    return list(compress(keys, kept)), list(compress(found, kept))
 
 
 def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes]]:
@@ -111,42 +148,50 @@ class _Run:
 
 
 def _sorted(parts: list[Entries]) -> Entries:
-    """The entries of all parts by key; those of one key stay part by part."""
+    """The entries of all parts by key; those of one key stay next to each other."""
     if len(parts) == 1:
         return parts[0]
+    parts = sorted(parts, key=_length)
+    most = parts.pop()
+    rest = parts[0] if len(parts) == 1 else _sorted_by_python(parts)
+    return _spliced(rest, most) if len(rest.keys) * _SPARSE < len(most.keys) else _sorted_by_python([rest, most])
+
+
+def _sorted_by_python(parts: list[Entries]) -> Entries:
+    """Python's sort finds the sorted parts by itself and merges them."""
     keys = [key for part in parts for key in part.keys]
+    values = [value for part in parts for value in part.values]
     tags = array("Q")
     for part in parts:
         tags += part.tags
-    values = [value for part in parts for value in part.values]
-    # Python's sort finds the sorted parts by itself and merges them.
     order = sorted(range(len(keys)), key=keys.__getitem__)
     return Entries(
         list(map(keys.__getitem__, order)), array("Q", map(tags.__getitem__, order)), list(map(values.__getitem__, order))
     )
 
 
-def _resolve(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    keys, tags, values = entries
-    found = cast("list[bytes | None]", values)
-    kinds = tags.tobytes()[:: tags.itemsize] if sys.byteorder == "little" else bytes(tag & 0xFF for tag in tags)
-    if DELETION in kinds or SINGLE_DELETION in kinds:
-        found = [None if kind in _DELETES else value for kind, value in zip(kinds, values, strict=True)]
-    if all(map(lt, keys, islice(keys, 1, None))):
-        return keys, found
-    if found is values:
-        found = list(values)
-    # The first entry of each key stays, and holds what all of them give together.
-    again = [False, *map(eq, keys, islice(keys, 1, None))]
-    for first in [i for i in range(len(keys) - 1) if again[i + 1] and not again[i]]:
-        end = first + 2
-        while end < len(keys) and again[end]:
-            end += 1
-        versions = sorted(zip(tags[first:end], values[first:end], strict=True), key=_newest, reverse=True)
-        found[first] = resolve(versions, delimiter)
-    firsts = [not a for a in again]
-    return list(compress(keys, firsts)), list(compress(found, firsts))
+def _spliced(few: Entries, many: Entries) -> Entries:
+    """The few put in where they belong, each found by bisection, and what lies between taken over as it is."""
+    out = Entries([], array("Q"), [])
+    begin = 0
+    for key, tag, value in zip(*few, strict=True):
+        end = bisect_left(many.keys, key, begin)
+        out.keys.extend(many.keys[begin:end])
+        out.tags.extend(many.tags[begin:end])
+        out.values.extend(many.values[begin:end])
+        out.keys.append(key)
+        out.tags.append(tag)
+        out.values.append(value)
+        begin = end
+    out.keys.extend(many.keys[begin:])
+    out.tags.extend(many.tags[begin:])
+    out.values.extend(many.values[begin:])
+    return out
 
 
-def _newest(version: tuple[int, bytes]) -> int:
+def _length(part: Entries) -> int:
+    return len(part.keys)
+
+
+def _tag(version: tuple[int, bytes]) -> int:
     return version[0]

@@ -14,9 +14,12 @@ sixteen steps, whatever the number of blocks.
 from __future__ import annotations
 
 import os
+import sys
 from array import array
-from collections.abc import Iterator
-from itertools import pairwise
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import compress
+from operator import ge
 from typing import Any, NamedTuple, Protocol
 
 import cramjam
@@ -44,17 +47,19 @@ _NONE, _SNAPPY, _LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
 # LZ4 can't do better.
 _LZ4_RATIO, _LZ4_FLOOR = 255, 64
 _MAX_BLOCK = (2 << 30) - 1
+_UNPACKING = (lz4.block.LZ4BlockError, zstandard.ZstdError, cramjam.DecompressionError, ValueError, IndexError, MemoryError)
 # How much is unpacked at a time: enough for numpy to pay off, little beside what a state holds.
-_WINDOW_BYTES = 2 << 20
+_WINDOW_BYTES = 4 << 20
 # Below this the plain loop is faster than numpy.
 _FEW_BYTES = 16 << 10
+_FEW_ENTRIES = 100
 _READ_BYTES = 1 << 20
 # RocksDB restarts after 16 entries, if nobody tells it otherwise.
 _MOST_STEPS = 256
 # What keys that share nearly everything may take in a matrix.
 _WIDE_BYTES = 32 << 20
 # Pieces of so many sizes, all below so many bytes, are cut by numpy.
-_FEW_WIDTHS, _MANY_BYTES = 16, 4096
+_FEW_WIDTHS, _MANY_BYTES = 32, 4096
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
@@ -118,8 +123,26 @@ class SstFile:
 
     def iter_entries(self) -> Iterator[Entries]:
         """All entries, a window of blocks at a time, in key order."""
+        count = 0
         try:
-            yield from self._iter_windows()
+            for entries in self._iter_windows(self._all_handles()):
+                count += len(entries.keys)
+                yield entries
+            if count != self._count:
+                raise corrupt(f"an SST has {count} entries where its properties claim {self._count}", 0)
+        except CheckpointError as error:
+            raise naming(error, self._path) from error
+
+    def iter_wanted(self, wanted: list[bytes]) -> Iterator[Entries]:
+        """The entries of some keys, in order; only blocks that may hold one are read.
+
+        wanted:  in order, each once
+        """
+        among = frozenset(wanted)
+        try:
+            for keys, tags, values in self._iter_windows(handle for _, handle in self._handles_of(wanted)):
+                kept = [key in among for key in keys]
+                yield Entries(list(compress(keys, kept)), array("Q", compress(tags, kept)), list(compress(values, kept)))
         except CheckpointError as error:
             raise naming(error, self._path) from error
 
@@ -127,7 +150,7 @@ class SstFile:
         """The versions of one user key, newest first, from the block or blocks that the index names."""
         found: list[Entry] = []
         try:
-            for block in self._blocks_of(key):
+            for _, block in self._handles_of([key]):
                 for internal, value in _iter_block(self._read_block(block), block.offset):
                     if internal[:-_KEY_TAIL] == key:
                         found.append((key, _tag(internal, block.offset), value))
@@ -183,21 +206,21 @@ class SstFile:
             raise corrupt(f"a block claims {handle.size} bytes", handle.offset)
         return self._unpack(self._bytes.read(handle.offset, handle.size + _TRAILER), handle.offset)
 
-    def _unpack(self, stored: bytes, offset: int) -> bytes:
+    def _unpack(self, stored: bytes | memoryview, offset: int) -> bytes:
         """A block's content, from its bytes with compression and checksum behind them."""
-        covered = stored[:-4]
+        covered, packed = stored[:-4], stored[:-_TRAILER]
         if block_checksum(self._checksum, covered) != int.from_bytes(stored[-4:], "little"):
             raise corrupt("a block of an SST doesn't match its checksum", offset)
         kind = covered[-1]
         if kind == _NONE:
-            return covered[:-1]
+            return bytes(packed)
         try:
             if kind == _SNAPPY:
-                if cramjam.snappy.decompress_raw_len(covered[:-1]) > _LIMITS.max_unpacked_bytes(len(covered)):
+                if cramjam.snappy.decompress_raw_len(packed) > _LIMITS.max_unpacked_bytes(len(packed)):
                     raise corrupt("a block of an SST unpacks to an absurd size", offset)
-                return bytes(cramjam.snappy.decompress_raw(covered[:-1]))
-            size, begin = varint(covered, 0)
-            packed = memoryview(covered)[begin:-1]
+                return bytes(cramjam.snappy.decompress_raw(packed))
+            size, begin = varint(packed, 0)
+            packed = packed[begin:]
             if kind in (_LZ4, _LZ4HC):
                 if size > min(_LZ4_RATIO * len(packed) + _LZ4_FLOOR, _MAX_BLOCK):
                     raise corrupt("a block of an SST unpacks to an absurd size", offset)
@@ -208,14 +231,7 @@ class SstFile:
                 block = zstandard.ZstdDecompressor().decompress(packed, max_output_size=size)
             else:
                 raise _unknown(f"a block has compression {kind}; known are none, snappy, LZ4 and zstd")
-        except (
-            lz4.block.LZ4BlockError,
-            zstandard.ZstdError,
-            cramjam.DecompressionError,
-            ValueError,
-            IndexError,
-            MemoryError,
-        ) as broken:
+        except _UNPACKING as broken:
             raise corrupt(f"a block of an SST doesn't unpack: {broken}", offset) from broken
         if len(block) != size:
             raise corrupt(f"a block of an SST gave {len(block)} bytes instead of {size}", offset)
@@ -255,59 +271,83 @@ class SstFile:
         if position != self._index_end:
             raise corrupt("an SST's index ends inside an entry", at)
 
-    def _blocks_of(self, key: bytes) -> Iterator[_Handle]:
-        """The blocks that may hold a user key."""
+    def _all_handles(self) -> Iterable[tuple[int, int]]:
+        """The handles of all data blocks: all at once where each entry of the index is a restart point, as RocksDB writes it."""
+        if len(self._index_restarts) < _FEW_ENTRIES:
+            return (handle for _, handle in self._iter_handles())
+        import numpy as np
+
+        view = np.frombuffer(self._index + bytes(32), np.uint8)
+        begin = np.array(self._index_restarts, np.int64)
+        end: Any = np.append(begin[1:], self._index_end)
+        shared, at = _numbers(view, begin, self._index_offset)
+        key_size, at = _numbers(view, at, self._index_offset)
+        if not self._deltas:
+            _, at = _numbers(view, at, self._index_offset)
+        if shared.any() or (at + key_size >= end).any():
+            return (handle for _, handle in self._iter_handles())
+        offset, at = _numbers(view, at + key_size, self._index_offset)
+        size, at = _numbers(view, at, self._index_offset)
+        if (at != end).any():
+            return (handle for _, handle in self._iter_handles())
+        if (offset[1:] < (offset + size + _TRAILER)[:-1]).any():
+            raise corrupt("an SST's index names blocks out of order", self._index_offset)
+        return zip(offset.tolist(), size.tolist(), strict=True)
+
+    def _handles_of(self, wanted: list[bytes]) -> Iterator[tuple[bytes, _Handle]]:
+        """Those of the blocks that may hold one of these keys."""
+        if not wanted:
+            return
         low, high = 0, len(self._index_restarts)
         while low + 1 < high:  # the last restart point whose key is below: the blocks before it hold smaller keys only
             middle = (low + high) // 2
-            if next(self._iter_handles(middle), (b"",))[0] < key:
+            if next(self._iter_handles(middle), (b"",))[0] < wanted[0]:
                 low = middle
             else:
                 high = middle
+        at = 0
         for last, handle in self._iter_handles(low):
-            if last >= key:
-                yield handle
-            if last > key:
+            if wanted[at] <= last:
+                yield last, handle
+            # A key's versions may go on in the next block.
+            at = bisect_left(wanted, last, at)
+            if at == len(wanted):
                 return
 
-    # ------------------------------------------------------------ all entries
+    # ------------------------------------------------------------ entries
 
-    def _iter_windows(self) -> Iterator[Entries]:
+    def _iter_windows(self, handles: Iterable[tuple[int, int]]) -> Iterator[Entries]:
         window: list[bytes] = []
-        size = count = 0
-        first = 0
-        for offset, block in self._iter_blocks():
+        size = first = 0
+        for offset, block in self._iter_blocks(handles):
             first = first if window else offset
             window.append(block)
             size += len(block)
             if size >= _WINDOW_BYTES:
-                entries = _decode(window, first)
-                count += len(entries.keys)
-                yield entries
+                yield _decode(window, first)
                 window, size = [], 0
         if window:
-            entries = _decode(window, first)
-            count += len(entries.keys)
-            yield entries
-        if count != self._count:
-            raise corrupt(f"an SST has {count} entries where its properties claim {self._count}", 0)
+            yield _decode(window, first)
 
-    def _iter_blocks(self) -> Iterator[tuple[int, bytes]]:
+    def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""
-        begin, held = 0, b""
-        for _, (offset, size) in self._iter_handles():
+        begin, held = 0, memoryview(b"")
+        for offset, size in handles:
             end = offset + size + _TRAILER
             if end > self._bytes.size:
                 raise corrupt(f"a block claims {size} bytes", offset)
             if not begin <= offset or end > begin + len(held):
-                begin, held = offset, self._bytes.read(offset, max(end - offset, min(_READ_BYTES, self._bytes.size - offset)))
+                # Twice as much as the last time where that was all used, so that single blocks don't cost megabytes.
+                ahead = min(2 * len(held), _READ_BYTES) if begin + len(held) >= offset else 0
+                begin = offset
+                held = memoryview(self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset)))
             yield offset, self._unpack(held[offset - begin : end - begin], offset)
 
 
 # ---------------------------------------------------------------- blocks
 
 
-def _restarts(block: bytes, offset: int) -> tuple[list[int], int]:
+def _restarts(block: bytes, offset: int) -> tuple[array[int], int]:
     """The restart points of a block, and where its entries end."""
     if len(block) < 4:
         raise corrupt("a block of an SST is too short", offset)
@@ -317,8 +357,10 @@ def _restarts(block: bytes, offset: int) -> tuple[list[int], int]:
     end = len(block) - 4 - 4 * count
     if end < 0:
         raise corrupt(f"a block of an SST claims {count} restart points", offset)
-    points = [int.from_bytes(block[i : i + 4], "little") for i in range(end, len(block) - 4, 4)]
-    if not points or points[0] or points[-1] > end or any(a >= b for a, b in pairwise(points)):
+    points = array("I", block[end:-4])
+    if sys.byteorder != "little":
+        points.byteswap()
+    if not points or points[0] or points[-1] > end or any(map(ge, points, points[1:])):
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
     return points, end
 
@@ -383,23 +425,6 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     if (position[first_lanes] != begins).any() or (position > lane_end).any():
         raise corrupt("the restart points of a block of an SST aren't in order", offset)
 
-    def numbers(at: Any) -> tuple[Any, Any]:
-        """The varints that begin at these positions, and where they end."""
-        found = view[at].astype(np.int64)
-        at = at + 1
-        more = np.flatnonzero(found & 0x80)
-        if len(more):
-            found[more] &= 0x7F
-            for shift in (7, 14, 21, 28):
-                byte = view[at[more]].astype(np.int64)
-                found[more] |= (byte & 0x7F) << shift
-                at[more] += 1
-                more = more[byte >= 0x80]
-                if not len(more):
-                    return found, at
-            raise corrupt("a length in a block of an SST has more than 32 bits", offset)
-        return found, at
-
     steps: list[tuple[Any, Any, Any, Any]] = []
     going: list[Any] = []  # for each step but the first, which lanes of the step before take part
     before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
@@ -407,9 +432,9 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         if len(steps) == _MOST_STEPS:
             return _decode_plainly(blocks, offset)
         position, lane_end, before = position[alive], lane_end[alive], before[alive]
-        shared, at = numbers(position)
-        own, at = numbers(at)
-        value_size, key_begin = numbers(at)
+        shared, at = _numbers(view, position, offset)
+        own, at = _numbers(view, at, offset)
+        value_size, key_begin = _numbers(view, at, offset)
         key_end = key_begin + own
         position = key_end + value_size
         if (shared > before).any() or (position > lane_end).any():
@@ -455,21 +480,43 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
 
 
+def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:
+    """The varints that begin at these positions, and where they end; five bytes each must be there."""
+    import numpy as np
+
+    found = view[at].astype(np.int64)
+    at = at + 1
+    more = np.flatnonzero(found & 0x80)
+    found[more] &= 0x7F
+    for shift in (7, 14, 21, 28):
+        if not len(more):
+            break
+        byte = view[at[more]].astype(np.int64)
+        found[more] |= (byte & 0x7F) << shift
+        at[more] += 1
+        more = more[byte >= 0x80]
+    if len(more):
+        raise corrupt("a length in a block of an SST has more than 35 bits", offset)
+    return found, at
+
+
 def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
     """The pieces of these sizes at these places.  numpy makes many of one size four times faster than a slice each."""
     import numpy as np
 
-    widths = np.flatnonzero(np.bincount(size)).tolist() if size.max() <= _MANY_BYTES else []
-    if not 0 < len(widths) <= _FEW_WIDTHS or widths[0] == 0:
+    counts: Any = np.bincount(size) if size.max() <= _MANY_BYTES else np.zeros(1, np.int64)
+    widths = np.flatnonzero(counts).tolist()
+    if counts[0] or not 0 < len(widths) <= _FEW_WIDTHS:
         return [data[a:b] for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
-    pieces = [np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,)) for width in widths]
-    out: Any = np.empty(len(begin), object)
     if len(widths) == 1:
-        out = pieces[0][begin]
-    else:
-        for width, piece in zip(widths, pieces, strict=True):
-            chosen = np.flatnonzero(size == width)
-            out[chosen] = piece[begin[chosen]].tolist()
+        return list(np.ndarray((len(data) - widths[0] + 1,), f"V{widths[0]}", data, strides=(1,))[begin].tolist())
+    out: Any = np.empty(len(begin), object)
+    by_size = np.argsort(size.astype(np.uint16), kind="stable")
+    end = 0
+    for width in widths:
+        chosen = by_size[end : end + int(counts[width])]
+        out[chosen] = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))[begin[chosen]].tolist()
+        end += len(chosen)
     return list(out.tolist())
 
 

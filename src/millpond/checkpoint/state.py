@@ -1,10 +1,13 @@
 """The content of one store in one partition: what a batch changed, and all of it from the newest snapshot on.
 
-1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).
+1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).  A RocksDB job without change
+   logs writes a snapshot with each batch instead: then they are what differs from the snapshot before.
 2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with its SST files), then the changes
    of every version after it, in order.
 3. A store with column families keeps all of them in the same files: the family's number begins each key.  Which number is whose
    stands in the snapshot's metadata only; Spark writes a snapshot whenever the set of families changes.
+4. A snapshot is only begun with if it isn't older than its own batch: where somebody deleted commits and started the job again in
+   the same folder, snapshots of the deleted batches are still there in checkpoint format 1, and Spark itself would load them.
 
 Rows come out as (PUT, MERGE or DELETE, key row, value row), bare UnsafeRow bytes, whatever the provider wrapped around them.  The
 value of a store of lists is its rows as `encoding.iter_elements` takes them apart; MERGE appends to it.
@@ -13,20 +16,30 @@ value of a store of lists is its rows as `encoding.iter_elements` takes them apa
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 from millpond.checkpoint.codecs import corrupt, decompress, naming
 from millpond.checkpoint.encoding import RowEncoding
-from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.position import Version, version_of
+from millpond.checkpoint.position import Batch, Version, batch_of, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot_metadata
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot, read_snapshot_metadata
+from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
-_HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
+HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
 _ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
+_LIMITS = CheckpointSettings()
+
+
+class _LastRead(threading.local):
+    path = ""
+    data = b""
 
 
 class StateReader:
@@ -34,14 +47,15 @@ class StateReader:
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
+        self._planned_ms: dict[Version, int] = {}
         self._families: dict[str, dict[str, int]] = {}
-        # The file that was read last: the families of a store lie in the same ones.
-        self._last: tuple[str, bytes] = ("", b"")
+        # The file that a thread read last: the families of a store lie in the same ones.
+        self._read = _LastRead()
 
     def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What a batch put, appended and deleted in one partition, in write order.
 
-        Raises:  FILE_GONE where the change file isn't there: cleaned up, or a RocksDB job without change logs.
+        Raises:  FILE_GONE where the change file isn't there, nor the snapshots of this batch and the one before.
                  INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
         """
         folder, version = store.folder(partition), version_of(batch.batch)
@@ -49,7 +63,10 @@ class StateReader:
             yield from self._hdfs_file(f"{folder}/{version}.delta", batch, store)
         else:
             name = _rocksdb_name(batch, store, partition, version)
-            yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+            if self._has_changelog(f"{folder}/{name}", batch):
+                yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+            else:
+                yield from self._between_snapshots(batch, store, partition)
 
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What builds the whole state of a batch in one partition from nothing, in order.
@@ -58,17 +75,41 @@ class StateReader:
         """
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
-            base = _newest_snapshot(self.storage, folder, _HDFS_SNAPSHOT, version)
+            base = newest_snapshot(self.storage, folder, HDFS_SNAPSHOT, version)
             if base:
+                self.check_age(f"{folder}/{base}.snapshot", base)
                 yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
             for later in range(base + 1, version + 1):
                 yield from self._hdfs_file(f"{folder}/{later}.delta", batch, store)
             return
-        snapshot, changelogs = self._rocksdb_files(batch, store, partition)
+        snapshot, changelogs = self.rocksdb_files(batch, store, partition)
         if snapshot:
+            if not batch.state_ids:
+                self.check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
             yield from self._snapshot(folder, snapshot, batch, store, partition)
         for name in changelogs:
             yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+
+    def check_age(self, path: str, version: Version) -> None:  # 4
+        """Raise REWOUND_IN_PLACE where a snapshot is older than the batch that it claims to be of."""
+        if version not in self._planned_ms:
+            try:
+                self._planned_ms[version] = read_planned_ms(self.storage, batch_of(version))
+            except CheckpointError as error:
+                if error.condition != "FILE_GONE":
+                    raise
+                self._planned_ms[version] = 0  # its log was cleaned up
+        stamp, planned_ms = self.storage.stamp(path), self._planned_ms[version]
+        if stamp is not None and stamp.modified_ns // 1_000_000 + _LIMITS.clock_tolerance_ms < planned_ms:
+            raise CheckpointError(
+                "REWOUND_IN_PLACE",
+                f"{path} is older than batch {batch_of(version)}, whose state it claims to be: the job was rewound in its own "
+                "folder and started again, and this file is of the batches that were deleted.",
+                hint=f"Stop the job and delete the state files above the version that it was rewound to, {path} among them; Spark "
+                "itself would load them when it starts again.",
+                path=path,
+                batch=batch_of(version),
+            )
 
     def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
         data = self.storage.read(path)
@@ -89,8 +130,9 @@ class StateReader:
     def _changelog(self, path: str, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         family = self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
+        data = self._unpacked(path, batch.settings.codec, keep=bool(family))
         try:
-            for kind, key, value in iter_changelog(self._unpacked(path, batch.settings.codec, keep=bool(family))):
+            for kind, key, value in iter_changelog(data):
                 if family and not key.startswith(family):
                     continue
                 if kind == PUT:
@@ -118,13 +160,48 @@ class StateReader:
         except CheckpointError as error:
             raise (error if "path" in error.context else naming(error, f"{folder}/{name}.zip")) from error
 
+    def _has_changelog(self, path: str, batch: CommittedBatch) -> bool:
+        """Whether a version has a change log.  Raises FILE_GONE where it has no snapshot either."""
+        try:
+            self._unpacked(f"{path}.changelog", batch.settings.codec, keep=True)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or self.storage.stamp(f"{path}.zip") is None:
+                raise
+            return False
+        return True
+
+    def _between_snapshots(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        folder, version = store.folder(partition), version_of(batch.batch)
+        new = read_snapshot(self.storage, folder, _rocksdb_name(batch, store, partition, version))
+        old = None
+        if batch.batch > 0:
+            before = replace(batch, batch=Batch(batch.batch - 1))
+            if batch.state_ids:  # only the commit before names its snapshot
+                before = read_batch(self.storage, before.batch)
+            old = read_snapshot(self.storage, folder, _rocksdb_name(before, store, partition, version_of(before.batch)))
+        family = self._family(batch, store, partition)
+        rows = RowEncoding(store, batch.settings)
+        try:
+            for key, value in iter_snapshot_changes(self.storage, old, new, batch.settings.merge_delimiter):
+                if family and not key.startswith(family):
+                    continue
+                if value is None:
+                    yield DELETE, rows.key(key), b""
+                else:
+                    yield PUT, *rows.put(key, value)
+        except CheckpointError as error:
+            raise (error if "path" in error.context else naming(error, new.path)) from error
+
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
-        if self._last[0] == path:
-            return self._last[1]
-        data = decompress(codec, self.storage.read(path))
-        if keep:
-            self._last = (path, data)
-        return data
+        if self._read.path == path:
+            return self._read.data
+        data = self.storage.read(path)
+        try:
+            unpacked = decompress(codec, data)
+        except CheckpointError as error:
+            raise naming(error, path) from error
+        self._read.path, self._read.data = (path, unpacked) if keep else ("", b"")
+        return unpacked
 
     def _family(self, batch: CommittedBatch, store: StoreSchema, partition: int, snapshot: str | None = None) -> bytes:
         """What the store's keys begin with; empty where it has no column family."""
@@ -133,7 +210,7 @@ class StateReader:
         folder = store.folder(partition)
         if folder not in self._families:
             if snapshot is None:
-                snapshot, _ = self._rocksdb_files(batch, store, partition)
+                snapshot, _ = self.rocksdb_files(batch, store, partition)
             if snapshot is None:
                 raise CheckpointError(
                     "FILE_GONE",
@@ -147,12 +224,12 @@ class StateReader:
             raise naming(corrupt(f"the snapshot's metadata doesn't name the column family {store.family!r:.100}", 0), folder)
         return number.to_bytes(2, "little")
 
-    def _rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
+    def rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
         """The snapshot to begin with (None: from nothing) and the change logs to go on with, names without their endings."""
         folder, version = store.folder(partition), version_of(batch.batch)
         newest = _rocksdb_name(batch, store, partition, version)
         if not batch.state_ids:
-            base = _newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
+            base = newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
             return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
         names = set(self.storage.names(folder))
         if f"{newest}.zip" in names:
@@ -182,9 +259,10 @@ def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def _newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> int:
+def newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:
+    """The newest snapshot that isn't above a version; 0 where there is none."""
     found = (pattern.fullmatch(name) for name in storage.names(folder))
-    return max((v for m in found if m and (v := int(m[1])) <= version), default=0)
+    return max((Version(v) for m in found if m and (v := int(m[1])) <= version), default=Version(0))
 
 
 def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:

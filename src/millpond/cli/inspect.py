@@ -18,7 +18,8 @@ from millpond.tables.values import encode_json
 @options.pond_argument
 @options.json_option
 @click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
-def inspect(pond_dir: str, as_json: bool, batches: int) -> None:
+@click.option("--checksums", is_flag=True, help="Hold every file, older versions too, against the checksum that lies beside it.")
+def inspect(pond_dir: str, as_json: bool, batches: int, checksums: bool) -> None:
     """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
 
     Reads Spark's files alone, all of the newest batch's state once; keeps no copy.
@@ -27,9 +28,11 @@ def inspect(pond_dir: str, as_json: bool, batches: int) -> None:
     Examples:
       millpond inspect /data/checkpoints/page-views
       millpond inspect ./pond --json
+      millpond inspect ./pond --checksums
+      millpond inspect s3://my-bucket/checkpoints/page-views
     """
     for i, folder in enumerate(open_jobs(pond_dir)):
-        report = inspect_job(folder, batches=batches)
+        report = inspect_job(folder, batches=batches, checksums=checksums)
         if as_json:
             write_line(encode_json(asdict(report)).decode())
             continue
@@ -60,6 +63,10 @@ def _write(report: JobReport) -> None:
         write_line("")
         rows = [[str(b.batch), _time(b.started_ms), _time(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
         write_grid(["batch", "started", "committed", "watermark"], rows)
+    if (held := report.checksums) is not None:
+        _line("checksums", f"{held.checked} of {held.files} files have one; those that don't match are named below")
+    if report.requests:
+        _line("requests", ", ".join(f"{number} {kind}" for kind, number in sorted(report.requests.items())))
     for unread in report.unread:
         _line("not read", f"{unread.part}: [{unread.condition}] {unread.message} Hint: {unread.hint}")
 

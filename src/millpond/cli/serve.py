@@ -40,6 +40,7 @@ def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replic
       millpond serve ./pond
       curl 'localhost:8642/tables/page_views/rows?page=/index.html'
       millpond serve /data/checkpoints/page-views --port 9000
+      millpond serve s3://my-bucket/checkpoints/page-views
     """
     settings = ServeSettings(host=host, port=port, ready_behind_seconds=max_behind_seconds)
     with open_listener(host, port) as listener, millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:

@@ -13,19 +13,18 @@ build           1. Apply the newest snapshot of every store and partition and th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.errors import CheckpointError
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.transcode import Transcode, key_transcoder
-from millpond.storage import Storage
 
 
 @dataclass(slots=True)
@@ -59,20 +58,45 @@ def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
 
 
-def apply_batch(reader: StateReader, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable]) -> int:
+def apply_batch(reader: StateReader, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable], *, reads: int = 1) -> int:
     """Move a replica from the batch before to `batch`; how many rows changed.
 
+    reads:   how many change files are got at the same time
     Raises:  FILE_GONE where a change file isn't there: build again.  Whatever is raised, nothing was applied.
     """
     changed: dict[str, Changes] = {table.name: {} for table in tables}
-    for table, partition in _work(batch, tables):  # 1
-        collect(table, reader.iter_changes(batch, table.schema, partition), changed[table.name])
+    for table, records in _changes_of(reader, batch, tables, reads):  # 1
+        collect(table, records, changed[table.name])
     check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
         for name, changes in changed.items():
             write_changes(write, name, changes)
         write.set_record(make_record(batch))
     return sum(len(changes) for changes in changed.values())
+
+
+def _changes_of(
+    reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
+) -> Iterator[tuple[ReplicaTable, Iterable[Record]]]:
+    """The changes of every table and partition."""
+    work = _work(batch, tables)
+    if reads == 1 or len(work) == 1:
+        yield from ((table, reader.iter_changes(batch, table.schema, partition)) for table, partition in work)
+        return
+    files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
+    for table, partition in work:
+        files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
+
+    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, list[Record]]]:
+        (_, _, partition), sharing = item
+        return [(table, list(reader.iter_changes(batch, table.schema, partition))) for table in sharing]
+
+    with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
+        try:
+            for found in pool.map(read, files.items()):
+                yield from found
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def build(
@@ -151,14 +175,3 @@ def write_changes(write: WriteBatch, table: str, changes: Changes) -> None:
     if len(puts) < len(changes):
         write.append(table, sorted((k, v.front, v.tail) for k, v in changes.items() if isinstance(v, Appended)))
         write.delete(table, sorted(key for key, value in changes.items() if value is None))
-
-
-def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
-    """Raise FILE_GONE where commits/N isn't the file that was read: what was decoded may belong to another run."""
-    if storage.stamp(f"commits/{batch.batch}") != batch.commit_stamp:
-        raise CheckpointError(
-            "FILE_GONE",
-            f"commits/{batch.batch} changed while its batch was read.",
-            hint="Ask again in a moment; the replica is built again by itself.",
-            batch=batch.batch,
-        )

@@ -6,7 +6,8 @@ One step:
 2. Where there is no generation yet, or the one there is from another format, boot or checkpoint: build.
 3. Is it still the same job (`identity`)?  If not, refuse reads at once, and build.  If our batch was cleaned up: build.
 4. Where commits/N+1 is there: apply it, and go on with the next.  Where a file it needs isn't: build.
-5. Otherwise wait, and ask again.
+5. Otherwise wait, and ask again: after milliseconds on a local disk, after a tenth of the time since the last commit on an object
+   store (0.25 to 3 seconds), where a poll is two requests.
 
 To build: bootstrap the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
 then the old generation serves, unless the job was replaced.
@@ -24,7 +25,7 @@ from typing import Any
 
 import msgspec
 
-from millpond.checkpoint.log import committed_batches, job_id, read_batch
+from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader
@@ -36,7 +37,7 @@ from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings
-from millpond.storage import Storage
+from millpond.storage import FileStamp, Storage
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
 _CHECK_SECONDS = 0.5
@@ -44,6 +45,12 @@ _READERS_SECONDS = 10.0
 _STATUS_SECONDS = 0.25
 _LOCK_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 1.0
+# The same on an object store, where each look costs requests, and where those that fail have been tried again already.
+_REMOTE_CHECK_SECONDS = 10.0
+_REMOTE_MAX_BACKOFF_SECONDS = 5.0
+_COUNT_SECONDS = 2.0
+# How long `stop` waits for a request that nobody answers.
+_STOP_SECONDS = 2.0
 
 
 @dataclass(slots=True)
@@ -119,7 +126,10 @@ class Follower:
         self._thread: threading.Thread | None = None
         self._status_clock = _Clock(_STATUS_SECONDS)
         self._folder_clock = _Clock(_CHECK_SECONDS)
-        self._skipped_clock = _Clock(_CHECK_SECONDS)
+        self._skipped_clock = _Clock(_REMOTE_CHECK_SECONDS if storage.is_remote else _CHECK_SECONDS)
+        self._count_clock = _Clock(_COUNT_SECONDS)
+        self._applied_last = False
+        self._missing: tuple[Batch, float] | None = None
         self._readers_clock = _Clock(_READERS_SECONDS)
         self.status = FollowerStatus()
         self.counts = FollowerCounts()
@@ -136,7 +146,12 @@ class Follower:
         self._stop.set()
         self._wake.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS if self._storage.is_remote else None)
+            if self._thread.is_alive():
+                return  # it waits for an object store; when that answers or its time is over, it ends and unlocks
+        self._let_go()
+
+    def _let_go(self) -> None:
         self._generation = None
         if self._place is not None:
             self._place.unlock()
@@ -162,21 +177,18 @@ class Follower:
 
     def _run(self) -> None:
         failures, last_commit = 0, time.monotonic()
+        longest = _REMOTE_MAX_BACKOFF_SECONDS if self._storage.is_remote else _MAX_BACKOFF_SECONDS
         while not self._stop.is_set():
-            pause = self._settings.poll_seconds
             try:
                 if self.step():
                     last_commit = time.monotonic()
                     continue
                 failures = 0
-                if time.monotonic() - last_commit > self._settings.idle_after_seconds:
-                    pause = self._settings.idle_poll_seconds
-                if not self.following:
-                    pause = _LOCK_SECONDS
+                pause = self._pause(time.monotonic() - last_commit) if self.following else _LOCK_SECONDS
             except MillpondError as error:
                 failures += 1
                 self._failed(error)
-                pause = min(_MAX_BACKOFF_SECONDS, 0.02 * 2**failures)
+                pause = min(longest, 0.02 * 2 ** min(failures, 20))
             except Exception as error:  # noqa: BLE001 - a follower that dies silently would serve old answers for ever
                 failures += 1
                 self._failed(
@@ -191,6 +203,16 @@ class Follower:
                 self._stepped.notify_all()
             self._wake.wait(pause)
             self._wake.clear()
+        if self._storage.is_remote:
+            self._let_go()  # `stop` may have given up waiting
+
+    def _pause(self, quiet_seconds: float) -> float:
+        """How long to wait before the next poll, so long after the last commit."""
+        settings = self._settings
+        if not self._storage.is_remote:
+            return settings.poll_seconds if quiet_seconds <= settings.idle_after_seconds else settings.idle_poll_seconds
+        wanted = max(settings.remote_poll_seconds, settings.remote_patience * quiet_seconds)
+        return min(wanted, settings.remote_idle_poll_seconds)
 
     def _failed(self, error: MillpondError) -> None:
         self.last_error = error
@@ -216,7 +238,10 @@ class Follower:
         if stamp is not None and stamp != generation.record.commit_stamp:
             self._restamp(generation, stamp.identity, stamp.modified_ns, stamp.size_bytes)
         following = Batch(generation.record.batch + 1)
-        if self._storage.stamp(f"commits/{following}") is None:
+        commit = self._storage.stamp(f"commits/{following}")
+        self._looked(generation.record.batch, commit)
+        if commit is None:
+            self._applied_last = False
             if self._skipped_clock.due() and self._skipped(generation):
                 return self._build()
             if self._readers_clock.due():
@@ -225,6 +250,19 @@ class Follower:
             self.last_error = None
             return False
         return self._apply(generation, following)  # 4
+
+    def _looked(self, batch: int, commit: FileStamp | None) -> None:
+        """Keep what the look at the checkpoint has shown, for readers that don't look themselves."""
+        status = self.status
+        if commit is None:
+            status.newest, status.oldest_commit_ns = batch, None
+        else:
+            # The list of commits is one request: only where one batch comes right after another is it worth knowing how many.
+            if self._applied_last and self._storage.is_remote and self._count_clock.due():
+                status.newest = max(committed_batches(self._storage), default=-1)
+            status.newest = max(status.newest, batch + 1)
+            status.oldest_commit_ns = commit.modified_ns
+        status.looked_at = time.time()
 
     def _take_over(self) -> bool:
         if self._place is None:
@@ -272,9 +310,10 @@ class Follower:
         if self._has_other_stores(generation, number):
             return self._build()
         try:
-            rows = apply_batch(generation.reader, generation.backend, batch, generation.tables)
+            reads = self._settings.remote_reads if self._storage.is_remote else 1
+            rows = apply_batch(generation.reader, generation.backend, batch, generation.tables, reads=reads)
         except CheckpointError as error:
-            if error.condition != "FILE_GONE":
+            if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
                 raise
             return self._build()
         with generation.backend.snapshot() as snapshot:
@@ -282,6 +321,9 @@ class Follower:
         self.counts.batches_applied += 1
         self.counts.rows_applied += rows
         self.counts.apply_seconds += time.monotonic() - began
+        self._applied_last = True
+        if self.status.newest <= number:
+            self.status.oldest_commit_ns = None
         self._say(state="following", error=None)
         self.last_error = None
         return True
@@ -294,6 +336,18 @@ class Follower:
                 return True
             generation.metadata = metadata
         return False
+
+    def _may_come_yet(self, batch: CommittedBatch, missing: CheckpointError) -> bool:
+        """Whether a state file that isn't there may be one that an object store doesn't show yet; for a while it may."""
+        if not self._storage.is_remote:
+            return False
+        if self._missing is None or self._missing[0] != batch.batch:
+            self._missing = (batch.batch, time.monotonic())
+        if time.monotonic() - self._missing[1] > self._settings.remote_lag_seconds:
+            return False
+        # RocksDB without change logs writes a snapshot instead; which of them a job does is pinned nowhere.
+        path = str(missing.context.get("path", "")).removeprefix(f"{self._storage.uri}/")
+        return not path.endswith(".changelog") or self._storage.stamp(path.removesuffix("changelog") + "zip") is None
 
     def _skipped(self, generation: _Generation) -> bool:
         """Whether this generation can't go on as it is.
@@ -336,6 +390,7 @@ class Follower:
         batches = committed_batches(self._storage)
         if not batches:
             job_id(self._storage)  # raises NO_CHECKPOINT
+            self.status.looked_at = time.time()
             self._say(state="waiting", error=None)
             self.last_error = None
             self._stop.wait(max(0.05, self._settings.poll_seconds))
@@ -389,6 +444,7 @@ class Follower:
     def _say(self, *, state: str, error: dict[str, Any] | None, now: bool = False) -> None:
         """Tell other processes, when it is news or has been a while."""
         changed = state != self.status.state or error != self.status.error
+        due = state == "building" or self._storage.is_remote
         self.status.state, self.status.error, self.status.pid = state, error, os.getpid()
-        if self._place is not None and (changed or now or (state == "building" and self._status_clock.due())):
+        if self._place is not None and (changed or now or (due and self._status_clock.due())):
             self._place.write_status(self.status)

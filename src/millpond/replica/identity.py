@@ -15,7 +15,7 @@ from typing import Literal
 
 from millpond.checkpoint.log import committed_batches, job_id, read_batch
 from millpond.checkpoint.position import Batch
-from millpond.errors import MillpondError, ReplicaError
+from millpond.errors import MillpondError, ReplicaError, StorageError
 from millpond.replica.record import ReplicaRecord
 from millpond.storage import FileStamp, Storage
 
@@ -23,18 +23,25 @@ Verdict = Literal["same", "behind", "replaced"]
 
 
 def judge(storage: Storage, record: ReplicaRecord, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
-    """Whether the job is the same, the same but beyond what the log still tells, or another; and the stamp judged by."""
+    """Whether the job is the same, the same but beyond what the log still tells, or another; and the stamp judged by.
+
+    Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED: a store that doesn't answer says nothing about the job.
+    """
     stamp = storage.stamp(f"commits/{record.batch}")
     if stamp == record.commit_stamp:
         return "same", stamp  # 1
     if stamp is not None:
         try:
             again = read_batch(storage, Batch(record.batch)).fingerprint
+        except StorageError:
+            raise
         except MillpondError:
             return "replaced", stamp
         return ("same" if again == record.fingerprint else "replaced"), stamp  # 2
     try:
         same_id = job_id(storage) == known_job_id
+    except StorageError:
+        raise
     except MillpondError:
         return "replaced", None
     batches = committed_batches(storage)

@@ -39,6 +39,11 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     partitions_done:  of a bootstrap, of `partitions` in all
     records:          read so far by a bootstrap
     error:            condition, message and hint of the last error; None once a later step went well
+    looked_at:        seconds since 1970 of the last successful look at the checkpoint, 0 where there was none
+    newest:           the newest committed batch seen by it, -1 where there was none
+    oldest_commit_ns: when the first batch beyond the replica was committed, None where there was none
+
+    The last three are what readers of a replica go by whose checkpoint is on an object store: they make no requests of their own.
     """
 
     state: str = "waiting"
@@ -47,6 +52,9 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     partitions: int = 0
     records: int = 0
     error: dict[str, Any] | None = None
+    looked_at: float = 0.0
+    newest: int = -1
+    oldest_commit_ns: int | None = None
 
 
 class ReplicaPlace:

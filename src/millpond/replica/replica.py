@@ -11,13 +11,13 @@ from typing import Any
 
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
-from millpond.errors import CONDITIONS, MillpondError, ReplicaError
+from millpond.errors import CONDITIONS, MillpondError, ReplicaError, StorageError
 from millpond.replica.backend import Backend, Snapshot
 from millpond.replica.follower import Follower
 from millpond.replica.identity import judge, replaced_error
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.place import ReplicaPlace
+from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import FORMAT, ReplicaRecord, StoresRecord, boot_id
 from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage
@@ -28,8 +28,12 @@ Serving = tuple[Backend, StoresRecord]
 _LOOK_SECONDS = 0.001
 # A follower tries again at least once a second, whatever it met.
 _FOREIGN_RETRY_SECONDS = 1.5
+_REMOTE_FOREIGN_RETRY_SECONDS = 10.0
+_FOREIGN_STATUS_SECONDS = 0.02
 # Errors that a follower gets over by itself.
-_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "NO_CHECKPOINT", "FILE_GONE"})
+_PASSING = frozenset(
+    {"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "NO_CHECKPOINT", "FILE_GONE", "STORAGE_UNAVAILABLE"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ NOTHING_NEWER = Newer(0, None)
 class View:
     """What a reader holds: rows, where they stand, and what the replica has.  A context manager that ends it.
 
-    newer:  what is committed beyond it, at most a millisecond old
+    newer:  what is committed beyond it: at most a millisecond old on a local disk, of the last poll on an object store
     """
 
     __slots__ = ("newer", "record", "rows", "stores")
@@ -76,6 +80,8 @@ class Replica:
         self._settings = settings
         self._serving: Serving | None = None
         self._looked: tuple[ReplicaRecord, Newer, float] | None = None
+        self._foreign: tuple[FollowerStatus | None, float] | None = None
+        self._unanswered_until = 0.0
         self._replaced_at: int | None = None
         self._lock = threading.Lock()
         self._accepted: tuple[int, FileStamp | None] | None = None
@@ -127,6 +133,8 @@ class Replica:
 
         Two system calls, which cost as much as the rest of a read: within a millisecond the last look counts.
         """
+        if self._storage.is_remote:
+            return self._told(record, stores)
         looked, now = self._looked, time.monotonic()
         if looked is not None and looked[0] is record and now - looked[2] < _LOOK_SECONDS:
             return looked[1]
@@ -134,6 +142,47 @@ class Replica:
         newer = self._newer(record.batch)
         self._looked = (record, newer, now)
         return newer
+
+    def _told(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
+        """What the follower saw at its last poll: on an object store no read makes a request.
+
+        A follower that has been silent for long can't tell what was committed since: all that time counts as behind.  Where nobody
+        follows at all, and this replica isn't going to either, it looks itself, as seldom as an idle follower.
+        """
+        status = self._status()
+        if status is not None and status.newest > record.batch and status.oldest_commit_ns is not None:
+            return Newer(status.newest - record.batch, status.oldest_commit_ns)
+        looked_at = status.looked_at if status is not None else 0.0
+        if time.time() - looked_at > self._settings.remote_silence_seconds:
+            if self._follower is None and (newer := self._own_look(record, stores)) is not None:
+                return newer
+            return Newer(0, max(record.commit_modified_ns, int(looked_at * 1e9)))
+        return NOTHING_NEWER
+
+    def _own_look(self, record: ReplicaRecord, stores: StoresRecord) -> Newer | None:
+        looked, now = self._looked, time.monotonic()
+        if looked is not None and looked[0] == record and now - looked[2] < self._settings.remote_idle_poll_seconds:
+            return looked[1]
+        if now < self._unanswered_until:
+            return None
+        try:
+            self._check_identity(record, stores)
+            newer = self._newer(record.batch)
+        except StorageError:
+            self._unanswered_until = time.monotonic() + self._settings.remote_silence_seconds
+            return None
+        self._looked = (record, newer, now)
+        return newer
+
+    def _status(self) -> FollowerStatus | None:
+        """What whoever follows says, at most a few milliseconds old."""
+        if self._follower is not None and (self._follower.following or self._place is None):
+            return self._follower.status
+        assert self._place is not None
+        read, now = self._foreign, time.monotonic()
+        if read is None or now - read[1] > _FOREIGN_STATUS_SECONDS:
+            read = self._foreign = (self._place.read_status(), now)
+        return read[0]
 
     def _newer(self, batch: int) -> Newer:
         first = self._storage.stamp(f"commits/{batch + 1}")
@@ -148,10 +197,9 @@ class Replica:
         Raises:  what the follower met, where it can't go on; REPLICA_BEHIND where the time is over.
         """
         deadline = time.monotonic() + timeout_seconds
-        committed = committed_batches(self._storage)
-        if not committed:
+        goal, began = self._newest_committed(), time.monotonic()
+        if goal is None:
             return
-        goal, began = committed[-1], time.monotonic()
         errors = self._follower.counts.errors if self._follower is not None else 0
         if self._follower is not None:
             self._follower.wake()
@@ -161,7 +209,7 @@ class Replica:
                 return
             # An error counts when it was met since we asked: what stopped the follower before may be mended.
             own = self._follower is not None and self._follower.following
-            fresh = self._follower.counts.errors > errors if self._follower is not None and own else _is_old(began)
+            fresh = self._follower.counts.errors > errors if self._follower is not None and own else self._is_old(began)
             if problem is not None and problem.condition not in _PASSING and fresh:
                 raise problem
             if on_progress is not None:
@@ -179,8 +227,18 @@ class Replica:
             else:
                 time.sleep(0.02)
 
+    def _newest_committed(self) -> Batch | None:
+        committed = committed_batches(self._storage)
+        if not committed:
+            return None
+        newest = committed[-1]
+        # Where lists lag behind, names don't.
+        while self._storage.is_remote and self._storage.stamp(f"commits/{newest + 1}") is not None:
+            newest = Batch(newest + 1)
+        return newest
+
     def statistics(self) -> dict[str, Any]:
-        """Where the replica lies, its size, and what its follower does, with its last error."""
+        """Where the replica lies, its size, requests made, and what its follower does, with its last error."""
         follower = self._follower.statistics() if self._follower is not None else {"following": False}
         if not follower["following"] and self._place is not None and (status := self._place.read_status()) is not None:
             follower |= {"state": status.state, "pid": status.pid, "error": status.error}
@@ -188,6 +246,7 @@ class Replica:
         return {
             "path": str(self._place.path) if self._place is not None else MEMORY,
             "size_bytes": serving[0].size_bytes() if serving is not None else 0,
+            "requests": dict(self._storage.requests),
             **follower,
         }
 
@@ -243,7 +302,12 @@ class Replica:
             status = self._place.read_status() or status
         if status is not None and status.error is not None:
             return _revive(status.error)
-        if not committed_batches(self._storage):
+        if self._storage.is_remote:
+            # As the follower saw it: readers make no requests.
+            nothing_yet = status is not None and status.state == "waiting" and status.looked_at > 0
+        else:
+            nothing_yet = not committed_batches(self._storage)
+        if nothing_yet:
             return ReplicaError(
                 "NO_COMMITTED_BATCH",
                 f"The job at {self._storage.uri} hasn't committed a batch yet.",
@@ -275,16 +339,15 @@ class Replica:
         status = self._place.read_status() if self._place is not None else None
         return _revive(status.error) if status is not None and status.error is not None else None
 
+    def _is_old(self, began: float) -> bool:
+        """Whether a follower in another process has tried again since then."""
+        return time.monotonic() - began > (_REMOTE_FOREIGN_RETRY_SECONDS if self._storage.is_remote else _FOREIGN_RETRY_SECONDS)
+
     def _progress(self, reached: Batch | None, goal: Batch) -> str:
         if reached is not None:
             return f"at batch {reached} of {goal}"
         status = self._follower.status if self._follower is not None else None
         return f"building, {status.records} records" if status is not None else "waiting for the process that follows"
-
-
-def _is_old(began: float) -> bool:
-    """Whether a follower in another process has tried again since then."""
-    return time.monotonic() - began > _FOREIGN_RETRY_SECONDS
 
 
 def _revive(told: dict[str, Any]) -> MillpondError:

@@ -78,7 +78,7 @@ def start(
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
     _check_unchanged(folder, definition)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
-    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", folder.checkpoint)
+    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
     wanted = partitions or max(FEWEST_PARTITIONS, spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
     _tell_choices(folder.job, spark, pinned, wanted, partitions)
     folder.write_definition(definition)
@@ -167,6 +167,11 @@ def pinned_conf(checkpoint: str) -> dict[str, str]:
             hint="Check that this folder is the checkpoint of a streaming query.",
             path=f"{storage.uri}/{path}",
         ) from broken
+
+
+def _hadoop_uri(uri: str) -> str:
+    # Hadoop's own connector has the name s3a; s3 is one that it no longer has.
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
 
 
 def _pinned_format(pinned: dict[str, str]) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,7 +13,7 @@ class FileStamp:
     """What tells one version of a file from another without reading it.
 
     identity:    inode on a local disk, ETag on an object store
-    modified_ns: nanoseconds since 1970
+    modified_ns: nanoseconds since 1970; object stores tell whole seconds
     size_bytes:  length
     """
 
@@ -22,11 +23,22 @@ class FileStamp:
 
 
 class Storage(Protocol):
-    """A folder of files, local or remote."""
+    """A folder of files, local or remote.
+
+    Every call that asks an object store raises STORAGE_UNAVAILABLE or ACCESS_DENIED where it doesn't answer.
+    """
 
     @property
     def uri(self) -> str:
         """Where this is, absolute, without a final slash."""
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether each call is a request over a network, which takes milliseconds, costs money, and may fail."""
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        """Requests made so far, by kind: head, get, list, put; of these `retried`.  Empty on a local disk."""
 
     def read(self, path: str) -> bytes:
         """The whole file.  Raises FILE_GONE where it isn't there."""
@@ -36,6 +48,9 @@ class Storage(Protocol):
 
     def names(self, path: str = "") -> list[str]:
         """Names in a folder, sorted, without hidden ones; empty where the folder isn't there."""
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        """The same of files alone, with their lengths in bytes."""
 
     def write(self, path: str, data: bytes) -> None:
         """Put a whole file in place at once: readers see the old one or the new one, also after a crash."""

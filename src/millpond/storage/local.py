@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 
 from millpond.errors import CheckpointError, SetupError
@@ -21,6 +22,14 @@ class LocalStorage:
     @property
     def uri(self) -> str:
         return f"file://{self._root}"
+
+    @property
+    def is_remote(self) -> bool:
+        return False
+
+    @property
+    def requests(self) -> Mapping[str, int]:
+        return {}
 
     def read(self, path: str) -> bytes:
         try:
@@ -53,6 +62,16 @@ class LocalStorage:
             return []
         except OSError as broken:
             raise self._unreadable(path, broken) from broken
+
+    def sizes(self, path: str = "") -> dict[str, int]:
+        try:
+            with os.scandir(f"{self._root}/{path}") as entries:
+                found = {e.name: e.stat().st_size for e in entries if not e.name.startswith(".") and e.is_file()}
+        except (FileNotFoundError, NotADirectoryError, ValueError):
+            return {}
+        except OSError as broken:
+            raise self._unreadable(path, broken) from broken
+        return dict(sorted(found.items()))
 
     def write(self, path: str, data: bytes) -> None:
         target = Path(self._root, path)

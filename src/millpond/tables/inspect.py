@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from millpond.catalogue import JobFolder
@@ -20,6 +21,7 @@ from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_bat
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.records import DELETE, PUT
+from millpond.checkpoint.sidecars import verify_file
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
@@ -138,16 +140,30 @@ class JobReport:
     newest: tuple[BatchTimes, ...]
     stores: tuple[StoreReport, ...]
     replica_bytes: int | None
+    checksums: Checksums | None
     unread: tuple[Unread, ...]
+    requests: dict[str, int]
 
 
-def inspect_job(folder: JobFolder, *, batches: int = 5) -> JobReport:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checksums:
+    """What holding every file against the checksum beside it gave; those that don't match are in `unread`.
+
+    files, checked:  how many files there are, and how many of them have a checksum
+    """
+
+    files: int
+    checked: int
+
+
+def inspect_job(folder: JobFolder, *, batches: int = 5, checksums: bool = False) -> JobReport:
     """Read all that a job's checkpoint tells.
 
-    batches:  how many of the newest batches to show
+    batches:    how many of the newest batches to show
+    checksums:  hold every file of the logs and the state, older versions too, against the checksum beside it
     Raises:   UNSUPPORTED for a kind of storage that can't be read; all else is in `unread`.
     """
-    return _Inspection(folder).report(batches)
+    return _Inspection(folder).report(batches, checksums=checksums)
 
 
 class _Inspection:
@@ -157,7 +173,7 @@ class _Inspection:
         self._reader = StateReader(self._storage)
         self._unread: list[Unread] = []
 
-    def report(self, shown: int) -> JobReport:
+    def report(self, shown: int, *, checksums: bool) -> JobReport:
         storage = self._storage
         identity = self._try("job id", lambda: job_id(storage))
         numbers = self._try("list of batches", lambda: committed_batches(storage)) or []
@@ -170,6 +186,7 @@ class _Inspection:
         names = self._table_names(identity or "", known, unread)
         stores = [self._store(s, names, newest) for s in known] + [self._refused(u) for u in unread]  # 2
         sizes = [s.replica_bytes for s in stores if s.key or s.value]
+        held = self._verify() if checksums else None
         return JobReport(
             job=self._folder.job,
             checkpoint=storage.uri,
@@ -184,8 +201,18 @@ class _Inspection:
             newest=tuple(_times(batch) for batch in read if batch is not None)[:shown],
             stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store, s.family))),
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
+            checksums=held,
             unread=tuple(self._unread),
+            requests=dict(storage.requests),
         )
+
+    def _verify(self) -> Checksums:
+        checked = 0
+        paths = ["metadata", *_all_files(self._storage, "offsets"), *_all_files(self._storage, "commits")]
+        paths += _all_files(self._storage, "state")
+        for path in paths:
+            checked += self._try(f"checksum of {path}", partial(verify_file, self._storage, path)) is not False
+        return Checksums(files=len(paths), checked=checked)
 
     def _batch(self, number: Batch) -> CommittedBatch | None:
         return self._try(f"batch {number}", lambda: read_batch(self._storage, number))
@@ -205,7 +232,7 @@ class _Inspection:
         names: dict[StoreId, list[str]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
         defined = [entry for entry in entries if isinstance(entry, TableDefinition)]
-        for definition in (*defined, *stored_tables(self._folder, stores, entries)):
+        for definition in (*defined, *(shown for shown, _ in stored_tables(self._folder, stores, entries))):
             names.setdefault(definition.store_id, []).append(definition.table)
         return names
 
@@ -270,11 +297,21 @@ class _Inspection:
         return len(sizes), row_bytes, _replica_bytes((len(table.transcode_key(key)), size) for key, size in sizes.items())
 
 
+def _all_files(storage: Storage, folder: str) -> list[str]:
+    """The files in a folder and below it, but checksums: what has no names in it is a file."""
+    found: list[str] = []
+    for name in storage.names(folder):
+        path = f"{folder}/{name}"
+        if storage.names(path):
+            found += _all_files(storage, path)
+        elif not name.endswith(".crc"):
+            found.append(path)
+    return found
+
+
 def _files(storage: Storage, folder: str) -> list[int]:
     """Sizes of a partition's files, in bytes."""
-    names = [name for name in storage.names(folder) if name not in ("SSTs", "_metadata")]
-    paths = [f"{folder}/{name}" for name in names] + [f"{folder}/SSTs/{name}" for name in storage.names(f"{folder}/SSTs")]
-    return [stamp.size_bytes for path in paths if (stamp := storage.stamp(path)) is not None]
+    return [*storage.sizes(folder).values(), *storage.sizes(f"{folder}/SSTs").values()]
 
 
 def _replica_bytes(rows: Iterable[tuple[int, int]]) -> int:  # 4

@@ -23,10 +23,11 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, home
 from millpond.storage import open_storage
-from millpond.tables.table import JobReads, Table
+from millpond.tables.table import Define, JobReads, Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
+StoredTable = tuple[TableDefinition, StoreShape]
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -71,12 +72,18 @@ class Pond:
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
         # Per job: what its state showed when it could be read last; and names without a table, and why.
-        self._shown: dict[str, list[TableDefinition]] = {}
+        self._shown: dict[str, list[StoredTable]] = {}
         self._hidden: list[tuple[NamedOperator, MillpondError]] = []
-        self._read_at = 0.0
+        self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
+        self._catalogue_error: MillpondError | None = None
+        self._is_remote = open_storage(path).is_remote
         self._refresh()
+        if self._is_remote:
+            threading.Thread(target=self._watch, name="millpond-catalogue", daemon=True).start()
 
     @property
     def uri(self) -> str:
@@ -85,7 +92,10 @@ class Pond:
 
     def __getitem__(self, name: str) -> Table:
         """The table of that name.  Raises UNKNOWN_TABLE, with names that are near."""
-        if name not in self._tables or time.monotonic() - self._read_at > _CATALOGUE_SECONDS:
+        if name not in self._tables or (not self._is_remote and time.monotonic() - self._read_at > _CATALOGUE_SECONDS):
+            self._look()
+        if name not in self._tables and self._is_remote and time.monotonic() - self._asked_at > _CATALOGUE_SECONDS:
+            self._asked_at = time.monotonic()
             self._refresh()
         table = self._tables.get(name)
         if table is not None:
@@ -103,7 +113,7 @@ class Pond:
         )
 
     def __contains__(self, name: object) -> bool:
-        self._refresh()
+        self._look()
         return name in self._tables
 
     def __iter__(self) -> Iterator[str]:
@@ -111,12 +121,12 @@ class Pond:
 
     def tables(self) -> list[str]:
         """The names of all tables, sorted."""
-        self._refresh()
+        self._look()
         return sorted(self._tables)
 
     def jobs(self) -> list[str]:
         """The names of all jobs, sorted."""
-        self._refresh()
+        self._look()
         return sorted(self._jobs)
 
     def catch_up(
@@ -172,13 +182,15 @@ class Pond:
 
     def statistics(self) -> dict[str, Any]:
         """Per job: where its replica stands, how far it is behind, its size, what its follower does, and its last error."""
-        self._refresh()
+        self._look()
         return {name: self._job_statistics(job) for name, job in sorted(self._jobs.items())}
 
     def close(self) -> None:
         """End the threads that follow; another process takes over."""
+        self._closed = True
+        self._stop.set()
         with self._lock:
-            self._closed = True
+            pass  # nobody adds a job from here on
         for job in self._jobs.values():
             job.replica.close()
 
@@ -190,6 +202,9 @@ class Pond:
 
     def _job_statistics(self, job: JobReads) -> dict[str, Any]:
         out: dict[str, Any] = {"checkpoint": job.folder.checkpoint, "job_state": job.job_state(), **job.replica.statistics()}
+        if self._is_remote:
+            error = self._catalogue_error
+            out["catalogue_error"] = None if error is None else {"condition": error.condition, "message": error.message}
         try:
             with job.replica.snapshot() as view:
                 lag = job.cut(view).lag
@@ -210,29 +225,66 @@ class Pond:
     # ------------------------------------------------------------ the catalogue
 
     def _refresh(self) -> None:
+        """Read the catalogue again."""
+        if self._closed:
+            return
+        # Not under the lock: an object store may take its time, and reads go on meanwhile.
+        catalogue = [(folder, folder.entries()) for folder in open_jobs(self._path)]
         with self._lock:
             if not self._closed:
-                self._read_catalogue()
+                self._catalogue = catalogue
+                self._read_at = time.monotonic()
+                self._combine()
+        if self._is_remote:
+            self._read_heartbeats()
 
-    def _read_catalogue(self) -> None:
+    def _look(self) -> None:
+        """The same for a reader, who makes no requests: on an object store only what the replicas have is new."""
+        if not self._is_remote:
+            self._refresh()
+            return
+        with self._lock:
+            if not self._closed:
+                self._combine()
+
+    def _watch(self) -> None:
+        """Read catalogue and heartbeats of a pond on an object store, so that no reader has to."""
+        while not self._stop.wait(self._settings.remote_heartbeat_seconds):
+            try:
+                if time.monotonic() - self._read_at > self._settings.remote_catalogue_seconds:
+                    self._refresh()
+                self._catalogue_error = None
+            except MillpondError as error:
+                self._catalogue_error = error
+            except Exception as error:  # noqa: BLE001 - a thread that dies silently would show an old catalogue for ever
+                self._catalogue_error = MillpondError("INTERNAL_ERROR", f"{error!r}", hint="Report this.")
+            self._read_heartbeats()
+
+    def _read_heartbeats(self) -> None:
+        for job in list(self._jobs.values()):
+            job.read_heartbeat()
+
+    def _combine(self) -> None:
+        """Tables of what the catalogue and the replicas have."""
         tables: dict[str, Table] = {}
         hidden: list[tuple[NamedOperator, MillpondError]] = []
-        for folder in open_jobs(self._path):
+        for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
                 replica = Replica(open_storage(folder.checkpoint), home=self._home, settings=self._settings, follow=self._follow)
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
-            for definition in self._definitions(job, hidden):
+            for definition, shape in self._definitions(job, entries, hidden):
                 known = self._tables.get(definition.table)
-                same = known is not None and known.definition == definition and known.job == folder.job
-                tables[definition.table] = known if known is not None and same else Table(definition, job)
+                if known is None or known.definition != definition or known.job != folder.job:
+                    known = Table(definition, job, _definer(definition, shape) if shape else None)
+                tables[definition.table] = known
         self._tables, self._hidden = tables, hidden
-        self._read_at = time.monotonic()
 
-    def _definitions(self, job: JobReads, hidden: list[tuple[NamedOperator, MillpondError]]) -> Iterator[TableDefinition]:
+    def _definitions(
+        self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
+    ) -> Iterator[tuple[TableDefinition, StoreShape | None]]:
         """The job's definitions, then one for each store that has none; adds to `hidden` the names that no table has."""
-        entries = job.folder.entries()
-        yield from (entry for entry in entries if isinstance(entry, TableDefinition))
+        yield from ((entry, None) for entry in entries if isinstance(entry, TableDefinition))
         named = [entry for entry in entries if isinstance(entry, NamedOperator)]
         try:
             with job.replica.snapshot() as view:
@@ -247,11 +299,11 @@ class Pond:
         yield from shown
 
 
-def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[TableDefinition]:
+def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[StoredTable]:
     """A definition for each store that has none in `entries`: under its operator's name if that has one."""
     defined = {entry.store_id for entry in entries if isinstance(entry, TableDefinition)}
     named = {(e.operator, e.operator_name): e for e in entries if isinstance(e, NamedOperator)}
-    shapes = [_shape(schema) for schema in stores.schemas()]
+    shapes = [store_shape(schema) for schema in stores.schemas()]
     shapes = [shape for shape in shapes if (shape.operator, shape.store, shape.family) not in defined]
     owners = [named.get((shape.operator, shape.operator_name)) for shape in shapes]
     words = [SHORT_NAMES.get(shape.operator_name, "state") for shape in shapes]
@@ -261,10 +313,23 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
     ]
     # A state variable may be called as the table of its timers is.
     for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
-        yield undefined_table(name, shape, None if owner else _UNDEFINED)
+        yield undefined_table(name, shape, None if owner else _UNDEFINED), shape
 
 
-def _shape(schema: StoreSchema) -> StoreShape:
+def _definer(definition: TableDefinition, shape: StoreShape) -> Define:
+    """What defines the table anew where the job's state looks otherwise than before."""
+    reason = definition.warnings[0] if definition.warnings else None
+
+    def define(schema: StoreSchema) -> TableDefinition:
+        if (schema.operator_name, schema.variable) != (shape.operator_name, shape.variable):
+            return definition  # another operator stands there now
+        return undefined_table(definition.table, store_shape(schema), reason)
+
+    return define
+
+
+def store_shape(schema: StoreSchema) -> StoreShape:
+    """What there is to know of a store, for `undefined_table`."""
     return StoreShape(
         operator=schema.operator,
         operator_name=schema.operator_name,

@@ -1,0 +1,144 @@
+"""One key of one committed batch, straight from the checkpoint: no replica, no pass over the state.
+
+1. The key's columns tell its partition; only that one's files are read.
+2. Files of changes, newest first: the newest one that has the key says it all.
+3. Else the snapshot below them: HDFS-backed it is read as a whole, of RocksDB's SSTs the index and the block that may have the key.
+
+What it costs hangs on how many changes lie above the snapshot, ten or so by default.  Who asks often wants a replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millpond.checkpoint.codecs import decompress, naming
+from millpond.checkpoint.encoding import bare_row
+from millpond.checkpoint.log import CommittedBatch, check_still_committed
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.partition import partition_of_key
+from millpond.checkpoint.position import Version, version_of
+from millpond.checkpoint.records import (
+    DELETE,
+    DELETE_RANGE,
+    MERGE,
+    PUT,
+    Record,
+    iter_changelog,
+    iter_records,
+    parse_changelog_header,
+)
+from millpond.checkpoint.rocksdb import find, read_snapshot
+from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot
+from millpond.checkpoint.unsaferow import Stored, decoder, encoder
+from millpond.errors import CheckpointError
+from millpond.schema.types import SparkType
+from millpond.storage import Storage
+
+# Operators whose rows lie where all columns of their keys say.
+_WHOLE_KEY = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "globalLimit"})
+# Types whose NULL leaves what was in Spark's memory in the row.
+_STALE_NULLS = frozenset({"calendar_interval", "timestamp_nanos"})
+
+
+def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: tuple[Stored, ...]) -> tuple[Stored, ...] | None:
+    """The value of one key after a committed batch; None where the key isn't there.
+
+    key:     all columns of the store's key, in stored form, as Spark keeps them: no -0.0, maps in their key's order
+    Raises:  FILE_GONE where a file was cleaned up meanwhile: ask again with a newer batch.
+             INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, each naming the file.
+             UNSUPPORTED for stores whose partitions hang on other columns, for NULL of types that Spark doesn't write the same way
+             twice, and as `state.iter_state`.
+    Source:  golden checkpoints: each key of each batch.
+    """
+    settings = batch.settings
+    if store.operator_name not in _WHOLE_KEY or settings.encoding != "unsaferow" or settings.row_checksum:
+        raise _unsupported(f"keys of {store.operator_name} with these settings can't be found without reading all of its state")
+    if any(_has_stale_null(field.type, value) for field, value in zip(store.key, key, strict=True)):
+        raise _unsupported("Spark writes NULL of this key's types in more than one way")
+    partition = 0 if store.single else partition_of_key(store, key, batch.settings.partitions)  # 1
+    row = encoder(store.key)(key)
+    find_in = _find_hdfs if settings.provider == "hdfs" else _find_rocksdb
+    found = find_in(StateReader(storage), batch, store, partition, row)
+    check_still_committed(storage, batch)
+    return None if found is None else decoder(store.value)(found)
+
+
+def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
+    folder, version = store.folder(partition), version_of(batch.batch)
+    base = newest_snapshot(reader.storage, folder, HDFS_SNAPSHOT, version)
+    if base:
+        reader.check_age(f"{folder}/{base}.snapshot", base)
+    names = [f"{v}.delta" for v in range(version, base, -1)] + ([f"{base}.snapshot"] if base else [])
+    for name in names:  # 2, 3
+        path = f"{folder}/{name}"
+        try:
+            data = decompress(batch.settings.codec, reader.storage.read(path))
+            last = _last(iter_records(data), row) if _may_hold(batch, data, row) else None
+        except CheckpointError as error:
+            raise _named(error, path) from error
+        if last is not None:
+            return last[2] if last[0] == PUT else None
+    return None
+
+
+def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
+    folder, key = store.folder(partition), b"\x00" + row
+    snapshot, changelogs = reader.rocksdb_files(batch, store, partition)
+    for name in reversed(changelogs):  # 2
+        path = f"{folder}/{name}.changelog"
+        try:
+            data = decompress(batch.settings.codec, reader.storage.read(path))
+            # A range of deleted keys needn't hold the key's bytes; only typed change logs have them.
+            plain = parse_changelog_header(data).version in (1, 3)
+            last = _last(iter_changelog(data), key) if not plain or _may_hold(batch, data, key) else None
+        except CheckpointError as error:
+            raise _named(error, path) from error
+        if last is not None:
+            return _bare(last[2], path) if last[0] == PUT else None
+    if snapshot is None:
+        return None
+    if not batch.state_ids:
+        reader.check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
+    opened = read_snapshot(reader.storage, folder, snapshot)
+    value = find(reader.storage, opened, key, batch.settings.merge_delimiter)  # 3
+    return None if value is None else _bare(value, opened.path)
+
+
+def _bare(value: bytes, path: str) -> bytes:
+    try:
+        return bare_row(value)
+    except CheckpointError as error:
+        raise naming(error, path) from error
+
+
+def _may_hold(batch: CommittedBatch, data: bytes, key: bytes) -> bool:
+    """Whether it is worth to go through the records.  Only LZ4 streams say by themselves that they are whole."""
+    return batch.settings.codec != "lz4" or key in data
+
+
+def _last(records: Iterator[Record], key: bytes) -> Record | None:
+    """The last record of a key; all are gone through, since a file that ends early has no end mark."""
+    found = None
+    for record in records:
+        if record[0] == DELETE_RANGE or (record[0] == MERGE and record[1] == key):
+            raise _unsupported(f"a record of type {record[0]:#04x} can't be applied yet")
+        if record[1] == key:
+            found = record
+    assert found is None or found[0] in (PUT, DELETE)
+    return found
+
+
+def _has_stale_null(type_: SparkType, value: Stored) -> bool:
+    if value is None:
+        return type_.kind in _STALE_NULLS
+    if type_.kind == "struct":
+        return any(_has_stale_null(field.type, member) for field, member in zip(type_.fields, value, strict=True))
+    return False
+
+
+def _named(error: CheckpointError, path: str) -> CheckpointError:
+    return error if error.condition == "FILE_GONE" else naming(error, path)
+
+
+def _unsupported(what: str) -> CheckpointError:
+    return CheckpointError("UNSUPPORTED", f"The key can't be looked up: {what}.", hint="Use a replica instead: `millpond.open`.")

@@ -1,0 +1,131 @@
+"""The changes between two snapshots make the new state of the old one, whatever RocksDB did between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from millpond.checkpoint import sst
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
+from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
+from millpond.errors import CheckpointError
+from millpond.storage import Storage, open_storage
+from written_snapshot import SnapshotWriter, turn_into_merges
+
+KEYS = st.integers(0, 60).map(lambda i: b"key %03d" % i)
+ROUND = st.lists(
+    st.one_of(
+        st.tuples(st.just("put"), KEYS, st.binary(max_size=4)),
+        st.tuples(st.just("delete"), KEYS, st.just(b"")),
+        st.tuples(st.just("flush"), st.just(b""), st.just(b"")),
+        # Of a part of the keys only: what is on several levels stays so.
+        st.tuples(st.just("compact"), KEYS, KEYS),
+    ),
+    max_size=25,
+)
+
+
+def changed(storage: Storage, old: str | None, new: str, delimiter: bytes = b"") -> dict[bytes, bytes | None]:
+    before = read_snapshot(storage, "0", old) if old else None
+    found = list(iter_snapshot_changes(storage, before, read_snapshot(storage, "0", new), delimiter))
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+def applied(state: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> dict[bytes, bytes]:
+    return {key: value for key, value in (state | changes).items() if value is not None}
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(ROUND, min_size=1, max_size=6), st.booleans())
+def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]], few: bool) -> None:
+    with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sst, "_WINDOW_BYTES", 200)
+        patch.setattr(sst, "_FEW_BYTES", 1 << 30 if few else 0)
+        writer = SnapshotWriter(Path(scratch, "0"), block_bytes=128)
+        model: dict[bytes, bytes] = {}
+        storage = open_storage(scratch)
+        replica: dict[bytes, bytes] = {}
+        models = [{}]
+        for version, changes in enumerate(rounds, 1):
+            for kind, key, value in changes:
+                if kind == "put":
+                    writer.database[key] = model[key] = value
+                elif kind == "delete":
+                    writer.database.delete(key)
+                    model.pop(key, None)
+                elif kind == "flush":
+                    writer.database.flush()
+                else:
+                    writer.database.flush()
+                    writer.database.compact_range(min(key, value), max(key, value))
+            writer.publish(str(version))
+            replica = applied(replica, changed(storage, str(version - 1) if version > 1 else None, str(version)))
+            assert replica == model == dict(iter_snapshot(storage, "0", str(version)))
+            models.append(dict(model))
+        writer.close()
+        # Also over several versions, and backwards.
+        last = len(rounds)
+        for version in range(1, last):
+            assert applied(models[version], changed(storage, str(version), str(last))) == models[last]
+            assert applied(models[last], changed(storage, str(last), str(version))) == models[version]
+
+
+def test_a_batch_of_few_keys_reads_few_bytes_of_a_large_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = SnapshotWriter(tmp_path / "0")
+    for i in range(50_000):
+        writer.database[b"key %07d" % i] = b"value %d" % (i * i)
+    writer.publish("1")
+    for i in range(0, 50_000, 5000):
+        writer.database[b"key %07d" % i] = b"new"
+    writer.database.delete(b"key 0000001")
+    writer.publish("2")
+    writer.close()
+    storage = open_storage(tmp_path)
+    read: list[int] = []
+    whole = sst._LocalBytes.read
+
+    def counted(self: sst._LocalBytes, offset: int, size: int) -> bytes:
+        read.append(size)
+        return whole(self, offset, size)
+
+    monkeypatch.setattr(sst._LocalBytes, "read", counted)
+    found = changed(storage, "1", "2")
+    assert found == {b"key %07d" % i: b"new" for i in range(0, 50_000, 5000)} | {b"key 0000001": None}
+    assert sum(read) < 5000
+
+
+def test_what_was_appended_to_a_list_comes_with_the_whole_list(tmp_path: Path) -> None:
+    writer = SnapshotWriter(tmp_path / "0", compression="none")
+    for key in (b"a", b"b", b"c"):
+        writer.database[key] = b"1" + key
+    writer.publish("1")
+    for key in (b"b", b"c", b"d"):
+        writer.database[key] = b"2" + key
+    writer.publish("2")
+    writer.close()
+    storage = open_storage(tmp_path)
+    path, _ = max(read_snapshot(storage, "0", "2").files, key=lambda file: file[1].number)
+    turn_into_merges(tmp_path / path, 2)  # b and d
+    assert changed(storage, "1", "2", b",") == {b"b": b"1b,2b", b"c": b"2c", b"d": b"2d"}
+
+
+def test_where_an_sst_of_the_old_snapshot_is_gone_the_state_must_be_read_anew(tmp_path: Path) -> None:
+    writer = SnapshotWriter(tmp_path / "0")
+    writer.database[b"a"] = writer.database[b"c"] = b"1"
+    writer.publish("1")
+    writer.database[b"b"] = b"2"
+    writer.database.flush()
+    writer.database.compact_range(None, None)
+    writer.publish("2")
+    writer.close()
+    storage = open_storage(tmp_path)
+    ((old, _),) = read_snapshot(storage, "0", "1").files
+    (tmp_path / old).unlink()
+    with pytest.raises(CheckpointError) as raised:
+        changed(storage, "1", "2")
+    assert raised.value.condition == "FILE_GONE"

@@ -1,0 +1,121 @@
+"""A real job writes its checkpoint through S3A while Millpond follows it over S3: every answer is a recomputation of its input."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.checkpoint.log import committed_batches
+from millpond.errors import MillpondError
+from millpond.storage import open_storage
+from object_store import BUCKET, moto_server, use
+
+pytestmark = pytest.mark.spark
+
+BATCHES = 8
+SDK = "2.35.4"
+# Jars that Spark has itself, in its own versions.
+_SPARKS_OWN = ("netty-", "slf4j-", "commons-", "http")
+_KEPT = ("http-auth", "http-client-spi")
+_POM = """<project><modelVersion>4.0.0</modelVersion><groupId>millpond</groupId><artifactId>s3a</artifactId><version>1</version>
+<dependencies>
+<dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-aws</artifactId><version>{hadoop}</version>
+<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
+<dependency><groupId>software.amazon.s3.analyticsaccelerator</groupId><artifactId>analyticsaccelerator-s3</artifactId>
+<version>1.3.1</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
+<dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3</artifactId><version>{sdk}</version></dependency>
+<dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3-transfer-manager</artifactId><version>{sdk}</version></dependency>
+<dependency><groupId>software.amazon.awssdk</groupId><artifactId>sts</artifactId><version>{sdk}</version></dependency>
+</dependencies></project>
+"""
+
+
+@pytest.fixture(scope="session")
+def s3a_jars() -> Path:
+    """S3A and the parts of the AWS SDK that it needs, 16 MB; fetched once by Maven into the user's cache folder."""
+    maven = shutil.which("mvn")
+    if maven is None:
+        pytest.skip("there is no Maven (mvn) on the PATH to fetch S3A's jars with")
+    import pyspark
+
+    (api,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
+    hadoop = api.stem.removeprefix("hadoop-client-api-")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jars = cache / "millpond-tests" / f"s3a-{hadoop}-{SDK}-1"
+    if jars.is_dir():
+        return jars
+    fetched = jars.with_name(f"{jars.name}.{uuid.uuid4().hex}")
+    (fetched / "lib").mkdir(parents=True)
+    (fetched / "pom.xml").write_text(_POM.format(hadoop=hadoop, sdk=SDK))
+    command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched / 'lib'}"]
+    done = subprocess.run(command, cwd=fetched, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+    if done.returncode != 0:
+        shutil.rmtree(fetched)
+        reason = f"Maven can't fetch S3A's jars: {done.stdout[-500:]}"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    for jar in (fetched / "lib").iterdir():
+        if jar.name.startswith(_SPARKS_OWN) and not jar.name.startswith(_KEPT):
+            jar.unlink()
+    (fetched / "lib").rename(jars)
+    shutil.rmtree(fetched)
+    return jars
+
+
+def recomputed(offsets: dict[str, Any]) -> dict[int, tuple[int, int]]:
+    """k -> (n, total) of exactly the numbers that were committed."""
+    counts: dict[int, tuple[int, int]] = {}
+    for value in range(offsets["0"]["offset"]):
+        n, total = counts.get(value % 97, (0, 0))
+        counts[value % 97] = (n + 1, total + value)
+    return counts
+
+
+def test_every_answer_is_the_recomputation_of_the_committed_input(
+    s3a_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, moto_server())
+    checkpoint = f"s3a://{BUCKET}/{uuid.uuid4().hex}/counts"
+    storage = open_storage(checkpoint)
+    program = [sys.executable, str(Path(__file__).with_name("s3a_job.py")), str(s3a_jars), moto_server(), checkpoint, str(BATCHES)]
+    log = tmp_path / "job.log"
+    with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "240", *program], stdout=out, stderr=out) as job:
+        try:
+            # The folder beside the checkpoint is what `publish` writes once the query is there.
+            while open_storage(f"{checkpoint}.millpond").stamp("tables/counts.json") is None or not committed_batches(storage):
+                assert job.poll() is None, log.read_text()[-3000:]
+                time.sleep(0.1)
+            seen: set[int] = set()
+            with millpond.open(checkpoint, replica_dir=tmp_path / "home") as pond:
+                ended = False
+                while True:
+                    try:
+                        rows = pond["counts"].scan()
+                    except MillpondError as error:
+                        assert error.condition in ("REPLICA_BUILDING", "UNKNOWN_TABLE")
+                        continue
+                    position = rows.cut.position
+                    assert {r["k"]: (r["n"], r["total"]) for r in rows} == recomputed(position.offsets)
+                    seen.add(position.batch)
+                    if ended:
+                        break
+                    time.sleep(0.05)
+                    if job.poll() is not None:
+                        pond.catch_up(20)
+                        ended = True
+                assert job.returncode == 0, log.read_text()[-3000:]
+                assert position.batch == committed_batches(storage)[-1] >= BATCHES
+                assert len(seen) >= BATCHES // 2
+                (statistics,) = pond.statistics().values()
+                assert statistics["bootstraps"] == 1
+                assert statistics["error"] is None
+        finally:
+            job.terminate()

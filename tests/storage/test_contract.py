@@ -1,0 +1,177 @@
+"""Every backend does the same: one set of promises, kept by a local disk and by a bucket of a real S3 server."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.request
+import uuid
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import MillpondError, SetupError
+from millpond.storage import Storage, open_storage
+from object_store import BUCKET, PAGE, moto_server, use
+
+BACKENDS = ("local", "s3")
+
+
+@pytest.fixture(params=BACKENDS)
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+    if request.param == "local":
+        return open_storage(tmp_path / "a folder")
+    use(monkeypatch, moto_server())
+    return open_storage(f"s3://{BUCKET}/{uuid.uuid4().hex}/a folder")
+
+
+def test_what_was_written_is_read(storage: Storage) -> None:
+    for data in (b"", b"\x00\xff" * 7, b"x" * 3_000_000):
+        storage.write("state/0/1.delta", data)
+        assert storage.read("state/0/1.delta") == data
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", "ü", "100%", "%41", "a#b", "a?b", "a&b=c", "a+b", "[x]", "{y}", "~z", "a:b", "a'b", 'a"b', "a\\b"]
+)
+def test_names_are_taken_as_they_are(storage: Storage, name: str) -> None:
+    storage.write(f"folder/{name}", name.encode())
+    assert storage.read(f"folder/{name}") == name.encode()
+    assert storage.names("folder") == [name]
+
+
+def test_a_file_that_isnt_there(storage: Storage) -> None:
+    storage.write("there/file", b"")
+    for path in ("missing", "there", "there/file/below", "there/missing", "no\0name"):
+        with pytest.raises(MillpondError) as caught:
+            storage.read(path)
+        assert caught.value.condition in ("FILE_GONE", "CORRUPT_FILE")
+        assert caught.value.condition == "FILE_GONE" or path == "there"
+        assert storage.names(path) == (["file"] if path == "there" else [])
+    for path in ("missing", "there/file/below", "no\0name"):
+        assert storage.stamp(path) is None
+        assert storage.sizes(path) == {}
+
+
+def test_a_stamp_tells_one_content_from_another(storage: Storage) -> None:
+    before = time.time()
+    storage.write("file", b"one")
+    first = storage.stamp("file")
+    assert first is not None
+    assert first == storage.stamp("file")
+    assert first.size_bytes == 3
+    assert before - 2 < first.modified_ns / 1e9 < time.time() + 2
+    storage.write("file", b"two")
+    assert storage.stamp("file") != first
+
+
+def test_names_are_a_folders_files_and_folders_without_hidden_ones(storage: Storage) -> None:
+    for path in ("b", "a/x", "a/y/z", ".hidden", "a/.hidden", ".folder/x", "ab/c"):
+        storage.write(path, b"12")
+    assert storage.names() == ["a", "ab", "b"]
+    assert storage.names("a") == ["x", "y"]
+    assert storage.sizes("a") == {"x": 2}
+    assert storage.sizes() == {"b": 2}
+    assert storage.names("b") == storage.names("c") == []
+
+
+def test_a_long_folder_is_listed_whole(storage: Storage) -> None:
+    names = [f"{n:04}" for n in range(3 * PAGE // 2)]
+    for name in names:
+        storage.write(f"commits/{name}", b"")
+    assert storage.names("commits") == names
+
+
+def test_a_reader_sees_the_old_file_or_the_new_one(storage: Storage) -> None:
+    contents = [bytes([n]) * 200_000 for n in range(6)]
+    storage.write("file", contents[0])
+    done = threading.Event()
+
+    def replace() -> None:
+        for content in contents[1:]:
+            storage.write("file", content)
+        done.set()
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    while not done.is_set():
+        assert storage.read("file") in contents
+    writer.join()
+    assert storage.read("file") == contents[-1]
+    assert storage.names() == ["file"]
+
+
+def test_a_uri_opens_the_same_place_again(storage: Storage) -> None:
+    storage.write("folder/file", b"here")
+    assert not storage.uri.endswith("/")
+    assert open_storage(storage.uri).read("folder/file") == b"here"
+    assert open_storage(f"{storage.uri}/folder/").uri == f"{storage.uri}/folder"
+    assert open_storage(f"{storage.uri}/folder/").read("file") == b"here"
+
+
+def test_what_is_remote_counts_its_requests(storage: Storage) -> None:
+    assert not sum(storage.requests.values())
+    storage.write("file", b"")
+    storage.read("file")
+    storage.stamp("file")
+    storage.stamp("missing")
+    storage.names()
+    wanted = {"put": 1, "get": 1, "head": 2, "list": 1, "retried": 0}
+    assert storage.requests == (wanted if storage.is_remote else {})
+    assert (storage.local_path("file") is None) == storage.is_remote
+
+
+# ---------------------------------------------------------------- what only buckets have
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> str:
+    use(monkeypatch, moto_server())
+    return f"s3://{BUCKET}/{uuid.uuid4().hex}"
+
+
+def test_empty_objects_that_stand_for_folders_are_no_files(s3: str) -> None:
+    storage = open_storage(s3)
+    storage.write("commits/0", b"v1")
+    place = f"{moto_server()}/{s3.removeprefix('s3://')}"
+    for folder in ("", "commits/", "state/", "state/0/"):
+        urllib.request.urlopen(urllib.request.Request(f"{place}/{folder}", b"", method="PUT"), timeout=10).close()
+    assert storage.names() == ["commits", "state"]
+    assert storage.names("commits") == ["0"]
+    assert storage.names("state") == ["0"]
+    assert storage.names("state/0") == []
+    assert storage.sizes() == {}
+
+
+def test_a_bucket_that_isnt_there_is_named(s3: str) -> None:
+    storage = open_storage("s3://no-such-bucket/ck")
+    for call in (storage.names, lambda: storage.write("x", b"")):
+        with pytest.raises(MillpondError) as caught:
+            call()
+        assert caught.value.condition in ("NO_CHECKPOINT", "NOT_WRITABLE")
+        assert "bucket" in caught.value.message
+
+
+def test_a_name_with_two_slashes_is_refused_and_not_passed_over(s3: str) -> None:
+    storage = open_storage(s3)
+    storage.write("a/x", b"")
+    place = f"{moto_server()}/{s3.removeprefix('s3://')}"
+    urllib.request.urlopen(urllib.request.Request(f"{place}/a//y", b"", method="PUT"), timeout=10).close()
+    with pytest.raises(MillpondError) as caught:
+        storage.names("a")
+    assert caught.value.condition == "CORRUPT_FILE"
+
+
+def test_s3_and_s3a_are_one_place(s3: str) -> None:
+    assert open_storage(s3.replace("s3://", "s3a://")).uri == open_storage(s3 + "/").uri == s3
+
+
+def test_a_write_without_the_right_to_it_is_a_matter_of_setup(s3: str) -> None:
+    from object_store import proxy
+
+    with proxy(moto_server()) as (url, faults), pytest.MonkeyPatch.context() as patch:
+        use(patch, url)
+        faults.before = lambda method, path: 403 if method == "PUT" else None
+        with pytest.raises(SetupError) as caught:
+            open_storage(s3).write("x", b"")
+    assert caught.value.condition == "NOT_WRITABLE"

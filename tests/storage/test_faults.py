@@ -1,0 +1,285 @@
+"""What object stores do to their clients: throttling, silence, dropped connections, listings that lag.  Real sockets, real answers.
+
+A proxy stands between Millpond and an S3 server; the job writes past it.  The oracle is what the job has written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import millpond
+from millpond.errors import MillpondError, StorageError
+from millpond.storage import open_storage
+from object_store import QUICK, Faults, UploadedCheckpoint, delete, environment, moto_server, proxy, use
+
+TABLE = "ck.aggregate_0"
+
+
+@pytest.fixture
+def faults(job: UploadedCheckpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    """A proxy that this process uses from here on."""
+    with proxy(moto_server()) as (url, made):
+        use(monkeypatch, url)
+        yield made
+
+
+@pytest.fixture
+def pond(job: UploadedCheckpoint, place: str, faults: Faults) -> Iterator[millpond.Pond]:
+    with millpond.open(place, replica_dir="memory://", settings=QUICK) as opened:
+        yield opened
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it didn't happen in time"
+        time.sleep(0.01)
+
+
+def statistics(pond: millpond.Pond) -> dict[str, object]:
+    return pond.statistics()["ck"]
+
+
+# ---------------------------------------------------------------- one request
+
+
+# What may happen to each kind of request; answers to `stamp` and `write` have no body that could end early.
+PASSING = {kind: [503, 500, 429, "drop", "hang"] for kind in ("read", "stamp", "names", "write")}
+PASSING["read"].append("cut")
+PASSING["names"].append("cut")
+
+
+@pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind, faults in PASSING.items() for fault in faults])
+def test_a_request_that_fails_twice_is_answered_all_the_same(
+    job: UploadedCheckpoint, place: str, faults: Faults, kind: str, fault: int | str
+) -> None:
+    storage = open_storage(place)
+    faults.hang_seconds = 1.2
+    left = [2 if fault != "hang" else 1]
+
+    def fail(method: str, path: str) -> int | str | None:
+        left[0] -= 1
+        return fault if left[0] >= 0 else None
+
+    faults.before = fail
+    calls = {
+        "read": lambda: storage.read("commits/0") == job.storage.read("commits/0"),
+        "stamp": lambda: storage.stamp("commits/0") == job.storage.stamp("commits/0"),
+        "names": lambda: storage.names("commits") == ["0"],
+        "write": lambda: storage.write("new", b"1") is None and job.storage.read("new") == b"1",
+    }
+    assert calls[kind]()
+    assert storage.requests["retried"] == (1 if fault == "hang" else 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "condition", "requests"),
+    [
+        (503, "STORAGE_UNAVAILABLE", 5),
+        ("drop", "STORAGE_UNAVAILABLE", 5),
+        (403, "ACCESS_DENIED", 1),
+        (401, "ACCESS_DENIED", 1),
+        (400, "STORAGE_UNAVAILABLE", 1),
+    ],
+)
+def test_what_doesnt_pass_is_told_after_a_bounded_number_of_requests(
+    job: UploadedCheckpoint, place: str, faults: Faults, fault: int | str, condition: str, requests: int
+) -> None:
+    storage = open_storage(place)
+    faults.before = lambda method, path: fault
+    for call in (lambda: storage.read("commits/0"), lambda: storage.stamp("commits/0"), lambda: storage.names("commits")):
+        before = faults.count()
+        with pytest.raises(StorageError) as caught:
+            call()
+        assert caught.value.condition == condition
+        assert place in caught.value.message
+        assert caught.value.hint
+        assert faults.count() - before == requests
+
+
+def test_an_address_where_nobody_listens(job: UploadedCheckpoint, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, "http://127.0.0.1:9")
+    with pytest.raises(StorageError) as caught:
+        millpond.open(place, replica_dir="memory://")
+    assert caught.value.condition == "STORAGE_UNAVAILABLE"
+    assert "AWS_ENDPOINT_URL" in caught.value.hint
+
+
+# ---------------------------------------------------------------- a follower
+
+
+@pytest.mark.parametrize("seed", [2])
+def test_under_all_of_it_every_answer_is_right_for_the_batch_it_names(
+    job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults, seed: int
+) -> None:
+    chance = random.Random(seed)
+    faults.hang_seconds = 1.1
+
+    def fail(method: str, path: str) -> int | str | None:
+        faults.stale = chance.random() < 0.5
+        if chance.random() < 0.7:
+            return None
+        return chance.choice([503, 503, 500, "drop", "drop", "cut", "hang" if chance.random() < 0.1 else 503])
+
+    faults.before = fail
+    states = [job.content()]
+    for n in range(1, 16):
+        changes = [(key, chance.choice([n, n, None])) for key in ("a", "bb", "ccc", "dddd", f"new {n}") if chance.random() < 0.6]
+        job.batch(changes, snapshot=n % 10 == 0)
+        states.append(job.content())
+        for _ in range(10):
+            rows = pond[TABLE].scan()
+            assert {r["k"]: r["v"] for r in rows} == states[rows.cut.position.batch]
+            time.sleep(0.01)
+    pond.catch_up(60)
+    faults.before = lambda method, path: None
+    rows = pond[TABLE].scan()
+    assert rows.cut.position.batch == 15
+    assert {r["k"]: r["v"] for r in rows} == states[15]
+    assert statistics(pond)["bootstraps"] == 1
+    assert statistics(pond)["requests"]["retried"] > 10
+
+
+def test_a_store_that_is_away_keeps_nobody_from_reading(job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults) -> None:
+    faults.before = lambda method, path: "drop"
+    wait_until(lambda: statistics(pond)["error"] is not None)
+    assert statistics(pond)["error"]["condition"] == "STORAGE_UNAVAILABLE"
+    job.batch([("a", 1)])
+    began = time.monotonic()
+    for _ in range(200):
+        row = pond[TABLE].get(k="a")
+        assert (row["v"], row.batch) == (0, 0)
+    assert time.monotonic() - began < 2
+    # Nobody can know what was committed since: the time of not knowing counts as behind.
+    wait_until(lambda: pond[TABLE].get(k="a").behind_seconds > QUICK.remote_silence_seconds)
+    assert pond.ready(max_behind_seconds=0.5)[0] is False
+    faults.before = lambda method, path: None
+    pond.catch_up(20)
+    row = pond[TABLE].get(k="a")
+    assert (row["v"], row.batch) == (1, 1)
+    assert (statistics(pond)["error"], statistics(pond)["bootstraps"]) == (None, 1)
+
+
+def test_credentials_that_expire_are_not_taken_for_a_job_that_is_gone(
+    job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults
+) -> None:
+    faults.before = lambda method, path: 403
+    wait_until(lambda: statistics(pond)["error"] is not None)
+    assert statistics(pond)["error"]["condition"] == "ACCESS_DENIED"
+    assert pond[TABLE].get(k="a")["v"] == 0
+    faults.before = lambda method, path: None
+    wait_until(lambda: statistics(pond)["error"] is None)
+    assert statistics(pond)["bootstraps"] == 1
+
+
+def test_a_state_file_that_appears_late_is_waited_for(job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults) -> None:
+    late = time.monotonic() + 1.0
+    faults.before = lambda method, path: 404 if "/2.delta" in path and time.monotonic() < late else None
+    job.batch([("a", 1)])
+    wait_until(lambda: statistics(pond)["error"] is not None)
+    assert statistics(pond)["error"]["condition"] == "FILE_GONE"
+    assert pond[TABLE].get(k="a").batch == 0
+    pond.catch_up(20)
+    assert pond[TABLE].get(k="a")["v"] == 1
+    assert statistics(pond)["bootstraps"] == 1
+
+
+def test_a_state_file_that_never_appears_ends_in_one_build_from_a_snapshot(
+    job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults
+) -> None:
+    job.plan([("a", 1)], snapshot=True)
+    for partition in range(2):
+        delete(job.storage, f"state/0/{partition}/2.delta")
+    job.commit()
+    wait_until(lambda: pond[TABLE].get(k="a").batch == 1)
+    assert pond[TABLE].get(k="a")["v"] == 1
+    assert statistics(pond)["bootstraps"] == 2
+
+
+def test_a_commit_that_listings_dont_show_yet_is_found_by_its_name(
+    job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults
+) -> None:
+    storage = open_storage(job.storage.uri)
+    assert storage.names("commits") == ["0"]
+    faults.stale = True
+    for n in range(1, 4):
+        job.batch([("a", n)])
+        assert storage.names("commits") == ["0"]
+        wait_until(lambda n=n: pond[TABLE].get(k="a").batch == n)
+        assert pond[TABLE].get(k="a")["v"] == n
+    assert statistics(pond)["bootstraps"] == 1
+
+
+def test_a_replica_that_is_built_from_listings_that_lag_goes_on_to_what_they_dont_show(
+    job: UploadedCheckpoint, place: str, faults: Faults
+) -> None:
+    with millpond.open(place, replica_dir="memory://", settings=QUICK):
+        pass  # the proxy has seen the listings of batch 0
+    faults.stale = True
+    for n in range(1, 4):
+        job.batch([("a", n)], snapshot=n == 2)
+    with millpond.open(place, replica_dir="memory://", settings=QUICK) as pond:
+        wait_until(lambda: pond[TABLE].get(k="a").batch == 3)
+        assert {r["k"]: r["v"] for r in pond[TABLE].scan()} == job.content()
+
+
+def test_closing_doesnt_wait_for_a_store_that_hangs(job: UploadedCheckpoint, place: str, faults: Faults, tmp_path: Path) -> None:
+    with millpond.open(place, replica_dir=tmp_path, settings=QUICK) as pond:
+        faults.hang_seconds = 30
+        faults.before = lambda method, path: "hang"
+        time.sleep(0.2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 4
+    assert pond is not None
+
+
+def test_the_server_goes_on_through_an_outage(job: UploadedCheckpoint, place: str, tmp_path: Path) -> None:
+    with proxy(moto_server()) as (url, faults):
+        command = [sys.executable, "-m", "millpond.cli", "serve", place, "--port", "0", "--json"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, env={**os.environ, **environment(url), "MILLPOND_HOME": str(tmp_path)}
+        ) as server:
+            try:
+                assert server.stdout is not None
+                address = json.loads(server.stdout.readline())["url"]
+
+                def value() -> int | None:
+                    try:
+                        with urllib.request.urlopen(f"{address}/tables/{TABLE}/rows?k=a", timeout=5) as answer:
+                            return json.load(answer)["rows"][0]["v"]
+                    except urllib.error.HTTPError as not_yet:
+                        assert not_yet.code in (404, 503)
+                        return None
+
+                wait_until(lambda: value() == 0)
+                faults.before = lambda method, path: 503
+                job.batch([("a", 1)])
+                before = time.monotonic()
+                while time.monotonic() - before < 2:
+                    assert value() == 0
+                faults.before = lambda method, path: None
+                wait_until(lambda: value() == 1)
+            finally:
+                server.terminate()
+                assert server.wait(30) == 0
+
+
+def test_a_checkpoint_alone_may_be_all_that_the_credentials_are_for(job: UploadedCheckpoint, place: str, faults: Faults) -> None:
+    faults.before = lambda method, path: 403 if ".millpond" in path else None
+    with millpond.open(place, replica_dir="memory://", settings=QUICK) as pond:
+        assert pond[TABLE].get(k="a")["v"] == 0
+
+
+def test_a_faulty_answer_is_never_taken_for_a_missing_file() -> None:
+    assert not issubclass(StorageError, millpond.CheckpointError)
+    assert issubclass(StorageError, MillpondError)

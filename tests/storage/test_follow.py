@@ -1,0 +1,213 @@
+"""A replica follows a checkpoint in a bucket: with few requests, and none for reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.errors import MillpondError
+from millpond.replica.follower import Follower
+from millpond.replica.memory_backend import MemoryBackend
+from millpond.settings import ReplicaSettings
+from millpond.storage import open_storage
+from object_store import QUICK, UploadedCheckpoint, delete, moto_server, proxy, upload, use
+from written_checkpoint import PARTITIONS
+
+TABLE = "ck.aggregate_0"
+# What a batch costs beside its change files, of which each partition of each store has one.
+PER_BATCH = 7
+PER_POLL = 2
+
+
+@pytest.fixture
+def follower(job: UploadedCheckpoint) -> Iterator[Follower]:
+    """One whose steps are taken by the test, with its replica built."""
+    made = Follower(job.storage, None, QUICK, new_backend=MemoryBackend, on_backend=lambda _: None)
+    assert made.step()
+    yield made
+    made.stop()
+
+
+def requests(follower: Follower) -> int:
+    return sum(number for kind, number in follower._storage.requests.items() if kind != "retried")
+
+
+def test_a_poll_that_finds_nothing_is_two_requests(follower: Follower) -> None:
+    follower.step()  # with the first look for skipped batches, which is due every ten seconds
+    before = requests(follower)
+    for _ in range(10):
+        assert not follower.step()
+    assert requests(follower) - before == 10 * PER_POLL
+
+
+def test_a_batch_is_one_request_for_each_partition_and_seven_more(follower: Follower, job: UploadedCheckpoint) -> None:
+    for n in range(1, 6):
+        job.batch([("a", n), ("bb", n)])
+        before = requests(follower)
+        assert follower.step()
+        assert requests(follower) - before == PARTITIONS + PER_BATCH
+        assert not follower.step()
+
+
+def test_catching_up_costs_hardly_more_for_each_batch(follower: Follower, job: UploadedCheckpoint) -> None:
+    for n in range(20):
+        job.batch([("a", n), ("bb", n)])
+    before = requests(follower)
+    for _ in range(20):
+        assert follower.step()
+    # Once in two seconds it asks how many batches are still to come.
+    assert requests(follower) - before <= 20 * (PARTITIONS + PER_BATCH) + 5
+    assert follower.status.newest == 20
+
+
+def test_the_pause_between_polls_grows_with_the_time_without_a_batch(job: UploadedCheckpoint) -> None:
+    follower = Follower(job.storage, None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=lambda _: None)
+    pauses = [round(follower._pause(quiet), 3) for quiet in (0, 1, 2.5, 10, 20, 60, 1e6)]
+    assert pauses == [0.25, 0.25, 0.25, 1.0, 2.0, 3.0, 3.0]
+    local = Follower(open_storage("/tmp"), None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=lambda _: None)
+    assert [local._pause(quiet) for quiet in (0, 60)] == [0.005, 0.05]
+
+
+def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with millpond.open(place, replica_dir=tmp_path, settings=QUICK), proxy(moto_server()) as (url, faults):
+        use(monkeypatch, url)
+        with millpond.open(place, replica_dir=tmp_path, settings=QUICK, follow=False) as reader:
+            opening = faults.count()
+            for n in range(1, 4):
+                job.batch([("a", n), ("bb", n)])
+                wait_until(lambda n=n: reader[TABLE].get(k="a").batch == n)
+                for _ in range(50):
+                    assert reader[TABLE].get(k="a")["v"] == n
+                    assert len(reader[TABLE].scan()) == 2
+                    assert reader.tables() == [TABLE]
+                    assert reader.ready() == (True, "ready")
+                    assert reader[TABLE].get(k="a").behind_seconds < 5
+                assert reader.statistics()["ck"]["batch"] == n
+            assert faults.count() == opening
+
+
+def test_what_a_replica_lags_is_told_by_its_follower(job: UploadedCheckpoint, place: str, tmp_path: Path) -> None:
+    with millpond.open(place, replica_dir=tmp_path, settings=QUICK) as pond:
+        assert pond[TABLE].get(k="a").lag.behind_batches == 0
+        job.plan([("a", 1)], snapshot=False)
+        good = job.storage.read("state/0/1/2.delta")
+        job.storage.write("state/0/1/2.delta", good[:30])
+        job.commit()
+        wait_until(lambda: pond[TABLE].get(k="a").lag.behind_batches == 1)
+        row = pond[TABLE].get(k="a")
+        assert (row["v"], row.batch) == (0, 0)
+        wait_until(lambda: pond.statistics()["ck"]["error"] is not None)
+        assert pond.statistics()["ck"]["error"]["condition"] == "INCOMPLETE_FILE"
+        job.storage.write("state/0/1/2.delta", good)
+        pond.catch_up(10)
+        row = pond[TABLE].get(k="a")
+        assert (row["v"], row.batch, row.lag.behind_batches) == (1, 1, 0)
+
+
+def test_a_reader_that_nobody_follows_for_looks_itself_now_and_then(
+    job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    millpond.open(place, replica_dir=tmp_path, settings=QUICK).close()
+    time.sleep(QUICK.remote_silence_seconds)
+    with proxy(moto_server()) as (url, faults):
+        use(monkeypatch, url)
+        lazy = ReplicaSettings(remote_idle_poll_seconds=0.2, remote_silence_seconds=1.0)
+        with millpond.open(place, replica_dir=tmp_path, settings=lazy, follow=False, wait_seconds=0) as reader:
+            assert reader[TABLE].get(k="a").lag.behind_batches == 0
+            job.batch([("a", 1)])
+            wait_until(lambda: reader[TABLE].get(k="a").lag.behind_batches == 1)
+            before = faults.count()
+            for _ in range(100):
+                assert reader[TABLE].get(k="a").batch == 0
+            assert faults.count() - before <= 8
+            faults.before = lambda method, path: "drop"
+            wait_until(lambda: reader[TABLE].get(k="a").behind_seconds > 1.5)
+            faults.before = lambda method, path: None
+            for name in ("metadata", *(f"{folder}/{n}" for folder in ("commits", "offsets") for n in (0, 1))):
+                delete(job.storage, name)
+            wait_until(lambda: condition_of(lambda: reader[TABLE].get(k="a")) == "JOB_REPLACED")
+
+
+def test_a_job_that_is_replaced_is_noticed_and_never_mixed(
+    job: UploadedCheckpoint, upload_job: Callable[[str], UploadedCheckpoint], place: str, tmp_path: Path
+) -> None:
+    for n in range(1, 5):
+        job.batch([("a", n), ("bb", n)])
+    with millpond.open(place, replica_dir=tmp_path, settings=QUICK) as pond:
+        assert pond[TABLE].get(k="a")["v"] == 4
+        for folder in ("commits", "offsets", "state/0/0", "state/0/1"):
+            for name in job.storage.sizes(folder):
+                delete(job.storage, f"{folder}/{name}")
+        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is not None)
+        again = upload_job("job-2")
+        again.batch([("a", 70)])
+        wait_until(lambda: condition_of(lambda: pond[TABLE].get(k="a")) is None)
+        wait_until(lambda: pond[TABLE].get(k="a").batch == 1)
+        rows = {row["k"]: row["v"] for row in pond[TABLE].scan()}
+        assert rows == {"a": 70, "bb": 0}
+
+
+# ---------------------------------------------------------------- golden checkpoints
+
+
+@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog"])
+def test_a_replica_from_s3_equals_the_one_from_disk_at_every_batch(golden: Callable[[str], Any], place: str, cell: str) -> None:
+    copy = golden(cell)
+    commits = {n: (copy.checkpoint / f"commits/{n}").read_bytes() for n in range(copy.last + 1)}
+    copy.uncommit()
+    upload(copy.checkpoint, place)
+    storage = open_storage(place)
+    with (
+        millpond.open(copy.checkpoint, replica_dir="memory://", wait_seconds=0) as local,
+        millpond.open(place, replica_dir="memory://", settings=QUICK, wait_seconds=0) as remote,
+    ):
+        for batch, content in commits.items():
+            copy.commit(batch)
+            storage.write(f"commits/{batch}", content)
+            found = {}
+            for name, pond in (("local", local), ("remote", remote)):
+                pond.catch_up(20)
+                tables = [pond[table] for table in pond.tables()]
+                assert tables
+                rows = [table.scan() for table in tables]
+                assert [r.cut.position.batch for r in rows] == [batch] * len(rows)
+                found[name] = [list(r) for r in rows]
+            assert found["remote"] == found["local"]
+        (statistics,) = remote.statistics().values()
+        assert statistics["bootstraps"] == 1
+        assert statistics["batches_applied"] == copy.last
+
+
+def test_a_snapshot_in_place_of_a_change_log_isnt_waited_for(golden: Callable[[str], Any], place: str) -> None:
+    copy = golden("counts-rocksdb-snapshots")
+    commits = [(copy.checkpoint / f"commits/{n}").read_bytes() for n in range(3)]
+    copy.uncommit()
+    upload(copy.checkpoint, place)
+    storage = open_storage(place)
+    patient = ReplicaSettings(remote_poll_seconds=0.02, remote_lag_seconds=60)
+    with millpond.open(place, replica_dir="memory://", settings=patient, wait_seconds=0) as pond:
+        for batch, content in enumerate(commits):
+            storage.write(f"commits/{batch}", content)
+            pond.catch_up(20)
+        (statistics,) = pond.statistics().values()
+        assert (statistics["batch"], statistics["error"], statistics["errors"]) == (2, None, 0)
+
+
+def condition_of(read: Callable[[], object]) -> str | None:
+    try:
+        read()
+    except MillpondError as error:
+        return error.condition
+    return None
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it didn't happen in time"
+        time.sleep(0.01)
