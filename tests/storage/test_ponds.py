@@ -11,6 +11,7 @@ from click.testing import CliRunner
 import millpond
 from millpond.catalogue import create_beside, create_job, open_jobs
 from millpond.checkpoint.operators import read_stores
+from millpond.checkpoint.position import Batch
 from millpond.cli import main
 from millpond.schema.definition import TableDefinition
 from millpond.schema.undefined import undefined_table
@@ -33,7 +34,7 @@ def pond_uri(place: str) -> str:
 
 
 def definition(job: UploadedCheckpoint, name: str) -> TableDefinition:
-    (store,), _ = read_stores(job.storage)
+    (store,), _ = read_stores(job.storage, Batch(0))
     return undefined_table(name, store_shape(store), "made by a test")
 
 
