@@ -27,6 +27,7 @@ from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
+from millpond.schema.named import NamedOperator
 from millpond.storage import Storage, open_storage
 from millpond.tables.finish import compile_definition
 from millpond.tables.inspect import inspect_job
@@ -206,7 +207,10 @@ def copy_cells(target: Path) -> list[Cell]:
         if (source / "definition.json").exists():
             folder.write_definition(parse_definition(decode_json((source / "definition.json").read_text())))
         folder.write_heartbeat("running")
-        cells.append(Cell(path, folder))
+        cells.append(cell := Cell(path, folder))
+        if not folder.entries():
+            store = cell.stores[0]
+            folder.write_definition(NamedOperator(table="named", operator=store.operator, operator_name=store.operator_name))
     pond = target / "types"
     shutil.copytree(GOLDEN / "types", pond)
     cells += [Cell(pond, folder) for folder in open_jobs(pond)]

@@ -211,9 +211,9 @@ def test_an_aggregation_below_drop_duplicates_is_the_table(events):
 
 
 def test_without_an_aggregation_the_keys_of_drop_duplicates_are_the_table(events):
-    with pytest.warns(MillpondWarning, match="no aggregation"):
-        definition = derive(events.dropDuplicates(["page", "size"]), table="t")
+    definition = derive(events.dropDuplicates(["page", "size"]), table="t", strict=True)
     assert definition.columns == ("page", "size")
+    assert definition.warnings == ()
 
 
 def test_python_functions_are_served_raw(events):

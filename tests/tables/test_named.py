@@ -32,7 +32,7 @@ def tables(stores: list[StoreSchema], *entries: Entry) -> dict[str, Any]:
     """The tables that show these stores."""
     record = make_stores_record("id", "file:///checkpoint", stores, [])
     folder = JobFolder("job", open_storage("/nowhere"), "file:///checkpoint")
-    return {d.table: d for d in stored_tables(folder, record, list(entries))}
+    return {d.table: d for d, _ in stored_tables(folder, record, list(entries))}
 
 
 def named(operator_name: str, operator: int = 0) -> NamedOperator:
@@ -115,3 +115,51 @@ def test_before_the_first_batch_a_name_says_that_there_is_none(chained: Any) -> 
         with pytest.raises(MillpondError) as unknown:
             pond["ordered"]
         assert unknown.value.condition == "UNKNOWN_TABLE"
+
+
+def test_a_table_in_hand_follows_the_schema_of_its_variable(golden: Callable[[str], Any]) -> None:
+    copy = golden("spark-4.3/transform-evolution-avro-rocksdb-changelog")
+    create_beside(copy.checkpoint).write_definition(named("transformWithStateInPandasExec"))
+    copy.uncommit()
+    with millpond.open(copy.checkpoint, replica_dir="memory://", wait_seconds=0) as pond:
+        copy.commit(0)
+        pond.catch_up(30)
+        assert pond.tables() == ["orders_list", "orders_map", "orders_value"]
+        value = pond["orders_value"]
+        assert value.columns == ("user", "n", "item")
+        assert value.scan()
+        for batch in range(1, copy.last + 1):
+            copy.commit(batch)
+        pond.catch_up(30)
+        rows = value.scan()
+        assert rows.batch == copy.last
+        assert value.columns == pond["orders_value"].columns == ("user", "n", "item", "city")
+        assert {row["city"] for row in rows} >= {"Ærø"}
+
+
+def test_variables_that_come_and_go_are_tables_that_come_and_go(golden: Callable[[str], Any]) -> None:
+    copy = golden("spark-4.3/transform-variables-rocksdb-changelog")
+    create_beside(copy.checkpoint).write_definition(named("transformWithStateInPandasExec"))
+    copy.uncommit()
+    shown = []
+    with millpond.open(copy.checkpoint, replica_dir="memory://", wait_seconds=0) as pond:
+        for batch in range(copy.last + 1):
+            copy.commit(batch)
+            pond.catch_up(30)
+            if pond.tables() not in shown:
+                shown.append(pond.tables())
+    assert shown == [["orders_gone", "orders_kept"], ["orders_added", "orders_kept", "orders_more"]]
+
+
+@pytest.mark.parametrize("cell", ["join-full-hdfs", "join-full-format3-rocksdb-changelog", "join-full-format4-rocksdb-changelog"])
+def test_both_sides_are_read_in_every_format_of_a_join(golden: Callable[[str], Any], cell: str) -> None:
+    copy = golden(f"spark-4.3/{cell}")
+    create_beside(copy.checkpoint).write_definition(named("symmetricHashJoin"))
+    with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:
+        assert pond.tables() == ["orders_left", "orders_right"]
+        state = copy.read("state")
+        for side in ("left", "right"):
+            (rows,) = [found[str(copy.last)] for store, found in state.items() if f"/{side}-" in store]
+            # In format 4 a key has a list of rows.
+            count = sum(len(value) for _, value, _ in rows) if "format4" in cell else len(rows)
+            assert len(pond[f"orders_{side}"].scan()) == count > 0

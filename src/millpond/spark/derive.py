@@ -139,6 +139,10 @@ def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int)
         return _without_values(found, table)
     if found.name != "stateStoreSave":
         return NamedOperator(table=table, operator=found.operator, operator_name=found.name)
+    return _aggregation(found, jvm, table, aggregation_format)
+
+
+def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> TableDefinition:
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
         raise _not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")

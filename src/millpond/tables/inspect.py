@@ -232,7 +232,7 @@ class _Inspection:
         names: dict[StoreId, list[str]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
         defined = [entry for entry in entries if isinstance(entry, TableDefinition)]
-        for definition in (*defined, *stored_tables(self._folder, stores, entries)):
+        for definition in (*defined, *(shown for shown, _ in stored_tables(self._folder, stores, entries))):
             names.setdefault(definition.store_id, []).append(definition.table)
         return names
 

@@ -23,10 +23,11 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, home
 from millpond.storage import open_storage
-from millpond.tables.table import JobReads, Table
+from millpond.tables.table import Define, JobReads, Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
+StoredTable = tuple[TableDefinition, StoreShape]
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -71,7 +72,7 @@ class Pond:
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
         # Per job: what its state showed when it could be read last; and names without a table, and why.
-        self._shown: dict[str, list[TableDefinition]] = {}
+        self._shown: dict[str, list[StoredTable]] = {}
         self._hidden: list[tuple[NamedOperator, MillpondError]] = []
         self._read_at = self._asked_at = 0.0
         self._closed = False
@@ -272,17 +273,18 @@ class Pond:
             if job is None or job.folder.checkpoint != folder.checkpoint:
                 replica = Replica(open_storage(folder.checkpoint), home=self._home, settings=self._settings, follow=self._follow)
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
-            for definition in self._definitions(job, entries, hidden):
+            for definition, shape in self._definitions(job, entries, hidden):
                 known = self._tables.get(definition.table)
-                same = known is not None and known.definition == definition and known.job == folder.job
-                tables[definition.table] = known if known is not None and same else Table(definition, job)
+                if known is None or known.definition != definition or known.job != folder.job:
+                    known = Table(definition, job, _definer(definition, shape) if shape else None)
+                tables[definition.table] = known
         self._tables, self._hidden = tables, hidden
 
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
-    ) -> Iterator[TableDefinition]:
+    ) -> Iterator[tuple[TableDefinition, StoreShape | None]]:
         """The job's definitions, then one for each store that has none; adds to `hidden` the names that no table has."""
-        yield from (entry for entry in entries if isinstance(entry, TableDefinition))
+        yield from ((entry, None) for entry in entries if isinstance(entry, TableDefinition))
         named = [entry for entry in entries if isinstance(entry, NamedOperator)]
         try:
             with job.replica.snapshot() as view:
@@ -297,11 +299,11 @@ class Pond:
         yield from shown
 
 
-def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[TableDefinition]:
+def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[StoredTable]:
     """A definition for each store that has none in `entries`: under its operator's name if that has one."""
     defined = {entry.store_id for entry in entries if isinstance(entry, TableDefinition)}
     named = {(e.operator, e.operator_name): e for e in entries if isinstance(e, NamedOperator)}
-    shapes = [_shape(schema) for schema in stores.schemas()]
+    shapes = [store_shape(schema) for schema in stores.schemas()]
     shapes = [shape for shape in shapes if (shape.operator, shape.store, shape.family) not in defined]
     owners = [named.get((shape.operator, shape.operator_name)) for shape in shapes]
     words = [SHORT_NAMES.get(shape.operator_name, "state") for shape in shapes]
@@ -311,10 +313,23 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
     ]
     # A state variable may be called as the table of its timers is.
     for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
-        yield undefined_table(name, shape, None if owner else _UNDEFINED)
+        yield undefined_table(name, shape, None if owner else _UNDEFINED), shape
 
 
-def _shape(schema: StoreSchema) -> StoreShape:
+def _definer(definition: TableDefinition, shape: StoreShape) -> Define:
+    """What defines the table anew where the job's state looks otherwise than before."""
+    reason = definition.warnings[0] if definition.warnings else None
+
+    def define(schema: StoreSchema) -> TableDefinition:
+        if (schema.operator_name, schema.variable) != (shape.operator_name, shape.variable):
+            return definition  # another operator stands there now
+        return undefined_table(definition.table, store_shape(schema), reason)
+
+    return define
+
+
+def store_shape(schema: StoreSchema) -> StoreShape:
+    """What there is to know of a store, for `undefined_table`."""
     return StoreShape(
         operator=schema.operator,
         operator_name=schema.operator_name,

@@ -10,7 +10,7 @@ from typing import Any
 
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.encoding import iter_elements
-from millpond.checkpoint.operators import store_id
+from millpond.checkpoint.operators import StoreSchema, store_id
 from millpond.checkpoint.position import Position
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError, ReplicaError, RequestError
@@ -23,13 +23,14 @@ from millpond.schema.definition import KeyColumn, TableDefinition
 from millpond.schema.types import Field, SparkType
 from millpond.settings import ReplicaSettings
 from millpond.tables.answer import Cut, Lag, Row, Rows
-from millpond.tables.finish import compile_definition
+from millpond.tables.finish import Finish, compile_definition
 
 # How long a job's heartbeat file isn't looked at again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
 _DEADLINE_CHECK_ROWS = 4096
 
 Key = dict[str, Any]
+Define = Callable[[StoreSchema], TableDefinition]
 
 
 class JobReads:
@@ -85,6 +86,7 @@ class _Binding:
     many: bool
     codec: KeyCodec
     decode_value: Callable[[bytes], tuple[Any, ...]]
+    finish: Finish
 
 
 class Table:
@@ -94,9 +96,11 @@ class Table:
     Python name: `table.get({"my page": "/index.html"})`.
     """
 
-    def __init__(self, definition: TableDefinition, job: JobReads) -> None:
+    def __init__(self, definition: TableDefinition, job: JobReads, define: Define | None = None) -> None:
+        """A table of a job; `define` where it is defined by what its store looks like, which may change."""
         self.definition = definition
         self._job = job
+        self._define = define
         self._finish = compile_definition(definition)
         self._columns = {column.name: (column, to_stored(column.type)) for column in definition.key}
         self._binding: _Binding | None = None
@@ -270,9 +274,14 @@ class Table:
         definition = self.definition
         for schema in stores.schemas():
             if (schema.operator, schema.store, schema.family) == definition.store_id:
+                finish = self._finish
+                if self._define is not None and (now := self._define(schema)) != definition:
+                    finish = self._finish = compile_definition(now)
+                    self.definition = definition = now
                 check_schemas(definition, schema.key, schema.value)
-                self._binding = _Binding(stores, schema.id, schema.many, KeyCodec(schema.key), decoder(schema.value))
-                return self._binding
+                codec, decode_value = KeyCodec(schema.key), decoder(schema.value)
+                self._binding = binding = _Binding(stores, schema.id, schema.many, codec, decode_value, finish)
+                return binding
         for unread in stores.unread:
             if unread.operator == definition.operator:
                 kind = CONDITIONS[unread.condition].kind
@@ -301,7 +310,7 @@ class Table:
             if element is None or key[-1] is None:
                 return Row((), cut)
             row = element
-        values = self._finish(key, binding.decode_value(row))
+        values = binding.finish(key, binding.decode_value(row))
         return Row(values if values is not None else (), cut)
 
     def _only_window(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
@@ -319,7 +328,7 @@ class Table:
         prefix, rest = self._prefix(binding.codec, columns)
         deadline = time.monotonic() + self._job.settings.read_deadline_seconds
         checks = [(column, columns[column.name]) for column in self.definition.key if column.name in rest]
-        decode_key, decode_value, finish = binding.codec.decode, binding.decode_value, self._finish
+        decode_key, decode_value, finish = binding.codec.decode, binding.decode_value, binding.finish
         for number, (ordered, row) in enumerate(iter_prefix(view.rows, binding.table, prefix)):
             if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
                 raise _too_long(self.name, self._job.settings.read_deadline_seconds)
