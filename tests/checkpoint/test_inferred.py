@@ -1,0 +1,53 @@
+"""What Spark 3.5 says of an operator nowhere is told from its schema; where it can't be, nothing is guessed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millpond.checkpoint.inferred import infer_operator
+from millpond.checkpoint.operators import read_stores
+from millpond.checkpoint.position import Batch
+from millpond.checkpoint.schemas import FamilySchema, parse_schema
+from millpond.errors import CheckpointError
+from millpond.schema.types import Field, atomic, struct_of
+from millpond.storage import open_storage
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+# One file of metadata and one schema in Spark 4's checkpoints; a join has four stores.
+WITH_METADATA = sorted(p for p in GOLDEN.rglob("state/*/_metadata/metadata") if (p.parents[1] / "0/_metadata/schema").exists())
+LONG, TIMESTAMP, TEXT = atomic("long"), atomic("timestamp"), atomic("string")
+
+
+def test_it_says_what_the_metadata_of_newer_versions_says() -> None:
+    seen = set()
+    for path in WITH_METADATA:
+        told = json.loads(path.read_text().partition("\n")[2])
+        (schema,) = parse_schema((path.parents[1] / "0/_metadata/schema").read_bytes())
+        name, prefix = infer_operator(schema)
+        assert (name, prefix) == (told["operatorInfo"]["operatorName"], told["stateStoreInfo"][0]["numColsPrefixKey"]), path
+        seen.add(name)
+    assert len(seen) == 6
+
+
+def test_a_checkpoint_of_spark_4_without_metadata_is_one_that_isnt_whole(golden) -> None:  # type: ignore[no-untyped-def]
+    copy = golden("spark-4.3/dedupe-hdfs")
+    (copy.checkpoint / "state/0/_metadata/metadata").unlink()
+    with pytest.raises(CheckpointError) as refused:
+        read_stores(open_storage(copy.checkpoint), Batch(copy.last))
+    assert refused.value.condition == "FILE_GONE"
+
+
+@pytest.mark.parametrize(
+    "value", [(Field("count", LONG),), (Field("user", TEXT), Field("sessionStartTime", TIMESTAMP), Field("count", LONG))]
+)
+def test_a_user_column_that_is_called_as_a_sessions_start_is_not_guessed_at(value: tuple[Field, ...]) -> None:
+    key = (Field("user", TEXT), Field("sessionStartTime", TIMESTAMP))
+    with pytest.raises(CheckpointError) as refused:
+        infer_operator(FamilySchema(name="", key=key, value=value))
+    assert refused.value.condition == "UNSUPPORTED"
+    window = struct_of((Field("start", TIMESTAMP), Field("end", TIMESTAMP)))
+    sessions = (Field("user", TEXT), Field("session_window", window), Field("count", LONG))
+    assert infer_operator(FamilySchema(name="", key=key, value=sessions)) == ("sessionWindowStateStoreSaveExec", 1)
