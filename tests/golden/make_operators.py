@@ -207,7 +207,7 @@ def both(operator: str, make: Callable[[DataFrame], DataFrame], batches: int = 1
 cells("counts", plain(counts, "update"))
 both("windows", windows)
 both("sessions", sessions("user"))
-both("sessions-two-keys", sessions("user", "kind"))
+cells("sessions-two-keys", plain(sessions("user", "kind")), ["hdfs", "rocksdb-changelog"])
 cells("sessions-complete", plain(sessions("user"), "complete"), ["hdfs"])
 both("dedupe", dedupe)
 both("dedupe-within-watermark", dedupe_within_watermark)
@@ -306,8 +306,8 @@ def apply(timeout: str) -> Callable[[Run], None]:
 
 
 cells("apply", apply("NoTimeout"))
-cells("apply-event-timeout", apply("EventTimeTimeout"))
-cells("apply-processing-timeout", apply("ProcessingTimeTimeout"))
+cells("apply-event-timeout", apply("EventTimeTimeout"), ["hdfs", "rocksdb-changelog"])
+cells("apply-processing-timeout", apply("ProcessingTimeTimeout"), ["hdfs", "rocksdb-changelog"])
 
 
 # --- transformWithState
