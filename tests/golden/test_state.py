@@ -78,15 +78,20 @@ def test_the_state_of_every_batch_is_what_spark_reads(golden: Callable[[str], An
     compared = 0
     for name, batches in copy.read("state").items():
         for batch, expected in batches.items():
-            store = known_store(storage, int(batch), name)
-            found = [
-                json.dumps([as_json(_as_spark_shows(store, key)), as_json(value), partition])
-                for partition, rows in read_state(storage, int(batch), store).items()
-                for key, value in rows.items()
-            ]
-            assert sorted(found) == sorted(json.dumps(row) for row in expected)
+            found = rows_of(storage, int(batch), name)
+            assert found == sorted(json.dumps(row) for row in expected)
             compared += len(found)
     assert compared > 0
+
+
+def rows_of(storage: Storage, batch: int, name: str) -> list[str]:
+    """The rows of a store as state.json has them, sorted."""
+    store = known_store(storage, batch, name)
+    return sorted(
+        json.dumps([as_json(_as_spark_shows(store, key)), as_json(value), partition])
+        for partition, rows in read_state(storage, batch, store).items()
+        for key, value in rows.items()
+    )
 
 
 def _as_spark_shows(store: StoreSchema, key: tuple[Any, ...]) -> tuple[Any, ...]:
