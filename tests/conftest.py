@@ -54,7 +54,8 @@ class GoldenCell:
         self.source = source
         self.checkpoint = target
         self._kept = target.with_name(target.name + "-kept")
-        shutil.copytree(source / "checkpoint", target)
+        # Without the times of the files: in a checkout they say when git wrote them, in no order.
+        shutil.copytree(source / "checkpoint", target, copy_function=shutil.copy)
         self.last = max(int(p.name) for p in (target / "commits").iterdir())
 
     def read(self, name: str) -> Any:

@@ -47,14 +47,14 @@ OPERATORS = {
     "transform-variables": "state variables added and removed",
     "chained": "chained operators",
 }
-NOT_READ = (
-    ("State of the JVM's own operators (`flatMapGroupsWithState`, Scala's `transformWithState`)", "`UNSUPPORTED`", "PySpark can't write it, so nothing here could be held against Spark"),
-    ("State store providers other than Spark's two", "`UNSUPPORTED`", "their files are their own"),
-    ("Ranges of deleted keys in change logs and SSTs", "`UNSUPPORTED`, `UNKNOWN_FORMAT`", "no operator of Spark 4.3 writes them"),
-    ("Unknown versions of any file", "`UNKNOWN_FORMAT`", "the message names the file and what it found"),
-    ("Checkpoint format 1 whose snapshots outlived a rewind in place", "`REWOUND_IN_PLACE`", "Spark itself would load them: see docs/errors.md"),
-    ("Spark 3.5: a key column called `sessionStartTime` that isn't a session's", "`UNSUPPORTED`", "without operator metadata it can't be told apart"),
-)  # fmt: skip
+NOT_READ = """
+State of the JVM's own operators (`flatMapGroupsWithState`, Scala's `transformWithState`) | `UNSUPPORTED` | PySpark can't write it
+State store providers other than Spark's two | `UNSUPPORTED` | their files are their own
+Ranges of deleted keys in change logs and SSTs | `UNSUPPORTED`, `UNKNOWN_FORMAT` | no operator of Spark 4.3 writes them
+Unknown versions of any file | `UNKNOWN_FORMAT` | the message names the file and what it found
+Checkpoint format 1 whose snapshots outlived a rewind in place | `REWOUND_IN_PLACE` | Spark itself would load them
+Spark 3.5: a key column called `sessionStartTime` that isn't a session's | `UNSUPPORTED` | there is no metadata to tell it by
+"""
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ def render(found: list[Cell], refused: dict[str, str]) -> str:
     lines = [
         "# What can be read",
         "",
-        "Written by `python tests/golden/compatibility.py`, and held by a test: every entry is a checkpoint in tests/golden that this",
-        "version of Spark wrote, read without a JVM, and equal to what Spark's own reader finds in it, row by row.",
+        "Written by `python tests/golden/compatibility.py`, and held by a test: every entry is a checkpoint in tests/golden that",
+        "this version of Spark wrote, read without a JVM, and equal to what Spark's own reader finds in it, row by row.",
         "",
         "| operator | HDFS-backed | RocksDB, change log | RocksDB, snapshots only |",
         "|---|---|---|---|",
@@ -96,7 +96,7 @@ def render(found: list[Cell], refused: dict[str, str]) -> str:
     lines += ["", "## What Spark itself refuses to write", "", "| what | Spark's condition |", "|---|---|"]
     lines += [f"| `{name}` | `{condition}` |" for name, condition in sorted(refused.items())]
     lines += ["", "## What Millpond refuses", "", "| what | condition | why |", "|---|---|---|"]
-    lines += ["| " + " | ".join(row) + " |" for row in NOT_READ]
+    lines += [f"| {row} |" for row in NOT_READ.strip().splitlines()]
     return "\n".join(lines) + "\n"
 
 
@@ -104,10 +104,8 @@ def _entry(found: list[Cell], refused: dict[str, str], name: str, provider: str)
     versions = [_shown(cell) for cell in found if (cell.name, cell.provider) == (name, provider)]
     if versions:
         return ", ".join(sorted(set(versions)))
-    whole = name.partition("-")[0]
-    condition = refused.get(f"{name}-{provider}") or (
-        refused.get("transform-state-hdfs") if (whole, provider) == ("transform", "hdfs") else ""
-    )
+    same_as = f"transform-state-{provider}" if name.startswith("transform-") else f"{name}-{provider}"
+    condition = refused.get(same_as)
     return f"Spark refuses: `{condition}`" if condition else "not tried"
 
 
