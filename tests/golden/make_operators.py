@@ -638,7 +638,9 @@ cells("counts-repartitioned", repartitioned(counts), ["rocksdb-changelog"], (4, 
 cells("transform-repartitioned", repartitioned(remember), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
 
 
-# What Spark refuses, with the condition in its error; `--refused` makes each of them happen. transformWithState is refused on
+# What Spark refuses, with the condition in its error; `--refused` makes each of them happen. None of them has been run yet: the
+# conditions here are those of the format notes, and "?" stands for one that is to be filled in from a run.
+# transformWithState is refused on
 # the HDFS-backed provider, whatever its variables.
 FORMAT_OF_APPLY = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 AVRO_CONF = ENCODINGS["-avro"]
