@@ -70,6 +70,8 @@ def environment(url: str) -> dict[str, str]:
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
         "MILLPOND_REQUEST_SECONDS": "1",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
     }
 
 

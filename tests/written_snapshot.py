@@ -13,7 +13,8 @@ from rocksdict import BlockBasedOptions, Checkpoint, ChecksumType, DBCompression
 
 from millpond.checkpoint.checksums import block_checksum
 from millpond.checkpoint.manifest import varint
-from millpond.checkpoint.sst import MERGE, VALUE, SstFile
+from millpond.checkpoint.sst import SstFile
+from millpond.checkpoint.sst_blocks import MERGE, VALUE
 from millpond.storage import open_storage
 
 COMPRESSIONS = {

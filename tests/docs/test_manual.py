@@ -13,7 +13,8 @@ from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
 from millpond.serve.app import ROUTES
-from millpond.settings import ServeSettings
+from millpond.settings import ObjectStoreSettings, ReplicaSettings, ServeSettings
+from millpond.storage.bucket import SCHEMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -69,3 +70,18 @@ def test_every_operator_stands_in_the_manual_under_the_word_of_its_tables() -> N
     assert {name: f"`job.{word}_0" in written.get(name, "") for name, word in SHORT_NAMES.items()} == dict.fromkeys(
         SHORT_NAMES, True
     )
+
+
+def test_what_the_manual_says_of_object_stores_is_what_the_settings_are() -> None:
+    store, replica, page = ObjectStoreSettings(), ReplicaSettings(), " ".join(_page("storage.md").split())
+    assert all(f"{scheme}://" in page for scheme in SCHEMES)
+    assert f"at least {replica.remote_poll_seconds:g} and at most {replica.remote_idle_poll_seconds:g} seconds" in page
+    assert replica.remote_patience == 0.1
+    assert "a tenth of the time since the last commit" in page
+    assert f"{replica.remote_reads} at a time" in page
+    assert f"up to {replica.remote_lag_seconds:g} seconds, before the replica is built again" in page
+    assert f"After {replica.remote_silence_seconds:g} seconds without a successful poll" in page
+    assert f"hears nothing for {store.request_seconds:g} seconds" in page
+    assert (store.tries, "tried five times in all" in page) == (5, True)
+    assert (replica.remote_heartbeat_seconds, "heartbeats, every five seconds" in page) == (5.0, True)
+    assert (replica.remote_catalogue_seconds, "the catalogue, every half minute" in page) == (30.0, True)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import zstandard
 
-from millpond.checkpoint import sst
+from millpond.checkpoint import sst, sst_blocks
 from millpond.checkpoint.checksums import block_checksum
 from millpond.checkpoint.codecs import decompress
 from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
@@ -107,7 +107,7 @@ def test_a_damaged_block_of_an_sst_doesnt_end_the_state_early(golden: Callable[[
 def test_a_damaged_block_whose_checksum_is_right_is_read_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: int
 ) -> None:
-    monkeypatch.setattr(sst, "_FEW_BYTES", few_bytes)
+    monkeypatch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)
     writer = SnapshotWriter(tmp_path / "0", compression="none", block_bytes=512)
     for i in range(100):
         writer.database[b"a key %05d" % (i * i)] = b"value" * (i % 40)

@@ -790,15 +790,17 @@ def last_batch(checkpoint: Path) -> int:
 
 def session() -> SparkSession:
     """A Spark that stays small."""
-    os.environ.update(
-        SPARK_AUTH_SOCKET_TIMEOUT="120", PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC"
-    )
+    # Workers take PySpark from its folder, not from the pyspark.zip that Spark puts in front of it: nothing compiled is kept
+    # for a zip, and a worker of transformWithState that takes ten seconds to start is given up.
+    python = Path(tempfile.mkdtemp(), "python")
+    python.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    os.environ.update(PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=sys.executable, TZ="UTC")
     time.tzset()
     builder = SparkSession.builder.appName("golden").master("local[2]")
     for key, value in {
         # Much is compiled and little of it runs long; and Hadoop starts a process for every file that it creates.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK",
-        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -864,7 +866,7 @@ def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> 
         except Exception as error:  # noqa: BLE001
             slow = "failed to connect back" in str(error)  # Spark gives a Python worker ten seconds to start
             if not slow or attempt == 4:
-                print(name, "FAILED", str(error)[:600], flush=True)
+                print(name, "FAILED", str(error)[:6000], flush=True)
                 return
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint import sst
+from millpond.checkpoint import sst, sst_blocks
 from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
@@ -30,8 +30,7 @@ ROUND = st.lists(
 
 
 def changed(storage: Storage, old: str | None, new: str, delimiter: bytes = b"") -> dict[bytes, bytes | None]:
-    before = read_snapshot(storage, "0", old) if old else None
-    found = list(iter_snapshot_changes(storage, before, read_snapshot(storage, "0", new), delimiter))
+    found = list(iter_snapshot_changes(storage, "0", old, new, delimiter))
     assert len(dict(found)) == len(found)
     return dict(found)
 
@@ -45,7 +44,7 @@ def applied(state: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> di
 def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]], few: bool) -> None:
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sst, "_WINDOW_BYTES", 200)
-        patch.setattr(sst, "_FEW_BYTES", 1 << 30 if few else 0)
+        patch.setattr(sst_blocks, "_FEW_BYTES", 1 << 30 if few else 0)
         writer = SnapshotWriter(Path(scratch, "0"), block_bytes=128)
         model: dict[bytes, bytes] = {}
         storage = open_storage(scratch)
@@ -114,7 +113,8 @@ def test_what_was_appended_to_a_list_comes_with_the_whole_list(tmp_path: Path) -
     assert changed(storage, "1", "2", b",") == {b"b": b"1b,2b", b"c": b"2c", b"d": b"2d"}
 
 
-def test_where_an_sst_of_the_old_snapshot_is_gone_the_state_must_be_read_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["sst", "damaged sst", "zip", "damaged zip"])
+def test_where_the_old_snapshot_is_gone_the_state_must_be_read_anew(tmp_path: Path, lost: str) -> None:
     writer = SnapshotWriter(tmp_path / "0")
     writer.database[b"a"] = writer.database[b"c"] = b"1"
     writer.publish("1")
@@ -125,7 +125,11 @@ def test_where_an_sst_of_the_old_snapshot_is_gone_the_state_must_be_read_anew(tm
     writer.close()
     storage = open_storage(tmp_path)
     ((old, _),) = read_snapshot(storage, "0", "1").files
-    (tmp_path / old).unlink()
+    path = tmp_path / old if lost.endswith("sst") else tmp_path / "0" / "1.zip"
+    if lost.startswith("damaged"):
+        path.write_bytes(bytes(path.stat().st_size))
+    else:
+        path.unlink()
     with pytest.raises(CheckpointError) as raised:
         changed(storage, "1", "2")
     assert raised.value.condition == "FILE_GONE"

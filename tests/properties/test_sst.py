@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
 
-from millpond.checkpoint import sst
+from millpond.checkpoint import sst, sst_blocks
 from millpond.checkpoint.rocksdb import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
@@ -55,7 +55,7 @@ def apply(database: Rdict, model: dict[bytes, bytes], change: tuple[str, bytes, 
 def test_a_snapshot_holds_what_was_put_and_not_deleted(changes: list[Any], written: tuple[str, int, bool], few_bytes: int) -> None:
     compression, block_bytes, xxh3 = written
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sst, "_FEW_BYTES", few_bytes)  # numpy for everything, or for nothing
+        patch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)  # numpy for everything, or for nothing
         patch.setattr(sst, "_WINDOW_BYTES", 1000)
         writer = SnapshotWriter(Path(scratch, "0"), compression=compression, block_bytes=block_bytes, xxh3=xxh3)
         model: dict[bytes, bytes] = {}
@@ -100,7 +100,7 @@ def test_fifty_thousand_keys_on_three_levels_are_read_as_rocksdb_reads_them(tmp_
 def test_merges_are_joined_in_the_order_they_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delimiter: bytes, few_bytes: int
 ) -> None:
-    monkeypatch.setattr(sst, "_FEW_BYTES", few_bytes)
+    monkeypatch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)
     writer = SnapshotWriter(tmp_path / "0", compression="none")
     # Round -> every how many keys are appended to, in round 3 none; the others are put anew.
     rounds = {1: 2, 2: 1, 3: 0, 4: 1}

@@ -33,7 +33,7 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Snapshots and clean-up happen while Millpond follows.
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
-        "spark.sql.streaming.stateStore.maintenanceInterval": "1s",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "3s",
         "spark.sql.streaming.minBatchesToRetain": "4",
         "spark.hadoop.fs.s3a.endpoint": endpoint,
         "spark.hadoop.fs.s3a.endpoint.region": "us-east-1",

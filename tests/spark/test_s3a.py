@@ -87,7 +87,7 @@ def test_every_answer_is_the_recomputation_of_the_committed_input(
     storage = open_storage(checkpoint)
     program = [sys.executable, str(Path(__file__).with_name("s3a_job.py")), str(s3a_jars), moto_server(), checkpoint, str(BATCHES)]
     log = tmp_path / "job.log"
-    with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "240", *program], stdout=out, stderr=out) as job:
+    with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "300", *program], stdout=out, stderr=out) as job:
         try:
             # The folder beside the checkpoint is what `publish` writes once the query is there.
             while open_storage(f"{checkpoint}.millpond").stamp("tables/counts.json") is None or not committed_batches(storage):

@@ -159,7 +159,7 @@ def test_a_store_that_is_away_keeps_nobody_from_reading(job: UploadedCheckpoint,
     for _ in range(200):
         row = pond[TABLE].get(k="a")
         assert (row["v"], row.batch) == (0, 0)
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < 10
     # Nobody can know what was committed since: the time of not knowing counts as behind.
     wait_until(lambda: pond[TABLE].get(k="a").behind_seconds > QUICK.remote_silence_seconds)
     assert pond.ready(max_behind_seconds=0.5)[0] is False
@@ -239,7 +239,7 @@ def test_closing_doesnt_wait_for_a_store_that_hangs(job: UploadedCheckpoint, pla
         faults.before = lambda method, path: "hang"
         time.sleep(0.2)
         began = time.monotonic()
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15
     assert pond is not None
 
 

@@ -57,11 +57,12 @@ def test_a_batch_is_one_request_for_each_partition_and_seven_more(follower: Foll
 def test_catching_up_costs_hardly_more_for_each_batch(follower: Follower, job: UploadedCheckpoint) -> None:
     for n in range(20):
         job.batch([("a", n), ("bb", n)])
-    before = requests(follower)
+    before, began = requests(follower), time.monotonic()
     for _ in range(20):
         assert follower.step()
     # Once in two seconds it asks how many batches are still to come.
-    assert requests(follower) - before <= 20 * (PARTITIONS + PER_BATCH) + 5
+    lists = 1 + (time.monotonic() - began) / 2
+    assert requests(follower) - before <= 20 * (PARTITIONS + PER_BATCH) + lists
     assert follower.status.newest == 20
 
 
@@ -86,7 +87,7 @@ def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Pa
                     assert len(reader[TABLE].scan()) == 2
                     assert reader.tables() == [TABLE]
                     assert reader.ready() == (True, "ready")
-                    assert reader[TABLE].get(k="a").behind_seconds < 5
+                    assert reader[TABLE].get(k="a").behind_seconds < 30
                 assert reader.statistics()["ck"]["batch"] == n
             assert faults.count() == opening
 

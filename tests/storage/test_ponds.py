@@ -14,9 +14,8 @@ from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.cli import main
 from millpond.schema.definition import TableDefinition
-from millpond.schema.undefined import undefined_table
+from millpond.schema.undefined import StoreShape, undefined_table
 from millpond.storage import open_storage
-from millpond.tables.pond import store_shape
 from object_store import QUICK, UploadedCheckpoint, moto_server, proxy, use
 
 
@@ -35,7 +34,8 @@ def pond_uri(place: str) -> str:
 
 def definition(job: UploadedCheckpoint, name: str) -> TableDefinition:
     (store,), _ = read_stores(job.storage, Batch(0))
-    return undefined_table(name, store_shape(store), "made by a test")
+    shape = StoreShape(operator=0, operator_name=store.operator_name, store="default", family="", key=store.key, value=store.value)
+    return undefined_table(name, shape, "made by a test")
 
 
 def test_a_pond_opens_by_its_uri(pond_uri: str, tmp_path: Path) -> None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from millpond.checkpoint.codecs import corrupt, naming
 from millpond.checkpoint.manifest import LiveFile, parse_manifest
 from millpond.checkpoint.runs import iter_merged, resolve, without_deleted
-from millpond.checkpoint.sst import Entries, SstFile
+from millpond.checkpoint.sst import SstFile
+from millpond.checkpoint.sst_blocks import Entries
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage

@@ -19,7 +19,7 @@ from operator import eq, le
 from typing import cast
 
 from millpond.checkpoint.codecs import corrupt
-from millpond.checkpoint.sst import DELETION, MERGE, SINGLE_DELETION, VALUE, Entries
+from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION, VALUE, Entries
 
 Row = tuple[bytes, bytes | None]
 """(key, value); None for a key whose newest version is a delete"""

@@ -16,26 +16,39 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.checkpoint.codecs import naming
-from millpond.checkpoint.rocksdb import Snapshot, SnapshotFile, runs_of
+from millpond.checkpoint.rocksdb import SnapshotFile, read_snapshot, runs_of
 from millpond.checkpoint.runs import Row, iter_merged, iter_versions, resolve_all
-from millpond.checkpoint.sst import MERGE
+from millpond.checkpoint.sst_blocks import MERGE
 from millpond.errors import CheckpointError
 from millpond.storage import Storage
 
 
-def iter_snapshot_changes(storage: Storage, old: Snapshot | None, new: Snapshot, delimiter: bytes) -> Iterator[Row]:
+def iter_snapshot_changes(storage: Storage, folder: str, old: str | None, new: str, delimiter: bytes = b"") -> Iterator[Row]:
     """Keys whose value may be another one in the new snapshot, in order, with their new value; None for a deleted key.
 
     A key may come with the value that it has already.
 
-    old:        None: nothing was there before
+    old, new:   names of zips without their ending; old None: nothing was there before
     delimiter:  as in `rocksdb.iter_snapshot`
-    Raises:     FILE_GONE where an SST of either snapshot isn't there; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
+    Raises:     FILE_GONE where a file isn't there, or one that only the old snapshot has is damaged: the new one may still be
+                read as a whole.  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT for files of the new one.
     """
+    after = read_snapshot(storage, folder, new)
+    needed = {after.path, *(path for path, _ in after.files)}
     try:
-        yield from _changes(storage, old.files if old else (), new.files, delimiter)
+        before = read_snapshot(storage, folder, old) if old else None
+        yield from _changes(storage, before.files if before else (), after.files, delimiter)
     except CheckpointError as error:
-        raise error if "path" in error.context else naming(error, new.path) from error
+        if "path" not in error.context:
+            raise naming(error, after.path) from error
+        if error.condition == "FILE_GONE" or error.context["path"] in needed:
+            raise
+        raise CheckpointError(
+            "FILE_GONE",
+            f"What changed since {folder}/{old}.zip can't be told: {error.message}",
+            hint="The replica is built again by itself.",
+            path=error.context["path"],
+        ) from error
 
 
 def _changes(storage: Storage, old: tuple[SnapshotFile, ...], new: tuple[SnapshotFile, ...], delimiter: bytes) -> Iterator[Row]:

@@ -26,7 +26,7 @@ from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Batch, Version, batch_of, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot, read_snapshot_metadata
+from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot_metadata
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
@@ -172,17 +172,16 @@ class StateReader:
 
     def _between_snapshots(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         folder, version = store.folder(partition), version_of(batch.batch)
-        new = read_snapshot(self.storage, folder, _rocksdb_name(batch, store, partition, version))
-        old = None
+        new, old = _rocksdb_name(batch, store, partition, version), None
         if batch.batch > 0:
             before = replace(batch, batch=Batch(batch.batch - 1))
             if batch.state_ids:  # only the commit before names its snapshot
                 before = read_batch(self.storage, before.batch)
-            old = read_snapshot(self.storage, folder, _rocksdb_name(before, store, partition, version_of(before.batch)))
+            old = _rocksdb_name(before, store, partition, version_of(before.batch))
         family = self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
         try:
-            for key, value in iter_snapshot_changes(self.storage, old, new, batch.settings.merge_delimiter):
+            for key, value in iter_snapshot_changes(self.storage, folder, old, new, batch.settings.merge_delimiter):
                 if family and not key.startswith(family):
                     continue
                 if value is None:
@@ -190,7 +189,7 @@ class StateReader:
                 else:
                     yield PUT, *rows.put(key, value)
         except CheckpointError as error:
-            raise (error if "path" in error.context else naming(error, new.path)) from error
+            raise (error if "path" in error.context else naming(error, f"{folder}/{new}.zip")) from error
 
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
         if self._read.path == path:

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 from millpond.errors import CheckpointError, library_missing
 
 # As written -> the one form in which a place is known here: a replica goes by its checkpoint's URI.
-SCHEMES = {"s3": "s3", "s3a": "s3", "s3n": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
+SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 _PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "abfss": ("AZURE_",)}
 _CLASSES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
 _CREDENTIALS = {
