@@ -20,9 +20,9 @@ COLUMNS = "t timestamp, k string, g int, n long, d decimal(9,2)"
 
 @pytest.fixture(scope="module")
 def visits(spark, tmp_path_factory):
-    """A stream of four files: users that pause, come back, and whose sessions grow together; NULL keys."""
+    """A stream of three files: users that pause, come back, and whose sessions grow together; NULL keys."""
     folder = str(tmp_path_factory.mktemp("visits"))
-    for batch in range(4):
+    for batch in range(3):
         rows = []
         for i in range(40):
             n = batch * 40 + i

@@ -228,7 +228,7 @@ def processors():
 def test_every_variable_of_transform_with_state_and_those_that_come_later(spark, folders, tmp_path):
     first, second = processors()
     folder = str(shutil.copytree(folders, tmp_path / "events"))
-    events = spark.readStream.schema("user string, n long, t timestamp").option("maxFilesPerTrigger", 1).parquet(folder)
+    events = spark.readStream.schema("user string, n long, t timestamp").parquet(folder)
     once = events.withWatermark("t", "1 minute").dropDuplicates(["user", "n", "t"]).groupBy("user")
     checkpoint = tmp_path / "checkpoint"
     with rocksdb(spark):

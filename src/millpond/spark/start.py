@@ -55,7 +55,7 @@ def start(
 ) -> Job:
     """Start a streaming job whose state can be read as tables, or go on from its checkpoint.
 
-    table:        the name readers use
+    table:        the name readers use; of a join or transformWithState what the names of its tables begin with (docs/operators.md)
     pond:         folder of jobs; made where it isn't there
     job:          the job's name, by default the table's
     trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input
@@ -93,6 +93,7 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
     A query whose state can't be described at all gives a MillpondWarning and None: one line after somebody's `start()` doesn't end
     their program.
 
+    table:   as `start` has it
     pond:    where the definition is put, None for the folder beside the query's checkpoint
     strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
@@ -135,6 +136,7 @@ def define(
     """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
 
     checkpoint:   the query's checkpointLocation
+    table:        as `start` has it
     pond:         where the definition is put, None for the folder beside the checkpoint
     output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
