@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import struct
 import sys
@@ -124,7 +125,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/sst.json")
     options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "keys": options.keys}
+    result: dict[str, Any] = {"machine": machine(), "load_average": round(os.getloadavg()[0], 1), "keys": options.keys}
     for name, value, levels in (("counts", count_row, 1), ("counts_on_four_levels", count_row, 4), ("lists", list_value, 2)):
         with tempfile.TemporaryDirectory() as scratch:
             result[name] = measure(Path(scratch), options.keys, value, levels)
