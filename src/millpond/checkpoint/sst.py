@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import cramjam
 import lz4.block
@@ -25,6 +25,7 @@ import zstandard
 
 from millpond.checkpoint.checksums import block_checksum
 from millpond.checkpoint.codecs import corrupt, incomplete, naming
+from millpond.checkpoint.columns import Array, Spans, span
 from millpond.checkpoint.manifest import varint
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
@@ -58,6 +59,7 @@ _FEW_WIDTHS, _MANY_BYTES = 16, 4096
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
+Decoded = TypeVar("Decoded")
 Entry = tuple[bytes, int, bytes]
 """(user key, sequence number << 8 | kind, value)"""
 
@@ -68,6 +70,14 @@ class Entries(NamedTuple):
     keys: list[bytes]
     tags: array[int]
     values: list[bytes]
+
+
+class Window(NamedTuple):
+    """The same entries as arrays: where their user keys and values lie, and uint64 tags."""
+
+    keys: Spans
+    tags: Array
+    values: Spans
 
 
 class _Handle(NamedTuple):
@@ -119,7 +129,14 @@ class SstFile:
     def iter_entries(self) -> Iterator[Entries]:
         """All entries, a window of blocks at a time, in key order."""
         try:
-            yield from self._iter_windows()
+            yield from self._iter_windows(_decode, lambda entries: len(entries.keys))
+        except CheckpointError as error:
+            raise naming(error, self._path) from error
+
+    def iter_windows(self) -> Iterator[Window]:
+        """As `iter_entries`, without taking the entries out of the blocks they lie in."""
+        try:
+            yield from self._iter_windows(_locate, lambda window: len(window.tags))
         except CheckpointError as error:
             raise naming(error, self._path) from error
 
@@ -272,7 +289,7 @@ class SstFile:
 
     # ------------------------------------------------------------ all entries
 
-    def _iter_windows(self) -> Iterator[Entries]:
+    def _iter_windows(self, decode: Callable[[list[bytes], int], Decoded], length: Callable[[Decoded], int]) -> Iterator[Decoded]:
         window: list[bytes] = []
         size = count = 0
         first = 0
@@ -281,13 +298,13 @@ class SstFile:
             window.append(block)
             size += len(block)
             if size >= _WINDOW_BYTES:
-                entries = _decode(window, first)
-                count += len(entries.keys)
+                entries = decode(window, first)
+                count += length(entries)
                 yield entries
                 window, size = [], 0
         if window:
-            entries = _decode(window, first)
-            count += len(entries.keys)
+            entries = decode(window, first)
+            count += length(entries)
             yield entries
         if count != self._count:
             raise corrupt(f"an SST has {count} entries where its properties claim {self._count}", 0)
@@ -344,7 +361,12 @@ def _iter_block(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
 
 def _decode(blocks: list[bytes], offset: int) -> Entries:
     """The entries of consecutive data blocks; `offset` says where the first one lies, for errors."""
-    return (_decode_plainly if sum(map(len, blocks)) < _FEW_BYTES else _decode_lanes)(blocks, offset)
+    if sum(map(len, blocks)) < _FEW_BYTES:
+        return _decode_plainly(blocks, offset)
+    keys, tags, values = _locate(blocks, offset)
+    key_list = _cut(keys.data, keys.begin, keys.size) if len(tags) else []
+    value_list = _cut(values.data, values.begin, values.size) if len(tags) else []
+    return Entries(key_list, array("Q", tags.astype("=u8").tobytes()), value_list)
 
 
 def _decode_plainly(blocks: list[bytes], offset: int) -> Entries:
@@ -354,7 +376,15 @@ def _decode_plainly(blocks: list[bytes], offset: int) -> Entries:
     return Entries([key[:-_KEY_TAIL] for key, _ in pairs], tags, [value for _, value in pairs])
 
 
-def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
+def _locate_plainly(blocks: list[bytes], offset: int) -> Window:
+    """The same as arrays."""
+    import numpy as np
+
+    keys, tags, values = _decode_plainly(blocks, offset)
+    return Window(span(keys), np.array(tags, np.uint64), span(values))
+
+
+def _locate(blocks: list[bytes], offset: int) -> Window:
     """The same with one lane for each restart point: all lanes take their next entry in the same step."""
     import numpy as np  # 0.1 s to import, and small states never need it
 
@@ -405,7 +435,7 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
     while (alive := position < lane_end).any():
         if len(steps) == _MOST_STEPS:
-            return _decode_plainly(blocks, offset)
+            return _locate_plainly(blocks, offset)
         position, lane_end, before = position[alive], lane_end[alive], before[alive]
         shared, at = numbers(position)
         own, at = numbers(at)
@@ -420,12 +450,12 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         steps.append((shared, key_begin, key_end, position))
         going.append(alive)
     if not steps:
-        return Entries([], array("Q"), [])
+        return _locate_plainly(blocks, offset)
     shared, key_begin, key_end, value_end = (np.concatenate(part) for part in zip(*steps, strict=True))
     order = np.argsort(key_begin, kind="stable")  # step by step -> lane by lane, which is the order of keys
     sizes = shared + key_end - key_begin
     widest = int(sizes.max())
-    values = _cut(data, key_end[order], (value_end - key_end)[order])
+    values = Spans(data, key_end[order], (value_end - key_end)[order])
     if widest * len(order) <= _WIDE_BYTES:
         # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
         # columns before come from the same lane's key in the step before.
@@ -441,18 +471,18 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
         joined = np.concatenate(rows).tobytes()
         begin, sizes = order * widest, sizes[order]
         tags = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))[begin + sizes - _KEY_TAIL]
-        keys = _cut(joined, begin, sizes - _KEY_TAIL)
+        keys = Spans(joined, begin, sizes - _KEY_TAIL)
     else:
-        keys, key = [], b""
+        whole, key = [], b""
         for n, a, b in zip(shared[order].tolist(), key_begin[order].tolist(), key_end[order].tolist(), strict=True):
             key = key[:n] + data[a:b]
-            keys.append(key)
-        tags = np.array([int.from_bytes(key[-_KEY_TAIL:], "little") for key in keys], np.uint64)
-        keys = [key[:-_KEY_TAIL] for key in keys]
+            whole.append(key)
+        tags = np.array([int.from_bytes(key[-_KEY_TAIL:], "little") for key in whole], np.uint64)
+        keys = span(key[:-_KEY_TAIL] for key in whole)
     kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
     if not kinds <= _KINDS:
         raise _unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
-    return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
+    return Window(keys, tags, values)
 
 
 def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -88,14 +88,7 @@ class Pond:
         table = self._tables.get(name)
         if table is not None:
             return table
-        near = difflib.get_close_matches(name, self._tables, n=3)
-        known = ", ".join(near or sorted(self._tables)[:10])
-        raise RequestError(
-            "UNKNOWN_TABLE",
-            f"There is no table {name!r} in {self.uri}.",
-            hint=f"Did you mean: {known}?" if known else "Start a job with `millpond.start`, or define a table on its checkpoint.",
-            table=name,
-        )
+        raise unknown_table(name, self.uri, self._tables)
 
     def __contains__(self, name: object) -> bool:
         self._refresh()
@@ -236,6 +229,18 @@ class Pond:
             yield from (d for d in known if d.warnings == (_UNDEFINED,))
             return
         yield from undefined_tables(job.folder, stores, {d.store_id for d in defined.values()})
+
+
+def unknown_table(name: str, uri: str, tables: Iterable[str]) -> RequestError:
+    """There is no table of that name; these are there."""
+    names = sorted(tables)
+    known = ", ".join(difflib.get_close_matches(name, names, n=3) or names[:10])
+    return RequestError(
+        "UNKNOWN_TABLE",
+        f"There is no table {name!r} in {uri}.",
+        hint=f"Did you mean: {known}?" if known else "Start a job with `millpond.start`, or define a table on its checkpoint.",
+        table=name,
+    )
 
 
 def undefined_tables(folder: JobFolder, stores: StoresRecord, defined: set[StoreId]) -> Iterator[TableDefinition]:
