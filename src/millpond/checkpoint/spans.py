@@ -1,8 +1,8 @@
 """Where the records of a change log or snapshot lie, found for many at once; the same records as `records` gives one by one.
 
 1. Where records have equal sizes, the next one's lengths are where this one's were, so many bytes on: all that agree are taken.
-2. Else the file is walked from several places at once.  Where the walks begin is guessed, and a guess doesn't have to be trusted:
-   the walk before it must arrive there.
+2. Else the file is walked from several places at once.  Where the walks begin is guessed, and no guess is trusted: only those
+   count at which a walk that counts arrives.
 3. What doesn't agree is walked record by record, which also knows what to say of damage.
 """
 
@@ -141,23 +141,39 @@ class _Walk:
         starts = self._starts(position, end)
         if starts is None:
             return None
-        limits = np.append(starts[1:], end)
-        at = starts
+        # A lane walks until it arrives where another one began, which needn't be the next: a wrong guess is passed by.
+        goals = np.append(starts, end)
+        lane, at, goal = np.arange(len(starts)), starts, np.arange(1, len(starts) + 1)
+        arrived: Array = np.zeros(len(starts), np.int64)  # 0: nowhere
         steps = []
-        while len(at):
+        while len(lane):
             good, kind, key, value, after = self._records(at)
-            if not good.all() or (after > limits).any():
+            good &= after <= end
+            if not good.all():
+                lane, goal = lane[good], goal[good]
+                at, kind, key, value, after = at[good], kind[good], key[good], value[good], after[good]
+            steps.append((lane, kind, at + self._mark + 4, key, after - value, value))
+            passed = after > goals[goal]
+            if passed.any():
+                goal[passed] = np.searchsorted(goals, after[passed])
+            there = after == goals[goal]
+            arrived[lane[there]] = goal[there]
+            lane, at, goal = lane[~there], after[~there], goal[~there]
+        line: Array = np.zeros(len(starts) + 1, bool)
+        reached = 0
+        while reached < len(starts):
+            line[reached] = True
+            reached = int(arrived[reached])
+            if not reached:
                 return None
-            steps.append((kind, at + self._mark + 4, key, after - value, value))
-            going = after < limits
-            at, limits = after[going], limits[going]
         if self._typed:
             if self._data[end] != 0:
                 return None
         elif int(self._ints[end]) != -1:
             return None
-        kinds, key_begin, key_size, begin, size = (np.concatenate(part) for part in zip(*steps, strict=True))
-        order = np.argsort(key_begin)
+        lane, kinds, key_begin, key_size, begin, size = (np.concatenate(part) for part in zip(*steps, strict=True))
+        order = np.flatnonzero(line[lane])
+        order = order[np.argsort(key_begin[order])]
         return kinds[order], key_begin[order], key_size[order], begin[order], size[order], 0
 
     def _records(self, at: Array) -> tuple[Array, Array, Array, Array, Array]:
