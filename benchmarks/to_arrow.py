@@ -2,11 +2,12 @@
 
     python benchmarks/to_arrow.py [--keys 1800000] [--rounds 3] [--write]
 
-A Spark job (count, sum and maximum by key, two batches: all keys, then a hundredth of them again) writes the state, with the HDFS-backed provider and as
-snapshots of RocksDB, by a key of type long and by a text.  Every read is a process of its own.  Spark's: `toArrow()` of key and value
-columns, the whole table in the Python process, as ours; and a write to the `noop` sink, which leaves the table in the JVM.  Ours:
-`millpond.read_arrow` (no replica) and, from a replica that is there, `Table.to_arrow`.  Timed is the read alone, Spark's second one
-in its process (its first one also warms the JVM up); memory is the process's peak, for Spark that of Python and of the JVM.
+A Spark job (count, sum and maximum by key, two batches: all keys, then a hundredth of them again) writes the state, with the
+HDFS-backed provider and as snapshots of RocksDB, by a key of type long and by a text. Every read is a process of its own.
+Spark's: `toArrow()` of key and value columns, the whole table in the Python process, as ours; and, in the same process after
+it, a write to the `noop` sink, which leaves the table in the JVM. Ours: `millpond.read_arrow` (no replica) and, from a replica
+that is there, `Table.to_arrow`. Timed is the read alone, without the start of the JVM and imports; processor seconds are given
+beside it, since others may use the machine. Memory is the process's peak, for Spark that of Python and of the JVM.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ PROVIDERS = {
     "rocksdb-snapshots": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 KEYS = ("long", "text")
-READERS = ("spark_to_arrow", "spark_noop", "read_arrow", "replica_to_arrow")
+READERS = ("spark", "read_arrow", "replica_to_arrow")
 
 
 def peak_mib(pid: int | str) -> int:
@@ -75,45 +77,53 @@ def write_states(scratch: str, keys: int) -> None:
     spark.stop()
 
 
-def read(reader: str, checkpoint: str, home: str) -> dict[str, Any]:
-    """One read in this process: seconds, rows, peak memory."""
-    if reader.startswith("spark"):
+def processor_seconds(*pids: int) -> float:
+    """What processes have used so far, all their threads."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def timed(call: Callable[[], Any], *pids: int) -> tuple[Any, dict[str, float]]:
+    """What a call gives, and the seconds it takes."""
+    began, used = time.perf_counter(), processor_seconds(*pids)
+    found = call()
+    return found, {"seconds": time.perf_counter() - began, "processor_seconds": processor_seconds(*pids) - used}
+
+
+def read(reader: str, checkpoint: str, home: str) -> dict[str, dict[str, Any]]:
+    """The reads of one process: seconds, rows, peak memory."""
+    own = os.getpid()
+    if reader == "spark":
         spark = spark_session()
-
-        def once() -> int:
-            state = spark.read.format("statestore").load(checkpoint).select("key.*", "value.*")
-            if reader == "spark_noop":
-                state.write.format("noop").mode("overwrite").save()
-                return 0
-            return len(state.toArrow())
-
-        once()
-        began = time.perf_counter()
-        rows = once()
-        seconds = time.perf_counter() - began
         jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
-        out = {"seconds": seconds, "rows": rows, "peak_mib": peak_mib("self"), "jvm_peak_mib": peak_mib(jvm)}
+        spark.range(10).toArrow()
+        state = spark.read.format("statestore").load(checkpoint).select("key.*", "value.*")
+        table, times = timed(state.toArrow, own, jvm)
+        collected = {**times, "rows": len(table), "peak_mib": peak_mib(own), "jvm_peak_mib": peak_mib(jvm)}
+        _, times = timed(state.write.format("noop").mode("overwrite").save, own, jvm)
+        left = {**times, "peak_mib": peak_mib(own), "jvm_peak_mib": peak_mib(jvm)}
         spark.stop()
-        return out
+        return {"spark_to_arrow": collected, "spark_noop": left}
     import numpy as np  # noqa: F401  what every read needs is loaded before
     import pyarrow.compute as pc
 
     import millpond
 
     if reader == "read_arrow":
-        table_name = "aggregate_0"
-        table_name = f"{Path(checkpoint).name}.{table_name}"
-        began = time.perf_counter()
-        table = millpond.read_arrow(checkpoint, table_name)
-        seconds = time.perf_counter() - began
+        name = f"{Path(checkpoint).name}.aggregate_0"
+        table, times = timed(lambda: millpond.read_arrow(checkpoint, name), own)
+        peak = peak_mib(own)
     else:
+        with millpond.open(checkpoint, replica_dir=home, wait_seconds=600):
+            pass  # built by now; the process that reads it is measured without that
         with millpond.open(checkpoint, replica_dir=home, wait_seconds=600) as pond:
             (name,) = pond.tables()
-            began = time.perf_counter()
-            table = pond[name].to_arrow()
-            seconds = time.perf_counter() - began
-    total = pc.sum(table.column("count")).as_py()
-    return {"seconds": seconds, "rows": len(table), "peak_mib": peak_mib("self"), "check": total}
+            table, times = timed(pond[name].to_arrow, own)
+            peak = peak_mib(own)
+    return {reader: {**times, "rows": len(table), "peak_mib": peak, "check": pc.sum(table.column("count")).as_py()}}
 
 
 def main() -> None:
@@ -122,7 +132,6 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_800_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", help="keep the states here, and use those that are there")
-    parser.add_argument("--only", help="a reader, without which others aren't run")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--write-states", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/to_arrow.json")
@@ -138,22 +147,25 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         scratch = options.scratch or temporary
-        if not Path(scratch, f"rocksdb-snapshots-{KEYS[-1]}", "commits", "1").exists():
+        if not any(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
             run("--write-states", scratch, "--keys", str(options.keys))
         variants = {}
         load_before = os.getloadavg()[0]
         for provider in PROVIDERS:
             for kind in KEYS:
                 runs: dict[str, list[dict[str, Any]]] = {}
+                if not Path(scratch, f"{provider}-{kind}", "commits", "1").exists():
+                    continue
                 for _ in range(options.rounds):
                     for reader in READERS:
-                        if options.only in (None, reader):
-                            words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")
-                            runs.setdefault(reader, []).append(json.loads(run("--read", *words).splitlines()[-1]))
-                variants[f"{provider}, {kind} key"] = summary(runs, options.keys)
-                print(json.dumps({f"{provider}, {kind} key": variants[f"{provider}, {kind} key"]}, indent=1), flush=True)
+                        words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")
+                        for name, found in json.loads(run("--read", *words).splitlines()[-1]).items():
+                            runs.setdefault(name, []).append(found)
+                name = f"{provider}, {kind} key"
+                variants[name] = summary(runs, options.keys)
+                print(json.dumps({name: variants[name]}, indent=1), flush=True)
     result = {
-        "what": "all rows of count, sum and maximum by key, as a pyarrow.Table in this process (noop: read, and dropped in the JVM)",
+        "what": "all rows of count, sum and maximum by key, as a pyarrow.Table in this process (noop: dropped in the JVM)",
         "machine": machine(),
         "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "keys": options.keys,
@@ -169,21 +181,21 @@ def summary(runs: dict[str, list[dict[str, Any]]], keys: int) -> dict[str, Any]:
     """Medians, and how many times Spark's rate ours is."""
     out: dict[str, Any] = {}
     for reader, found in runs.items():
-        assert all(r["rows"] in (keys, 0) for r in found), found
+        assert all(r.get("rows", keys) == keys for r in found), found
         assert all(r.get("check", keys + keys // 100) == keys + keys // 100 for r in found), found
-        seconds = statistics.median(r["seconds"] for r in found)
         out[reader] = {
-            "rows_per_second": round(keys / seconds),
-            "seconds": [round(r["seconds"], 3) for r in found],
+            "rows_per_second": round(keys / statistics.median(r["seconds"] for r in found)),
+            "rows_per_processor_second": round(keys / statistics.median(r["processor_seconds"] for r in found)),
+            "seconds": [round(r["seconds"], 2) for r in found],
+            "processor_seconds": [round(r["processor_seconds"], 2) for r in found],
             "peak_mib": max(r["peak_mib"] for r in found),
         }
         if "jvm_peak_mib" in found[0]:
             out[reader]["jvm_peak_mib"] = max(r["jvm_peak_mib"] for r in found)
     for ours in ("read_arrow", "replica_to_arrow"):
         for spark in ("spark_to_arrow", "spark_noop"):
-            if ours in out and spark in out:
-                ratio = out[ours]["rows_per_second"] / out[spark]["rows_per_second"]
-                out[ours][f"times_{spark}"] = round(ratio, 1)
+            for rate in ("rows_per_second", "rows_per_processor_second"):
+                out[ours].setdefault(f"times_{spark}", {})[rate] = round(out[ours][rate] / out[spark][rate], 1)
     return out
 
 

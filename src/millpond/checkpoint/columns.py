@@ -37,6 +37,9 @@ _NUMBERS = {
 _SMALL_DECIMAL = 18
 _WIDE_DECIMAL_BYTES = 16
 _WORD = 1 << 64
+# Longer pieces aren't hashed word by word.
+_HASHED_WORDS = 24
+_ODD = 0x9E3779B97F4A7C15
 Array = Any
 """A numpy array"""
 
@@ -91,6 +94,30 @@ def join_spans(parts: list[Spans]) -> Spans:
     shift = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     begin = np.concatenate([part.begin + by for part, by in zip(parts, shift.tolist(), strict=True)])
     return Spans(b"".join(part.data for part in parts), begin, np.concatenate([part.size for part in parts]))
+
+
+def hash_words(spans: Spans) -> Array | None:
+    """A number of 64 bits for each piece, alike for like ones; None where a piece isn't a few words of eight bytes, as rows are."""
+    import numpy as np
+
+    widest = int(spans.size.max()) if len(spans.size) else 0
+    if widest > 8 * _HASHED_WORDS or (spans.size & 7).any():
+        return None
+    words = np.ndarray((max(1, len(spans.data) - 7),), "<u8", spans.data if len(spans.data) > 7 else bytes(8), strides=(1,))
+    hashes = spans.size.astype(np.uint64)
+    even = (spans.size == widest).all()
+    for at in range(0, widest, 8):
+        if even and spans.stride:
+            word = np.ndarray(hashes.shape, "<u8", spans.data, offset=int(spans.begin[0]) + at, strides=(spans.stride,))
+        elif even:
+            word = words[spans.begin + at]
+        else:
+            there = spans.size > at
+            word = np.where(there, words[np.where(there, spans.begin + at, 0)], np.uint64(0))
+        hashes ^= word
+        hashes *= np.uint64(_ODD)
+        hashes ^= hashes >> np.uint64(29)
+    return hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.checkpoint.codecs import corrupt
-from millpond.checkpoint.columns import Array, Column, Spans
+from millpond.checkpoint.columns import Array, Column, Spans, hash_words
 from millpond.errors import RequestError, library_missing
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
@@ -164,6 +164,11 @@ def newest_of_each(pa: Any, keys: Spans, sequence: Array | None) -> Array:
     """
     import numpy as np
 
+    hashes = hash_words(keys)
+    if hashes is not None:
+        hashes.sort()
+        if (hashes[1:] != hashes[:-1]).all():  # so are the keys
+            return np.arange(len(hashes))
     codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
     count, codes = len(codes.dictionary), codes.indices.to_numpy()
     if count == len(codes):
@@ -180,8 +185,20 @@ def newest_of_each(pa: Any, keys: Spans, sequence: Array | None) -> Array:
 
 def is_among(pa: Any, keys: Spans, others: Spans) -> Array:
     """A mask of the keys that are among the others."""
+    import numpy as np
     import pyarrow.compute as pc
 
+    hashes, other_hashes = hash_words(keys), hash_words(others)
+    if hashes is not None and other_hashes is not None:
+        # Nearly all that aren't there are told by a few bits of their hash; the others are looked up.
+        bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
+        marks: Array = np.zeros(int(bits) + 1, bool)
+        marks[other_hashes & bits] = True
+        found: Array = marks[hashes & bits]
+        likely = np.flatnonzero(found)
+        if len(likely) < len(found):
+            found[likely] = is_among(pa, keys.select(likely), others) if len(likely) else False
+            return found
     width = _width(keys)
     width = width if width == _width(others) else 0
     return pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width)).to_numpy(zero_copy_only=False)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 
 from millpond.checkpoint.columns import Array, Column, Spans, read_columns
 from millpond.checkpoint.unsaferow import decoder
+from millpond.replica.ordered import KeyCodec
+from millpond.replica.ordered_columns import read_ordered
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType, atomic
@@ -66,24 +68,25 @@ class RowKeys:
         return RowKeys(self._fields, self._rows.select(chosen), None if self._places is None else self._places[chosen])
 
 
-class StoredKeys:
-    """Keys that are in stored form already."""
+class OrderedKeys:
+    """Keys as a replica has them."""
 
-    def __init__(self, fields: tuple[Field, ...], rows: list[tuple[Any, ...]]) -> None:
-        self._fields, self._rows = fields, rows
+    def __init__(self, fields: tuple[Field, ...], codec: KeyCodec, keys: list[bytes]) -> None:
+        self._fields, self._codec, self._keys = fields, codec, keys
 
     def columns(self, wanted: set[int]) -> Columns:
-        found = {}
-        for i in wanted:
-            stored = [row[i] for row in self._rows]
-            found[i] = Column(type=self._fields[i].type, size=len(stored), valid=None, stored=stored)
+        found = read_ordered(self._fields, self._keys)
+        if found is None:
+            rows = self.rows()
+            kept = {i: [row[i] for row in rows] for i in wanted}
+            found = {i: Column(type=self._fields[i].type, size=len(c), valid=None, stored=c) for i, c in kept.items()}
         return found
 
     def rows(self) -> list[tuple[Any, ...]]:
-        return self._rows
+        return [self._codec.decode(key) for key in self._keys]
 
-    def select(self, chosen: Array) -> StoredKeys:
-        return StoredKeys(self._fields, [self._rows[i] for i in chosen.tolist()])
+    def select(self, chosen: Array) -> OrderedKeys:
+        return OrderedKeys(self._fields, self._codec, [self._keys[i] for i in chosen.tolist()])
 
 
 class ColumnFinish:
