@@ -105,11 +105,11 @@ def hash_words(spans: Spans) -> Array | None:
         return None
     words = np.ndarray((max(1, len(spans.data) - 7),), "<u8", spans.data if len(spans.data) > 7 else bytes(8), strides=(1,))
     hashes = spans.size.astype(np.uint64)
-    even = (spans.size == widest).all()
+    narrowest = int(spans.size.min()) if len(spans.size) else 0
     for at in range(0, widest, 8):
-        if even and spans.stride:
+        if widest == narrowest and spans.stride:
             word = np.ndarray(hashes.shape, "<u8", spans.data, offset=int(spans.begin[0]) + at, strides=(spans.stride,))
-        elif even:
+        elif at < narrowest:
             word = words[spans.begin + at]
         else:
             there = spans.size > at

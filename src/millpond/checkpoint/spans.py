@@ -16,8 +16,8 @@ from millpond.checkpoint.records import DELETE, DELETE_RANGE, MERGE, PUT, iter_s
 # Fewer records of one size aren't worth numpy.
 _FEW_RECORDS = 32
 _FEW_BYTES = 64 << 10
-_LANE_BYTES = 16 << 10
-_MOST_LANES = 2048
+_LANE_BYTES = 4 << 10
+_MOST_LANES = 8192
 # How far a guess looks for a record, in records of the largest size that begin the file.
 _LOOK_RECORDS, _LOOK_BYTES = 3, 4096
 _KINDS = (PUT, DELETE, MERGE, DELETE_RANGE)

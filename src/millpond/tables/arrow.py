@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.checkpoint.codecs import corrupt
-from millpond.checkpoint.columns import Array, Column, Spans, hash_words
+from millpond.checkpoint.columns import Array, Column, Spans
 from millpond.errors import RequestError, library_missing
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
@@ -157,17 +157,17 @@ def _arrow_value(type_: SparkType, value: Any) -> Any:
     return value
 
 
-def newest_of_each(pa: Any, keys: Spans, sequence: Array | None) -> Array:
+def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:
     """Where each key is last, in order of place; with `sequence`, where that is greatest.
 
+    hashes:  of the keys, by `columns.hash_words`
     Raises:  CORRUPT_FILE where two versions of a key have one sequence number.
     """
     import numpy as np
 
-    hashes = hash_words(keys)
     if hashes is not None:
-        hashes.sort()
-        if (hashes[1:] != hashes[:-1]).all():  # so are the keys
+        ordered = np.sort(hashes)
+        if (ordered[1:] != ordered[:-1]).all():  # all differ, and so do the keys
             return np.arange(len(hashes))
     codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
     count, codes = len(codes.dictionary), codes.indices.to_numpy()
@@ -183,12 +183,11 @@ def newest_of_each(pa: Any, keys: Spans, sequence: Array | None) -> Array:
     return newest
 
 
-def is_among(pa: Any, keys: Spans, others: Spans) -> Array:
-    """A mask of the keys that are among the others."""
+def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, other_hashes: Array | None = None) -> Array:
+    """A mask of the keys that are among the others.  Hashes, of both, as for `newest_of_each`."""
     import numpy as np
     import pyarrow.compute as pc
 
-    hashes, other_hashes = hash_words(keys), hash_words(others)
     if hashes is not None and other_hashes is not None:
         # Nearly all that aren't there are told by a few bits of their hash; the others are looked up.
         bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
@@ -197,7 +196,7 @@ def is_among(pa: Any, keys: Spans, others: Spans) -> Array:
         found: Array = marks[hashes & bits]
         likely = np.flatnonzero(found)
         if len(likely) < len(found):
-            found[likely] = is_among(pa, keys.select(likely), others) if len(likely) else False
+            found[likely] = is_among(pa, keys.select(likely), others)
             return found
     width = _width(keys)
     width = width if width == _width(others) else 0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
-from millpond.checkpoint.columns import Array, Spans
+from millpond.checkpoint.columns import Array, Spans, hash_words
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
 from millpond.checkpoint.position import Batch
@@ -101,7 +101,7 @@ class _ColdTable:
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
         reader, tables = StateReader(self._storage), []
         for partition in partitions_of(batch, schema):
-            for part in _newest(pa, read_parts(reader, batch, schema, partition)):  # 2
+            for part in iter_newest(pa, read_parts(reader, batch, schema, partition)):  # 2
                 for keys, values, places in _chunks(part):  # 3
                     arrays = finish.arrays(pa, RowKeys(schema.key, keys, places), values)
                     tables.append(pa.Table.from_arrays(arrays, schema=shape))
@@ -124,24 +124,26 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
     )
 
 
-def _newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
+def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
     """The rows that count, oldest parts first: what is known of newer ones decides what stays of older ones."""
     kept: list[Part] = []
-    newer: list[Spans] = []
+    newer: list[tuple[Spans, Array | None]] = []
     for part in reversed(parts):
-        keys, chosen = part.keys, None
+        keys, chosen, hashes = part.keys, None, None
+        if not part.unique or newer:
+            hashes = hash_words(keys)
         if not part.unique:
-            newest = newest_of_each(pa, keys, part.sequence)
+            newest = newest_of_each(pa, keys, hashes, part.sequence)
             chosen = newest if len(newest) < len(keys.begin) else None
         mask: Array | None = None if part.gone is None else ~part.gone
-        for others in newer:
-            there = ~is_among(pa, keys, others)
+        for others, other_hashes in newer:
+            there = ~is_among(pa, keys, others, hashes, other_hashes)
             mask = there if mask is None else mask & there
         if mask is not None:
             chosen = mask.nonzero()[0] if chosen is None else chosen[mask[chosen]]
         kept.append(part if chosen is None else _select(part, chosen))
         if part is not parts[0]:
-            newer.append(keys)
+            newer.append((keys, hashes))
     yield from reversed(kept)
 
 
