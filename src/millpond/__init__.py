@@ -1,6 +1,7 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
-Reading needs no Spark and no Java: `open`.  The job's side needs `millpond[spark]`: `session`, `start`, `publish`, `define`.
+Reading needs no Spark and no Java: `open`, `read_arrow`.  The job's side needs `millpond[spark]`: `session`, `start`, `publish`,
+`define`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from millpond.errors import (
     SetupError,
     StorageError,
 )
-from millpond.tables import Pond, Row, Rows, Table, open
+from millpond.tables import Pond, Row, Rows, Table, open, read_arrow
 
 if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, session, start
@@ -38,6 +39,7 @@ __all__ = [
     "define",
     "open",
     "publish",
+    "read_arrow",
     "session",
     "start",
 ]

@@ -15,8 +15,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+
 import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
+from millpond.checkpoint.columns import read_columns
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import StoreSchema, read_stores
@@ -24,11 +27,15 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.records import DELETE, PUT
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.whole import read_parts
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
 from millpond.schema.named import NamedOperator
+from millpond.schema.types import SparkType
 from millpond.storage import Storage, open_storage
+from millpond.tables.arrow import arrow_type, column_array
+from millpond.tables.cold import iter_newest
 from millpond.tables.finish import compile_definition
 from millpond.tables.inspect import inspect_job
 from millpond.tables.values import decode_json
@@ -113,6 +120,7 @@ class Target:
 
 
 def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int, *, changes: bool = False) -> Any:
+    whole = None if changes or store.many else _whole(cell, batch, store, partition)
     keys, values = decoder(store.key), decoder(store.value)
     reader = StateReader(cell.storage)
     found = list((reader.iter_changes if changes else reader.iter_state)(batch, store, partition))
@@ -121,7 +129,41 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
         if kind != DELETE:
             for row in iter_elements(value) if store.many else (value,):
                 values(row)
+    if whole is not None:
+        rows: dict[bytes, bytes] = {}
+        for kind, key, value in found:
+            if kind == PUT:
+                rows[key] = value
+            elif kind == DELETE:
+                rows.pop(key, None)
+            else:
+                rows[key] = rows.get(key, b"") + value
+        assert whole == rows, "read at once, the state is another one"
     return found
+
+
+def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int) -> dict[bytes, bytes] | None:
+    """The rows of a partition as `millpond.read_arrow` finds them; None where it doesn't."""
+    rows: dict[bytes, bytes] = {}
+    try:
+        for part in iter_newest(pyarrow, read_parts(StateReader(cell.storage), batch, store, partition)):
+            rows |= zip(part.keys.tolist(), part.values.tolist(), strict=True)
+            for fields, spans in ((store.key, part.keys), (store.value, part.values)):
+                for column in read_columns(fields, spans).values():
+                    if has_arrow_form(column.type):
+                        column_array(pyarrow, column)
+    except (MillpondError, pyarrow.ArrowInvalid):  # the latter: what an array of Python's values can't hold
+        return None
+    return rows
+
+
+def has_arrow_form(type_: SparkType) -> bool:
+    """Whether Arrow has a type for it."""
+    try:
+        arrow_type(pyarrow, type_)
+    except MillpondError:
+        return False
+    return True
 
 
 def _everything(cell: Cell, _path: str) -> Any:

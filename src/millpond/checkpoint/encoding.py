@@ -58,6 +58,12 @@ class RowEncoding:
         self._key: Bare = _as_it_is if self._hdfs else _key_reader(store, avro=settings.encoding == "avro")
         self._value: Bare = _as_it_is if self._hdfs else _value_reader(store, avro=settings.encoding == "avro")
         self.is_bare = self._hdfs and not self._checked
+        # How many bytes stand before the row in a key and in a value, the last of them 00; None where there is more to it.
+        self.before: tuple[int, int] | None = None
+        if self.is_bare:
+            self.before = 0, 0
+        elif not self._hdfs and not self._checked and not self._many and settings.encoding != "avro" and store.encoder == "plain":
+            self.before = self._prefix + 1, 1
 
     def put(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
         """The rows of a key and its value (a list of rows where the store has lists)."""
@@ -144,14 +150,19 @@ def _as_it_is(data: bytes) -> bytes:
     return data
 
 
+def unknown_row(first: bytes) -> CheckpointError:
+    """A row that doesn't begin with the one version there is of its encoding."""
+    return CheckpointError(
+        "UNKNOWN_FORMAT",
+        f"A row begins with byte {first.hex() or 'none'}, not with encoding version 0.",
+        hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
+    )
+
+
 def bare_row(data: bytes) -> bytes:
     """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row.  Raises UNKNOWN_FORMAT."""
     if data[:1] != b"\x00":
-        raise CheckpointError(
-            "UNKNOWN_FORMAT",
-            f"A row begins with byte {data[:1].hex() or 'none'}, not with encoding version 0.",
-            hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
-        )
+        raise unknown_row(data[:1])
     return data[1:]
 
 

@@ -140,3 +140,16 @@ def _iter_typed(data: bytes, position: int) -> Iterator[Record]:
         position += size
     if position + 1 != total:
         raise corrupt(f"{total - position - 1} bytes follow the end mark", position + 1)
+
+
+def iter_spans(data: bytes, position: int, *, typed: bool) -> Iterator[tuple[int, int, int, int, int]]:
+    """The same records as (type, begin and size of the key, begin and size of the value) instead of bytes.
+
+    typed:   whether each begins with its type
+    Raises:  as `iter_changelog`.
+    """
+    lead = 5 if typed else 4
+    for kind, key, value in _iter_typed(data, position) if typed else iter_records(data, position):
+        at = position + lead
+        position = at + len(key) + 4 + len(value)
+        yield kind, at, len(key), position - len(value), len(value)

@@ -19,7 +19,7 @@ from millpond.checkpoint.codecs import corrupt, naming
 from millpond.checkpoint.manifest import LiveFile, parse_manifest
 from millpond.checkpoint.runs import iter_merged, resolve, without_deleted
 from millpond.checkpoint.sst import SstFile
-from millpond.checkpoint.sst_blocks import Entries
+from millpond.checkpoint.sst_blocks import Entries, Window
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
@@ -107,6 +107,16 @@ def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Itera
             yield without_deleted(keys, values)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, snapshot.path) from error
+
+
+def iter_windows(storage: Storage, snapshot: Snapshot) -> Iterator[Window]:
+    """All entries of a snapshot as they lie in its SSTs, older versions and deletes too, in no order.
+
+    Raises:  as `iter_snapshot`.
+    """
+    for path, live in snapshot.files:
+        with _open(storage, path, live) as sst:
+            yield from sst.iter_windows()
 
 
 def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> bytes | None:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from millpond.checkpoint.codecs import corrupt, incomplete, naming
 from millpond.checkpoint.manifest import varint
@@ -23,9 +23,11 @@ from millpond.checkpoint.sst_blocks import (
     KEY_TAIL,
     TRAILER,
     Entries,
+    Window,
     decode,
     handles_at_once,
     iter_block,
+    locate,
     restart_points,
     tag_of,
     unknown,
@@ -42,6 +44,8 @@ _BINARY_SEARCH = b"\x00\x00\x00\x00"
 _WINDOW_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 
+Decoded = TypeVar("Decoded", Entries, Window)
+TakeApart = Callable[[list[bytes], int], Decoded]
 Entry = tuple[bytes, int, bytes]
 """(user key, sequence number << 8 | kind, value)"""
 
@@ -94,10 +98,17 @@ class SstFile:
 
     def iter_entries(self) -> Iterator[Entries]:
         """All entries, a window of blocks at a time, in key order."""
+        yield from self._iter_all(decode)
+
+    def iter_windows(self) -> Iterator[Window]:
+        """As `iter_entries`, without taking the entries out of the blocks they lie in."""
+        yield from self._iter_all(locate)
+
+    def _iter_all(self, take_apart: TakeApart[Decoded]) -> Iterator[Decoded]:
         count = 0
         try:
-            for entries in self._iter_windows(self._all_handles()):
-                count += len(entries.keys)
+            for entries in self._iter_windows(self._all_handles(), take_apart):
+                count += len(entries.tags)
                 yield entries
             if count != self._count:
                 raise corrupt(f"an SST has {count} entries where its properties claim {self._count}", 0)
@@ -111,7 +122,7 @@ class SstFile:
         """
         among = frozenset(wanted)
         try:
-            for keys, tags, values in self._iter_windows(handle for _, handle in self._handles_of(wanted)):
+            for keys, tags, values in self._iter_windows((handle for _, handle in self._handles_of(wanted)), decode):
                 kept = [key in among for key in keys]
                 yield Entries(list(compress(keys, kept)), array("Q", compress(tags, kept)), list(compress(values, kept)))
         except CheckpointError as error:
@@ -237,7 +248,7 @@ class SstFile:
 
     # ------------------------------------------------------------ entries
 
-    def _iter_windows(self, handles: Iterable[tuple[int, int]]) -> Iterator[Entries]:
+    def _iter_windows(self, handles: Iterable[tuple[int, int]], take_apart: TakeApart[Decoded]) -> Iterator[Decoded]:
         window: list[bytes] = []
         size = first = 0
         for offset, block in self._iter_blocks(handles):
@@ -245,10 +256,10 @@ class SstFile:
             window.append(block)
             size += len(block)
             if size >= _WINDOW_BYTES:
-                yield decode(window, first)
+                yield take_apart(window, first)
                 window, size = [], 0
         if window:
-            yield decode(window, first)
+            yield take_apart(window, first)
 
     def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""

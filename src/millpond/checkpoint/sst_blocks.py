@@ -22,6 +22,7 @@ import zstandard
 
 from millpond.checkpoint.checksums import block_checksum
 from millpond.checkpoint.codecs import corrupt
+from millpond.checkpoint.columns import Array, Spans, span
 from millpond.checkpoint.manifest import varint
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
@@ -58,6 +59,14 @@ class Entries(NamedTuple):
     keys: list[bytes]
     tags: array[int]
     values: list[bytes]
+
+
+class Window(NamedTuple):
+    """The same entries as arrays: where their user keys and values lie, and uint64 tags."""
+
+    keys: Spans
+    tags: Array
+    values: Spans
 
 
 def unpack(stored: bytes | memoryview, checksum: int, offset: int) -> bytes:
@@ -135,7 +144,13 @@ def iter_block(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
 
 def decode(blocks: list[bytes], offset: int) -> Entries:
     """The entries of consecutive data blocks; `offset` says where the first one lies, for errors."""
-    return (_decode_plainly if sum(map(len, blocks)) < _FEW_BYTES else _decode_lanes)(blocks, offset)
+    if sum(map(len, blocks)) < _FEW_BYTES:
+        return _decode_plainly(blocks, offset)
+    keys, tags, values = locate(blocks, offset)
+    if not len(tags):
+        return Entries([], array("Q"), [])
+    key_list, value_list = (_cut(found.data, found.begin, found.size) for found in (keys, values))
+    return Entries(key_list, array("Q", tags.astype("=u8").tobytes()), value_list)
 
 
 def _decode_plainly(blocks: list[bytes], offset: int) -> Entries:
@@ -145,8 +160,16 @@ def _decode_plainly(blocks: list[bytes], offset: int) -> Entries:
     return Entries([key[:-KEY_TAIL] for key, _ in pairs], tags, [value for _, value in pairs])
 
 
-def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
-    """The same with one lane for each restart point: all lanes take their next entry in the same step."""
+def _locate_plainly(blocks: list[bytes], offset: int) -> Window:
+    """The same as arrays."""
+    import numpy as np
+
+    keys, tags, values = _decode_plainly(blocks, offset)
+    return Window(span(keys), np.array(tags, np.uint64), span(values))
+
+
+def locate(blocks: list[bytes], offset: int) -> Window:
+    """The same as arrays, with one lane for each restart point: all lanes take their next entry in the same step."""
     import numpy as np  # 0.1 s to import, and small states never need it
 
     # Padding, so that a number or a key that begins inside a block can be looked at as a whole.
@@ -157,7 +180,7 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
     before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
     while (alive := position < lane_end).any():
         if len(steps) == _MOST_STEPS:
-            return _decode_plainly(blocks, offset)
+            return _locate_plainly(blocks, offset)
         position, lane_end, before = position[alive], lane_end[alive], before[alive]
         shared, at = _numbers(view, position, offset)
         own, at = _numbers(view, at, offset)
@@ -171,15 +194,14 @@ def _decode_lanes(blocks: list[bytes], offset: int) -> Entries:
             raise corrupt("a key of an SST is too short", offset)
         steps.append(_Step(alive, shared, key_begin, key_end, position))
     if not steps:
-        return Entries([], array("Q"), [])
+        return _locate_plainly(blocks, offset)
     key_end, value_end = np.concatenate([s.key_end for s in steps]), np.concatenate([s.value_end for s in steps])
     order = np.argsort(key_end, kind="stable")  # step by step -> lane by lane, which is the order of keys
     keys, tags = _join_keys(data, steps, order)
     kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
     if not kinds <= _KINDS:
         raise unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
-    values = _cut(data, key_end[order], (value_end - key_end)[order])
-    return Entries(keys, array("Q", tags.astype("=u8").tobytes()), values)
+    return Window(keys, tags, Spans(data, key_end[order], (value_end - key_end)[order]))
 
 
 class _Step(NamedTuple):
@@ -218,7 +240,7 @@ def _lanes(data: bytes, sizes: list[int], offset: int) -> tuple[Any, Any]:
     return lane_begin, lane_end
 
 
-def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[list[bytes], Any]:
+def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[Spans, Any]:
     """User keys and tags of all entries, put together from what they share with the key before and what is their own."""
     import numpy as np
 
@@ -232,7 +254,7 @@ def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[list[bytes]
             key = key[:n] + data[a:b]
             keys.append(key)
         tags = np.array([int.from_bytes(key[-KEY_TAIL:], "little") for key in keys], np.uint64)
-        return [key[:-KEY_TAIL] for key in keys], tags
+        return span(key[:-KEY_TAIL] for key in keys), tags
     # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
     # columns before come from the same lane's key in the step before.
     more = max(0, widest - _PADDING)
@@ -248,7 +270,7 @@ def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[list[bytes]
     joined = np.concatenate(rows).tobytes()
     begin, sizes = order * widest, sizes[order]
     tags = np.ndarray((len(joined) - 7,), "<u8", joined, strides=(1,))[begin + sizes - KEY_TAIL]
-    return _cut(joined, begin, sizes - KEY_TAIL), tags
+    return Spans(joined, begin, sizes - KEY_TAIL), tags
 
 
 def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:

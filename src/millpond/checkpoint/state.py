@@ -111,6 +111,31 @@ class StateReader:
                 batch=batch_of(version),
             )
 
+    def files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
+        """What `iter_state` reads: paths of the snapshot (None: it begins with nothing) and of the changes after it, in order."""
+        folder, version = store.folder(partition), version_of(batch.batch)
+        if batch.settings.provider == "hdfs":
+            base = newest_snapshot(self.storage, folder, HDFS_SNAPSHOT, version)
+            if base:
+                self.check_age(f"{folder}/{base}.snapshot", base)
+            changes = [f"{folder}/{later}.delta" for later in range(base + 1, version + 1)]
+            return (f"{folder}/{base}.snapshot" if base else None), changes
+        snapshot, changelogs = self.rocksdb_files(batch, store, partition)
+        if snapshot and not batch.state_ids:
+            self.check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
+        return (f"{folder}/{snapshot}.zip" if snapshot else None), [f"{folder}/{name}.changelog" for name in changelogs]
+
+    def family(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> bytes:
+        """What the store's keys begin with in RocksDB; empty where it has no column family."""
+        return self._family(batch, store, partition)
+
+    def unpacked(self, path: str, batch: CommittedBatch) -> bytes:
+        """The content of a change file or of a snapshot of the HDFS-backed provider.  Raises as `iter_state`, naming the file."""
+        try:
+            return self._unpacked(path, batch.settings.codec, keep=False)
+        except CheckpointError as error:
+            raise error if "path" in error.context else naming(error, path) from error
+
     def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
         data = self.storage.read(path)
         rows = RowEncoding(store, batch.settings)

@@ -78,6 +78,13 @@ def encoder(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
     return encode
 
 
+def part_reader(type_: SparkType) -> Callable[[bytes], Stored]:
+    """A function from the bytes that a slot of a type of variable length points at to the value.  Raises as `decoder`'s."""
+    read = _reader(type_)
+    assert read is not None
+    return lambda part: read(part, len(part), 0)
+
+
 # ---------------------------------------------------------------- reading
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from millpond.checkpoint.codecs import corrupt
+from millpond.checkpoint.columns import Array, Column, Spans
 from millpond.errors import RequestError, library_missing
+from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.types import SparkType
 from millpond.tables.answer import Rows
@@ -15,18 +19,27 @@ def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
 
     Raises:  LIBRARY_MISSING where pyarrow isn't installed; WRONG_TYPE for a column that Arrow has no type for.
     """
+    pa = pyarrow()
+    schema = table_schema(pa, definition, rows.cut.job, rows.batch)
+    columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
+    arrays = [python_array(pa, c.type, (row[c.name] for row in rows)) for c in columns]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def pyarrow() -> Any:
+    """The library.  Raises LIBRARY_MISSING."""
     try:
         import pyarrow as pa
     except ImportError as missing:
         raise library_missing("pyarrow", "arrow") from missing
+    return pa
+
+
+def table_schema(pa: Any, definition: TableDefinition, job: str, batch: int) -> Any:
+    """The schema of a table's answers.  Raises WRONG_TYPE for a column that Arrow has no type for."""
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
-    metadata = {"millpond.job": rows.cut.job, "millpond.batch": str(rows.batch)}
-    schema = pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
-    arrays = [
-        _arrow_array(pa, c.type, [_arrow_value(c.type, row[c.name]) for row in rows], field.type)
-        for c, field in zip(columns, schema, strict=True)
-    ]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    metadata = {"millpond.job": job, "millpond.batch": str(batch)}
+    return pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
 
 
 def arrow_type(pa: Any, type_: SparkType) -> Any:
@@ -70,11 +83,61 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
     )
 
 
-def _arrow_array(pa: Any, type_: SparkType, values: list[Any], arrow: Any) -> Any:
+def python_array(pa: Any, type_: SparkType, values: Iterable[Any]) -> Any:
+    """An array of values as Python programs have them."""
+    arrow, shown = arrow_type(pa, type_), [_arrow_value(type_, v) for v in values]
     if type_.kind != "string":
-        return pa.array(values, type=arrow)
+        return pa.array(shown, type=arrow)
     # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
-    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in values], type=pa.binary()).view(arrow)
+    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
+
+
+def column_array(pa: Any, column: Column) -> Any:
+    """An array of a column of rows; its texts may have 2 GiB less one byte in all."""
+    import numpy as np
+
+    type_, kind, size = column.type, column.type.kind, column.size
+    arrow = arrow_type(pa, type_)
+    if kind == "void":
+        return pa.nulls(size)
+    if column.stored is not None:
+        convert = to_python(type_)
+        return python_array(pa, type_, (None if v is None else convert(v) for v in column.stored))
+    valid = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
+    if column.numbers is not None:
+        numbers = np.packbits(column.numbers != 0, bitorder="little") if kind == "boolean" else column.numbers
+        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(np.ascontiguousarray(numbers))])
+    if column.texts is not None:
+        offsets: Array = np.zeros(size + 1, np.int32)
+        np.cumsum(column.texts.size, out=offsets[1:])
+        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), _gathered(pa, column.texts)])
+    members = [column_array(pa, member) for member in column.members]
+    return pa.Array.from_buffers(arrow, size, [valid], children=members)
+
+
+def _gathered(pa: Any, texts: Spans) -> Any:
+    """The bytes of all pieces, one after the other."""
+    import numpy as np
+
+    begin, size = texts.begin, texts.size
+    count = len(begin)
+    if not count:
+        return pa.py_buffer(b"")
+    if count == 1:
+        return pa.py_buffer(texts.data[int(begin[0]) : int(begin[0] + size[0])])
+    # Every second piece of an array is what stands between two of ours, so that Arrow itself can pick ours.  Empty ones (NULL among
+    # them) lie anywhere, and are moved behind the one before.
+    begin = np.maximum.accumulate(np.where(size == 0, 0, begin))
+    ends = begin + size
+    if (begin[1:] >= ends[:-1]).all():
+        bounds: Array = np.empty(2 * count, np.int64)
+        bounds[::2], bounds[1::2] = begin, ends
+        pieces = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.data)])
+        return pieces.take(pa.array(np.arange(0, 2 * count - 1, 2))).buffers()[2]
+    starts = np.cumsum(size) - size
+    places: Array = np.repeat(texts.begin - starts, size)
+    places += np.arange(len(places))
+    return pa.py_buffer(np.frombuffer(texts.data, np.uint8)[places])
 
 
 def _arrow_value(type_: SparkType, value: Any) -> Any:
@@ -92,3 +155,68 @@ def _arrow_value(type_: SparkType, value: Any) -> Any:
     if type_.kind == "struct":
         return {f.name: _arrow_value(f.type, value[f.name]) for f in type_.fields}
     return value
+
+
+def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:
+    """Where each key is last, in order of place; with `sequence`, where that is greatest.
+
+    hashes:  of the keys, by `columns.hash_words`
+    Raises:  CORRUPT_FILE where two versions of a key have one sequence number.
+    """
+    import numpy as np
+
+    if hashes is not None:
+        ordered = np.sort(hashes)
+        if (ordered[1:] != ordered[:-1]).all():  # all differ, and so do the keys
+            return np.arange(len(hashes))
+    codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
+    count, codes = len(codes.dictionary), codes.indices.to_numpy()
+    if count == len(codes):
+        return np.arange(count)
+    order = np.arange(len(codes)) if sequence is None else np.lexsort((sequence, codes))
+    if sequence is not None and ((np.diff(codes[order]) == 0) & (np.diff(sequence[order]) == 0)).any():
+        raise corrupt("two versions of a key have one sequence number", 0)
+    newest: Array = np.empty(count, np.int64)
+    # Of several values for one place numpy keeps the last.
+    newest[codes[order]] = order
+    newest.sort()
+    return newest
+
+
+def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, other_hashes: Array | None = None) -> Array:
+    """A mask of the keys that are among the others.  Hashes, of both, as for `newest_of_each`."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if hashes is not None and other_hashes is not None:
+        # Nearly all that aren't there are told by a few bits of their hash; the others are looked up.
+        bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
+        marks: Array = np.zeros(int(bits) + 1, bool)
+        marks[other_hashes & bits] = True
+        found: Array = marks[hashes & bits]
+        likely = np.flatnonzero(found)
+        if len(likely) < len(found):
+            found[likely] = is_among(pa, keys.select(likely), others)
+            return found
+    width = _width(keys)
+    width = width if width == _width(others) else 0
+    return pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width)).to_numpy(zero_copy_only=False)
+
+
+def _width(keys: Spans) -> int:
+    """The size of all keys; 0 where they differ."""
+    first = int(keys.size[0]) if len(keys.size) else 0
+    return first if (keys.size == first).all() else 0
+
+
+def _key_array(pa: Any, keys: Spans, width: int) -> Any:
+    """The keys, for pyarrow to hash."""
+    import numpy as np
+
+    count = len(keys.begin)
+    if width:
+        view = np.ndarray((len(keys.data) - width + 1,), f"V{width}", keys.data, strides=(1,))
+        return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(view[keys.begin])])
+    offsets: Array = np.zeros(count + 1, np.int64)
+    np.cumsum(keys.size, out=offsets[1:])
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), _gathered(pa, keys)])

@@ -48,6 +48,14 @@ def _compile(definition: TableDefinition) -> Finish:
     return finish
 
 
+def compile_shown(definition: TableDefinition, expression: Expression) -> Evaluate:
+    """The function from key row and value row to one column's value as Python programs have it.  Raises as `compile_definition`."""
+    try:
+        return _shown(compile_expression(expression, definition.key_fields), expression.type)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as broken:
+        raise _unknown(f"{broken!r:.200}") from broken
+
+
 def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) -> Evaluate:
     """The function that evaluates an expression in stored form.
 

@@ -25,7 +25,7 @@ Finisher = Callable[[Sequence[Stored]], Stored]
 """All buffers of a row -> the function's final value."""
 
 # The first buffer is the result.
-_AS_STORED = frozenset(
+AS_STORED = frozenset(
     {"count", "min", "max", "first", "last", "bit_and", "bit_or", "bit_xor", "max_by", "min_by"}
 )  # fmt: skip
 
@@ -36,7 +36,7 @@ def compile_aggregate(expression: Expression) -> Finisher:
     Raises:  DEFINITION_MISMATCH where the function isn't known here.
     """
     function, places = expression.options["function"], list(expression.options["buffers"])
-    if function in _AS_STORED:
+    if function in AS_STORED:
         return _as_stored(places[0])
     if function == "sum":
         return _sum(expression, places)

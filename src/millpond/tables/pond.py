@@ -103,14 +103,7 @@ class Pond:
         for entry, error in self._hidden:
             if entry.may_name(name):
                 raise error
-        near = difflib.get_close_matches(name, self._tables, n=3)
-        known = ", ".join(near or sorted(self._tables)[:10])
-        raise RequestError(
-            "UNKNOWN_TABLE",
-            f"There is no table {name!r} in {self.uri}.",
-            hint=f"Did you mean: {known}?" if known else "Start a job with `millpond.start`, or define a table on its checkpoint.",
-            table=name,
-        )
+        raise unknown_table(name, self.uri, self._tables)
 
     def __contains__(self, name: object) -> bool:
         self._look()
@@ -357,4 +350,16 @@ def _why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | N
         f"{entry.table} names the tables of operator {entry.operator}, {entry.operator_name}, but that operator {there}.",
         hint="Define the table again with the DataFrame that the job runs.",
         table=entry.table,
+    )
+
+
+def unknown_table(name: str, uri: str, tables: Iterable[str]) -> RequestError:
+    """There is no table of that name; these are there."""
+    names = sorted(tables)
+    known = ", ".join(difflib.get_close_matches(name, names, n=3) or names[:10])
+    return RequestError(
+        "UNKNOWN_TABLE",
+        f"There is no table {name!r} in {uri}.",
+        hint=f"Did you mean: {known}?" if known else "Start a job with `millpond.start`, or define a table on its checkpoint.",
+        table=name,
     )

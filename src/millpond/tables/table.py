@@ -28,6 +28,8 @@ from millpond.tables.finish import Finish, compile_definition
 # How long a job's heartbeat file isn't looked at again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
 _DEADLINE_CHECK_ROWS = 4096
+# Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
+_ARROW_CHUNK_ROWS = 1 << 16
 
 Key = dict[str, Any]
 Define = Callable[[StoreSchema], TableDefinition]
@@ -181,11 +183,33 @@ class Table:
     def to_arrow(self, key: Key | None = None, /, **columns: Any) -> Any:
         """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
 
-        Raises:  LIBRARY_MISSING, and as `scan`.
+        Raises:  LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for, and as `scan`.
         """
-        from millpond.tables.arrow import to_arrow
+        from millpond.tables import arrow
 
-        return to_arrow(self.definition, self.scan(key, **columns))
+        if key or columns or self.definition.many:
+            return arrow.to_arrow(self.definition, self.scan(key, **columns))
+        return self._all_to_arrow(arrow.pyarrow())
+
+    def _all_to_arrow(self, pa: Any) -> Any:
+        """All rows, many at a time."""
+        from millpond.checkpoint.columns import span
+        from millpond.tables.arrow import table_schema
+        from millpond.tables.finish_columns import ColumnFinish, OrderedKeys
+
+        view, binding = self._open()
+        with view:
+            shape = table_schema(pa, self.definition, self.job, view.record.batch)
+            finish, tables = ColumnFinish(self.definition), []
+            deadline = time.monotonic() + self._job.settings.read_deadline_seconds
+            pairs = iter_prefix(view.rows, binding.table, b"")
+            while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
+                if time.monotonic() > deadline:
+                    raise _too_long(self.name, self._job.settings.read_deadline_seconds)
+                keys, rows = zip(*chunk, strict=True)
+                ordered = OrderedKeys(self._key_fields, binding.codec, list(keys))
+                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, span(rows)), schema=shape))
+        return pa.concat_tables(tables) if tables else shape.empty_table()
 
     @property
     def key_order(self) -> tuple[str, ...]:

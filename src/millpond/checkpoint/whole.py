@@ -1,0 +1,175 @@
+"""The whole state of one partition for those who want all of it at once: where its rows lie, file by file.
+
+1. The files are those that `state.StateReader.iter_state` reads.  Each is unpacked, and its rows are found in it (`spans`, `sst`);
+   nothing is taken out of it.
+2. Of a key that is there several times the newest one counts; that is left to the caller (`Part` says what is newest).
+3. What is wrapped in a way that has to be taken apart row by row (lists, checksums, Avro, keys that sort) is: it comes as one part.
+
+Takes as much memory as the partition's files unpacked, and 32 bytes for each row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.checkpoint.codecs import naming
+from millpond.checkpoint.columns import Array, Spans, join_spans, span
+from millpond.checkpoint.encoding import RowEncoding, iter_elements, unknown_row
+from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.records import DELETE, PUT
+from millpond.checkpoint.rocksdb import iter_windows, read_snapshot
+from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
+from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION
+from millpond.checkpoint.state import StateReader
+from millpond.errors import CheckpointError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Rows of one file, or of all SSTs of a snapshot; a later part is newer than those before it.
+
+    keys, values:  bare UnsafeRows
+    gone:          mask of deletes, whose values mean nothing; None where there are none
+    unique:        whether no key is there twice
+    sequence:      greater numbers are newer; None where later rows are
+    places:        of lists: each row's place in the list of its key
+    """
+
+    keys: Spans
+    values: Spans
+    gone: Array | None = None
+    unique: bool = False
+    sequence: Array | None = None
+    places: Array | None = None
+
+
+def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[Part]:
+    """All rows of a partition, oldest part first.
+
+    Raises:  as `StateReader.iter_state`.
+    """
+    before = RowEncoding(store, batch.settings).before
+    parts = _read_located(reader, batch, store, partition, before) if before is not None else None
+    return [_read_rows(reader, batch, store, partition)] if parts is None else parts
+
+
+def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Part:  # 3
+    rows: dict[bytes, bytes] = {}
+    for kind, key, value in reader.iter_state(batch, store, partition):
+        if kind == PUT:
+            rows[key] = value
+        elif kind == DELETE:
+            rows.pop(key, None)
+        else:
+            rows[key] = rows.get(key, b"") + value
+    if not store.many:
+        return Part(keys=span(rows), values=span(rows.values()), unique=True)
+    import numpy as np
+
+    lists = [list(iter_elements(value)) for value in rows.values()]
+    counts = np.fromiter(map(len, lists), np.int64, len(lists))
+    keys = span(rows)
+    owner: Array = np.repeat(np.arange(len(lists)), counts)
+    places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
+    elements = span([element for elements in lists for element in elements])
+    return Part(keys=keys.select(owner), values=elements, unique=True, places=places)
+
+
+def _read_located(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
+) -> list[Part] | None:
+    """None where there is something that has to be taken apart row by row."""
+    base, changes = reader.files(batch, store, partition)
+    hdfs = batch.settings.provider == "hdfs"
+    family = reader.family(batch, store, partition) if store.family else b""
+    parts: list[Part] = []
+    if base is not None:
+        part = _file(reader, batch, base, before, hdfs=True) if hdfs else _snapshot(reader, base, family, before)
+        if part is None:
+            return None
+        parts.append(part)
+    for path in changes:
+        part = _file(reader, batch, path, before, hdfs=hdfs, family=family)
+        if part is None:
+            return None
+        parts.append(part)
+    return parts
+
+
+def _file(
+    reader: StateReader, batch: CommittedBatch, path: str, before: tuple[int, int], *, hdfs: bool, family: bytes = b""
+) -> Part | None:
+    data = reader.unpacked(path, batch)
+    try:
+        found = locate_records(data) if hdfs else locate_changelog(data)
+        keys, values, kinds = _of_family(found, family)
+        gone = kinds == DELETE
+        if not (gone | (kinds == PUT)).all():
+            return None
+        some = bool(gone.any())
+        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+    except CheckpointError as error:
+        raise naming(error, path) from error
+    # A snapshot is a map written out.
+    return Part(keys=keys, values=values, gone=gone if some else None, unique=path.endswith(".snapshot") and not some)
+
+
+def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int]) -> Part | None:
+    import numpy as np
+
+    folder, _, name = path.rpartition("/")
+    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    try:
+        windows = list(iter_windows(reader.storage, snapshot))
+        keys, values = join_spans([w.keys for w in windows]), join_spans([w.values for w in windows])
+        tags = np.concatenate([w.tags for w in windows]) if windows else np.empty(0, np.uint64)
+        if family:
+            mine = _begins(keys, family)
+            keys, values, tags = keys.select(mine), values.select(mine), tags[mine]
+        kinds = (tags & np.uint64(0xFF)).astype(np.uint8)
+        if (kinds == MERGE).any():
+            return None
+        gone = (kinds == DELETION) | (kinds == SINGLE_DELETION)
+        some = bool(gone.any())
+        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+    except CheckpointError as error:
+        raise error if "path" in error.context else naming(error, path) from error
+    return Part(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
+
+
+def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:
+    if not family:
+        return found.keys, found.values, found.kinds
+    mine = _begins(found.keys, family)
+    return found.keys.select(mine), found.values.select(mine), found.kinds[mine]
+
+
+def _begins(keys: Spans, prefix: bytes) -> Array:
+    """Which pieces begin with these bytes."""
+    import numpy as np
+
+    data = np.frombuffer(keys.data, np.uint8)
+    mine = keys.size >= len(prefix)
+    for place, byte in enumerate(prefix):
+        at = np.where(mine, keys.begin + place, 0)
+        mine &= (data[at] if len(data) else np.zeros(len(at), np.uint8)) == byte
+    return mine
+
+
+def _bare(rows: Spans, before: int, gone: Array | None) -> Spans:
+    """The rows without what stands before them.  Raises UNKNOWN_FORMAT."""
+    import numpy as np
+
+    if not before or not len(rows.begin):
+        return rows
+    wanted = rows.size >= before if gone is None else (rows.size >= before) | gone
+    if wanted.all():
+        at = rows.begin + (before - 1)
+        if gone is not None:
+            at = at[~gone]
+        wrong = np.frombuffer(rows.data, np.uint8)[at] if len(at) else at
+        if not wrong.any():
+            return rows.shift(before) if gone is None else Spans(rows.data, rows.begin + before, np.maximum(rows.size - before, 0))
+        raise unknown_row(bytes((int(wrong[np.flatnonzero(wrong)[0]]),)))
+    raise unknown_row(b"")

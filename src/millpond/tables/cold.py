@@ -1,0 +1,163 @@
+"""A whole table as Arrow straight from the checkpoint: no replica, nothing is followed, nothing is left behind.
+
+1. The batch's settings and stores say what there is to read; the table's definition is held against the store's schema.
+2. Of each partition the rows of all files are found (`checkpoint.whole`); of several rows of a key the newest one stays.
+3. Rows become columns, and columns what a reader sees (`finish_columns`), a partition after the other.
+4. commits/N must still be the file that was read.  Where Spark cleaned up meanwhile, the newest batch is another one: begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from millpond.catalogue import JobFolder, open_jobs
+from millpond.checkpoint.columns import Array, Spans, hash_words
+from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
+from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
+from millpond.checkpoint.position import Batch
+from millpond.checkpoint.state import StateReader, partitions_of
+from millpond.checkpoint.whole import Part, read_parts
+from millpond.errors import CheckpointError, DefinitionError, ReplicaError
+from millpond.replica.record import make_stores_record
+from millpond.schema.definition import TableDefinition
+from millpond.storage import Storage, open_storage
+from millpond.tables.arrow import is_among, newest_of_each, pyarrow, table_schema
+from millpond.tables.finish_columns import ColumnFinish, RowKeys
+from millpond.tables.pond import stored_tables, unknown_table
+from millpond.tables.table import check_schemas
+
+# So often a batch may be cleaned up while it is read.
+_TRIES = 5
+# Rows that become columns at a time: neither bytes of texts nor places in them outgrow what an array can have.
+_CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
+
+
+def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any:
+    """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
+
+    Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
+    pond.  Takes memory for the result, and for one partition's files unpacked with some 100 bytes for each of its rows.
+
+    path:    a pond or a bare checkpoint
+    batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
+    Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
+             DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
+    """
+    pa = pyarrow()
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ColdTable(path, table, batch).read(pa)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or batch is not None or not left:
+                raise
+    raise AssertionError
+
+
+class _ColdTable:
+    def __init__(self, path: str | Path, table: str, batch: int | None) -> None:  # 1
+        known: list[str] = []
+        for folder in open_jobs(path):
+            storage = open_storage(folder.checkpoint)
+            found = self._find(folder, storage, table, batch, known)
+            if found is not None:
+                self._job, self._storage = folder.job, storage
+                self._definition, self._batch, self._schema = found
+                return
+        raise unknown_table(table, open_storage(path).uri, known)
+
+    def _find(
+        self, folder: JobFolder, storage: Storage, table: str, number: int | None, known: list[str]
+    ) -> tuple[TableDefinition, CommittedBatch, StoreSchema] | None:
+        """The table, if it is one of this job; if not, its tables are added to `known`."""
+        entries = folder.entries()
+        defined = {entry.table: entry for entry in entries if isinstance(entry, TableDefinition)}
+        committed = committed_batches(storage)
+        known += defined
+        if not committed:
+            if table not in defined:
+                return None
+            raise ReplicaError(
+                "NO_COMMITTED_BATCH",
+                f"The job at {storage.uri} hasn't committed a batch yet.",
+                hint="Start the job, or ask again when its first batch is done.",
+                checkpoint=storage.uri,
+            )
+        at = committed[-1] if number is None else Batch(number)
+        stores, unread = read_each_operator(storage, at)
+        record = make_stores_record(job_id(storage), storage.uri, stores, unread)
+        others = {definition.table: definition for definition, _ in stored_tables(folder, record, entries)}
+        known += others
+        definition = defined.get(table) or others.get(table)
+        if definition is None:
+            return None
+        schema = _store_of(definition, stores, unread)
+        check_schemas(definition, schema.key, schema.value)
+        return definition, read_batch(storage, at), schema
+
+    def read(self, pa: Any) -> Any:
+        definition, batch, schema = self._definition, self._batch, self._schema
+        finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
+        reader, tables = StateReader(self._storage), []
+        for partition in partitions_of(batch, schema):
+            for part in iter_newest(pa, read_parts(reader, batch, schema, partition)):  # 2
+                for keys, values, places in _chunks(part):  # 3
+                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places), values)
+                    tables.append(pa.Table.from_arrays(arrays, schema=shape))
+        check_still_committed(self._storage, batch)  # 4
+        return pa.concat_tables(tables) if tables else shape.empty_table()
+
+
+def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
+    for schema in stores:
+        if (schema.operator, schema.store, schema.family) == definition.store_id:
+            return schema
+    for store in unread:
+        if store.operator == definition.operator:
+            raise store.error
+    raise DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
+        hint="Define the table again with the DataFrame that the job runs.",
+        table=definition.table,
+    )
+
+
+def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
+    """The rows that count, oldest parts first: what is known of newer ones decides what stays of older ones."""
+    kept: list[Part] = []
+    newer: list[tuple[Spans, Array | None]] = []
+    for part in reversed(parts):
+        keys, chosen, hashes = part.keys, None, None
+        if not part.unique or newer:
+            hashes = hash_words(keys)
+        if not part.unique:
+            newest = newest_of_each(pa, keys, hashes, part.sequence)
+            chosen = newest if len(newest) < len(keys.begin) else None
+        mask: Array | None = None if part.gone is None else ~part.gone
+        for others, other_hashes in newer:
+            there = ~is_among(pa, keys, others, hashes, other_hashes)
+            mask = there if mask is None else mask & there
+        if mask is not None:
+            chosen = mask.nonzero()[0] if chosen is None else chosen[mask[chosen]]
+        kept.append(part if chosen is None else _select(part, chosen))
+        if part is not parts[0]:
+            newer.append((keys, hashes))
+    yield from reversed(kept)
+
+
+def _select(part: Part, chosen: Array) -> Part:
+    places = None if part.places is None else part.places[chosen]
+    return Part(keys=part.keys.select(chosen), values=part.values.select(chosen), places=places)
+
+
+def _chunks(part: Part) -> Iterator[tuple[Spans, Spans, Array | None]]:
+    count, first = len(part.keys.begin), 0
+    sizes = (part.keys.size + part.values.size).cumsum()
+    while first < count:
+        before = int(sizes[first - 1]) if first else 0
+        end = min(count, first + _CHUNK_ROWS, max(first + 1, int(sizes.searchsorted(before + _CHUNK_BYTES, "right"))))
+        places = None if part.places is None else part.places[first:end]
+        yield part.keys.slice(first, end), part.values.slice(first, end), places
+        first = end

@@ -1,0 +1,80 @@
+"""A table read straight from the checkpoint is the table of a replica, and a batch that is still there can be read as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_beside
+from millpond.errors import CheckpointError, MillpondError, RequestError
+from millpond.schema.definition import parse_definition
+
+pa = pytest.importorskip("pyarrow")
+HERE = Path(__file__).parent
+CELLS = [
+    (str(p.parent.relative_to(HERE)), defined)
+    for p in sorted(HERE.rglob("state.json"))
+    for defined in (True, False)
+    if not defined or (p.parent / "definition.json").exists()
+]
+
+
+def rows_of(table: Any) -> list[str]:
+    """The rows as texts, sorted: NaN equals NaN, and types count."""
+    columns = [table.column(name).to_pylist() for name in table.column_names]
+    return sorted(map(repr, zip(*columns, strict=True)))
+
+
+@pytest.mark.parametrize(("cell", "defined"), CELLS)
+def test_a_cold_read_of_each_batch_is_what_the_replica_has(
+    golden: Callable[[str], Any], tmp_path: Path, cell: str, defined: bool
+) -> None:
+    copy = golden(cell)
+    if defined:
+        create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))
+    copy.uncommit()
+    before: dict[str, list[str]] = {}
+    rows = 0
+    with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home") as pond:
+        for batch in range(copy.last + 1):
+            copy.commit(batch)
+            pond.catch_up(20)
+            for name, content in before.items():
+                older = millpond.read_arrow(copy.checkpoint, name, batch=batch - 1)
+                assert older.schema.metadata[b"millpond.batch"] == str(batch - 1).encode()
+                assert rows_of(older) == content
+            before = {}
+            for name in pond.tables():
+                try:
+                    expected = pond[name].to_arrow()
+                except RequestError as refused:
+                    with pytest.raises(MillpondError) as cold:
+                        millpond.read_arrow(copy.checkpoint, name)
+                    assert cold.value.condition == refused.condition
+                    continue
+                found = millpond.read_arrow(copy.checkpoint, name)
+                assert found.schema.equals(expected.schema, check_metadata=True)
+                found.validate(full=True)
+                before[name] = rows_of(expected)
+                assert rows_of(found) == before[name]
+                rows += len(expected)
+    assert rows > 0
+
+
+def test_a_batch_that_isnt_committed_is_refused(golden: Callable[[str], Any]) -> None:
+    copy = golden("counts-hdfs")
+    (table,) = millpond.open(copy.checkpoint, replica_dir="memory://").tables()
+    with pytest.raises(CheckpointError) as gone:
+        millpond.read_arrow(copy.checkpoint, table, batch=copy.last + 1)
+    assert gone.value.condition == "FILE_GONE"
+
+
+def test_an_unknown_table_is_told_with_those_there_are(golden: Callable[[str], Any]) -> None:
+    with pytest.raises(RequestError) as unknown:
+        millpond.read_arrow(golden("counts-hdfs").checkpoint, "nothing")
+    assert unknown.value.condition == "UNKNOWN_TABLE"
+    assert "aggregate_0" in unknown.value.hint
