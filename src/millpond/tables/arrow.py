@@ -133,7 +133,8 @@ def _gathered(pa: Any, texts: Spans) -> Any:
         bounds: Array = np.empty(2 * count, np.int64)
         bounds[::2], bounds[1::2] = begin, ends
         pieces = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.data)])
-        return pieces.take(pa.array(np.arange(0, 2 * count - 1, 2))).buffers()[2]
+        ours = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(0, 2 * count - 1, 2))])
+        return pieces.take(ours).buffers()[2]
     starts = np.cumsum(size) - size
     places: Array = np.repeat(texts.begin - starts, size)
     places += np.arange(len(places))
@@ -170,7 +171,7 @@ def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array |
         if (ordered[1:] != ordered[:-1]).all():  # all differ, and so do the keys
             return np.arange(len(hashes))
     codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
-    count, codes = len(codes.dictionary), codes.indices.to_numpy()
+    count, codes = len(codes.dictionary), np.frombuffer(codes.indices.buffers()[1], np.int32)[: len(codes)]
     if count == len(codes):
         return np.arange(count)
     order = np.arange(len(codes)) if sequence is None else np.lexsort((sequence, codes))
@@ -200,7 +201,9 @@ def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, o
             return found
     width = _width(keys)
     width = width if width == _width(others) else 0
-    return pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width)).to_numpy(zero_copy_only=False)
+    there = pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width))
+    # `to_numpy` of booleans would import pandas.
+    return np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), count=len(there), bitorder="little").view(bool)
 
 
 def _width(keys: Spans) -> int:
