@@ -84,10 +84,22 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
 
 
 def python_array(pa: Any, type_: SparkType, values: Iterable[Any]) -> Any:
-    """An array of values as Python programs have them."""
+    """An array of values as Python programs have them.
+
+    Raises:  VALUE_OUT_OF_RANGE where a list or map holds what pyarrow doesn't take from Python: strings that aren't UTF-8,
+             decimals of more digits than their type.
+    """
     arrow, shown = arrow_type(pa, type_), [_arrow_value(type_, v) for v in values]
     if type_.kind != "string":
-        return pa.array(shown, type=arrow)
+        try:
+            return pa.array(shown, type=arrow)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as refused:
+            raise RequestError(
+                "VALUE_OUT_OF_RANGE",
+                f"A value of type {type_} has no Arrow form: {refused!s:.200}.",
+                hint="Read the table by `scan`.",
+                type=str(type_),
+            ) from refused
     # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
     return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
 
