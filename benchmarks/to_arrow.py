@@ -164,6 +164,12 @@ def main() -> None:
                 name = f"{provider}, {kind} key"
                 variants[name] = summary(runs, options.keys)
                 print(json.dumps({name: variants[name]}, indent=1), flush=True)
+            write(options, variants, load_before)
+    return None
+
+
+def write(options: argparse.Namespace, variants: dict[str, Any], load_before: float) -> None:
+    """Keep what there is so far."""
     result = {
         "what": "all rows of count, sum and maximum by key, as a pyarrow.Table in this process (noop: dropped in the JVM)",
         "machine": machine(),
@@ -174,7 +180,6 @@ def main() -> None:
     }
     if options.write:
         write_result("to_arrow", result)
-    return None
 
 
 def summary(runs: dict[str, list[dict[str, Any]]], keys: int) -> dict[str, Any]:

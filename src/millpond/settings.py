@@ -88,7 +88,8 @@ class ReplicaSettings:
     remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely change.
     remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
-    rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory.
+    rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory, which in a large
+                           replica are nearly one of 4 KiB for each row: 200 MiB (benchmarks/results/memory.json).
     """
 
     map_size_bytes: int = 1 << 40
@@ -105,7 +106,7 @@ class ReplicaSettings:
     remote_catalogue_seconds: float = 30.0
     remote_silence_seconds: float = 10.0
     read_deadline_seconds: float = 60.0
-    rebuild_batch_rows: int = 200_000
+    rebuild_batch_rows: int = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -152,7 +152,7 @@ def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int
                 for column in read_columns(fields, spans).values():
                     if has_arrow_form(column.type):
                         column_array(pyarrow, column)
-    except (MillpondError, pyarrow.ArrowInvalid):  # the latter: what an array of Python's values can't hold
+    except MillpondError:
         return None
     return rows
 

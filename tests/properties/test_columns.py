@@ -78,7 +78,7 @@ def test_columns_hold_what_each_row_holds(table: Rows, data: st.DataObject) -> N
             try:
                 expected = row_by_row(field.type, [row[place] for row in rows])
                 found = column_array(pa, columns[place])
-            except (RequestError, UnicodeEncodeError, pa.ArrowInvalid):
+            except RequestError:
                 continue  # a time that Python, or pyarrow from Python, doesn't have
             found.validate(full=True)
             assert found.type == expected.type
@@ -108,8 +108,8 @@ def test_a_damaged_row_gives_a_typed_error_or_what_the_row_decoder_gives(table: 
         try:
             expected = row_by_row(field.type, [row[place] for row in decoded])
             found = column_array(pa, columns[place])
-        except (pa.ArrowInvalid, UnicodeEncodeError):
-            continue  # decimals of too many digits inside of lists
+        except RequestError:
+            continue  # such as decimals of too many digits inside of lists
         assert str(found) == str(expected) or found.equals(expected)
 
 

@@ -112,11 +112,17 @@ def hash_words(spans: Spans) -> Array | None:
         elif at < narrowest:
             word = words[spans.begin + at]
         else:
-            there = spans.size > at
-            word = np.where(there, words[np.where(there, spans.begin + at, 0)], np.uint64(0))
-        hashes ^= word
-        hashes *= np.uint64(_ODD)
-        hashes ^= hashes >> np.uint64(29)
+            # A shorter piece is done: it has the same number among others.
+            there = np.flatnonzero(spans.size > at)
+            hashes[there] = _mix(hashes[there], words[spans.begin[there] + at])
+            continue
+        hashes = _mix(hashes, word)
+    return hashes
+
+
+def _mix(hashes: Array, word: Array) -> Array:
+    hashes = (hashes ^ word) * hashes.dtype.type(_ODD)
+    hashes ^= hashes >> hashes.dtype.type(29)
     return hashes
 
 

@@ -84,10 +84,22 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
 
 
 def python_array(pa: Any, type_: SparkType, values: Iterable[Any]) -> Any:
-    """An array of values as Python programs have them."""
+    """An array of values as Python programs have them.
+
+    Raises:  VALUE_OUT_OF_RANGE where a list or map holds what pyarrow doesn't take from Python: strings that aren't UTF-8,
+             decimals of more digits than their type.
+    """
     arrow, shown = arrow_type(pa, type_), [_arrow_value(type_, v) for v in values]
     if type_.kind != "string":
-        return pa.array(shown, type=arrow)
+        try:
+            return pa.array(shown, type=arrow)
+        except (pa.ArrowInvalid, UnicodeEncodeError) as refused:
+            raise RequestError(
+                "VALUE_OUT_OF_RANGE",
+                f"A value of type {type_} has no Arrow form: {refused!s:.200}.",
+                hint="Read the table by `scan`.",
+                type=str(type_),
+            ) from refused
     # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
     return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
 
@@ -133,7 +145,8 @@ def _gathered(pa: Any, texts: Spans) -> Any:
         bounds: Array = np.empty(2 * count, np.int64)
         bounds[::2], bounds[1::2] = begin, ends
         pieces = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.data)])
-        return pieces.take(pa.array(np.arange(0, 2 * count - 1, 2))).buffers()[2]
+        ours = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(0, 2 * count - 1, 2))])
+        return pieces.take(ours).buffers()[2]
     starts = np.cumsum(size) - size
     places: Array = np.repeat(texts.begin - starts, size)
     places += np.arange(len(places))
@@ -170,7 +183,7 @@ def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array |
         if (ordered[1:] != ordered[:-1]).all():  # all differ, and so do the keys
             return np.arange(len(hashes))
     codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
-    count, codes = len(codes.dictionary), codes.indices.to_numpy()
+    count, codes = len(codes.dictionary), np.frombuffer(codes.indices.buffers()[1], np.int32)[: len(codes)]
     if count == len(codes):
         return np.arange(count)
     order = np.arange(len(codes)) if sequence is None else np.lexsort((sequence, codes))
@@ -200,7 +213,9 @@ def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, o
             return found
     width = _width(keys)
     width = width if width == _width(others) else 0
-    return pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width)).to_numpy(zero_copy_only=False)
+    there = pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width))
+    # `to_numpy` of booleans would import pandas.
+    return np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), count=len(there), bitorder="little").view(bool)
 
 
 def _width(keys: Spans) -> int:

@@ -8,7 +8,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,8 @@ from millpond.tables.table import check_schemas
 
 # So often a batch may be cleaned up while it is read.
 _TRIES = 5
+# Partitions that are read at a time, each taking memory for its files.
+_MOST_THREADS = 4
 # Rows that become columns at a time: neither bytes of texts nor places in them outgrow what an array can have.
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
 
@@ -38,7 +42,8 @@ def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any
     """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
 
     Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
-    pond.  Takes memory for the result, and for one partition's files unpacked with some 100 bytes for each of its rows.
+    pond.  Takes memory for the result, and for each core (four at most) for one partition's files unpacked, with some 100 bytes
+    for each of its rows.
 
     path:    a pond or a bare checkpoint
     batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
@@ -99,12 +104,18 @@ class _ColdTable:
     def read(self, pa: Any) -> Any:
         definition, batch, schema = self._definition, self._batch, self._schema
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
-        reader, tables = StateReader(self._storage), []
-        for partition in partitions_of(batch, schema):
-            for part in iter_newest(pa, read_parts(reader, batch, schema, partition)):  # 2
+
+        def read_partition(partition: int) -> list[Any]:
+            found = []
+            for part in iter_newest(pa, read_parts(StateReader(self._storage), batch, schema, partition)):  # 2
                 for keys, values, places in _chunks(part):  # 3
                     arrays = finish.arrays(pa, RowKeys(schema.key, keys, places), values)
-                    tables.append(pa.Table.from_arrays(arrays, schema=shape))
+                    found.append(pa.Table.from_arrays(arrays, schema=shape))
+            return found
+
+        # Nearly all of it happens in libraries that let go of Python's lock.
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+            tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
         check_still_committed(self._storage, batch)  # 4
         return pa.concat_tables(tables) if tables else shape.empty_table()
 
