@@ -42,6 +42,9 @@ def test_a_cold_read_of_each_batch_is_what_the_replica_has(
     with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home") as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
+            if batch not in (0, 1, copy.last // 2, copy.last - 1, copy.last):
+                before = {}
+                continue
             pond.catch_up(20)
             for name, content in before.items():
                 older = millpond.read_arrow(copy.checkpoint, name, batch=batch - 1)

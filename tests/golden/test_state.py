@@ -116,8 +116,11 @@ def replica_content(backend: Any, store: StoreSchema) -> State:
         }
 
 
-@pytest.mark.parametrize("kept_in", ["memory", "lmdb"])
-@pytest.mark.parametrize("cell", CELLS)
+# What LMDB makes of keys and values doesn't hang on the operator: in it the cells of one version with one cell of each kind.
+KEPT = [(cell, "memory") for cell in CELLS] + [(cell, "lmdb") for cell in CELLS if "/" not in cell or "transform-state" in cell]
+
+
+@pytest.mark.parametrize(("cell", "kept_in"), KEPT)
 def test_the_tailed_replica_equals_a_fresh_read_at_every_batch(
     golden: Callable[[str], Any], tmp_path: Path, cell: str, kept_in: str
 ) -> None:
