@@ -1,7 +1,7 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
-Reading needs no Spark and no Java: `open`, `read_arrow`.  The job's side needs `millpond[spark]`: `session`, `start`, `publish`,
-`define`.
+Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs `millpond[spark]`: `session`, `start`,
+`publish`, `define`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millpond.errors import (
     SetupError,
     StorageError,
 )
-from millpond.tables import Pond, Row, Rows, Table, open, read_arrow
+from millpond.tables import Pond, Row, Rows, Table, open, read_arrow, read_row
 
 if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, session, start
@@ -40,6 +40,7 @@ __all__ = [
     "open",
     "publish",
     "read_arrow",
+    "read_row",
     "session",
     "start",
 ]

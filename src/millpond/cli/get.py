@@ -8,6 +8,9 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_footer, write_rows
+from millpond.schema.definition import TableDefinition
+from millpond.tables.answer import Rows
+from millpond.tables.cold import find_definition, read_row
 
 NOT_THERE = 1
 
@@ -18,6 +21,7 @@ NOT_THERE = 1
 @options.columns_argument
 @options.key_option
 @options.reading_options
+@click.option("--cold", is_flag=True, help="Read this one key from the checkpoint itself; no replica is kept or looked at.")
 @click.pass_context
 def get(
     ctx: click.Context,
@@ -28,6 +32,7 @@ def get(
     replica_dir: Path | None,
     wait_seconds: float,
     as_json: bool,
+    cold: bool,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
 
@@ -39,14 +44,24 @@ def get(
       millpond get ./pond page_minutes page=/ minute=2026-03-01T12:00:00Z
       millpond get ./pond hosts host__isnull=1
       millpond get ./pond page_views --key '{"page": "/a=b"}' --json
+      millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
     """
+    if cold:
+        definition = find_definition(pond_dir, table_name)
+        row = read_row(pond_dir, table_name, options.parse_key(definition, columns, key_json))
+        _show(ctx, definition, Rows([row], row.cut), as_json=as_json)
+        return
     with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
         rows = table.get_all([options.parse_key(table.definition, columns, key_json)])
-        if rows[0]:
-            write_rows(table.definition, rows, rows.cut, as_json=as_json)
-            return
-        click.echo(f"{table.name} has no row with this key.", err=True)
-        if not as_json:
-            write_footer(rows.cut)
-        ctx.exit(NOT_THERE)
+        _show(ctx, table.definition, rows, as_json=as_json)
+
+
+def _show(ctx: click.Context, definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
+    if rows[0]:
+        write_rows(definition, rows, rows.cut, as_json=as_json)
+        return
+    click.echo(f"{definition.table} has no row with this key.", err=True)
+    if not as_json:
+        write_footer(rows.cut)
+    ctx.exit(NOT_THERE)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millpond.tables.answer import Row, Rows
-from millpond.tables.cold import read_arrow
+from millpond.tables.cold import read_arrow, read_row
 from millpond.tables.pond import Pond, open
 from millpond.tables.table import Count, Table
 
-__all__ = ["Count", "Pond", "Row", "Rows", "Table", "open", "read_arrow"]
+__all__ = ["Count", "Pond", "Row", "Rows", "Table", "open", "read_arrow", "read_row"]

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,16 +18,20 @@ from typing import Any
 from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.columns import Array, Spans, hash_words
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
+from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
-from millpond.checkpoint.position import Batch
+from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
-from millpond.errors import CheckpointError, DefinitionError, ReplicaError
+from millpond.errors import CheckpointError, DefinitionError, ReplicaError, RequestError
 from millpond.replica.record import make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
+from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.arrow import is_among, newest_of_each, pyarrow, table_schema
+from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
+from millpond.tables.keys import Key, KeyReader
 from millpond.tables.pond import stored_tables, unknown_table
 from millpond.tables.table import check_schemas
 
@@ -60,6 +65,31 @@ def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any
     raise AssertionError
 
 
+def read_row(path: str | Path, table: str, key: Key) -> Row:
+    """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
+
+    Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.  For
+    who asks once.  Who asks often opens the pond.
+
+    path:    a pond or a bare checkpoint
+    key:     every key column
+    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where a key can't be found that way: in stores
+             with column families or prefixes (joins, session windows, transformWithState), Avro or row checksums.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ColdTable(path, table, None).row(key)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or not left:
+                raise
+    raise AssertionError
+
+
+def find_definition(path: str | Path, table: str) -> TableDefinition:
+    """What a table's columns are, from the checkpoint alone.  Raises as `read_arrow`."""
+    return _ColdTable(path, table, None).definition
+
+
 class _ColdTable:
     def __init__(self, path: str | Path, table: str, batch: int | None) -> None:  # 1
         known: list[str] = []
@@ -67,7 +97,7 @@ class _ColdTable:
             storage = open_storage(folder.checkpoint)
             found = self._find(folder, storage, table, batch, known)
             if found is not None:
-                self._job, self._storage = folder.job, storage
+                self._job, self._storage, self._folder = folder.job, storage, folder
                 self._definition, self._batch, self._schema = found
                 return
         raise unknown_table(table, open_storage(path).uri, known)
@@ -100,6 +130,43 @@ class _ColdTable:
         schema = _store_of(definition, stores, unread)
         check_schemas(definition, schema.key, schema.value)
         return definition, read_batch(storage, at), schema
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The table's definition."""
+        return self._definition
+
+    def row(self, key: Key) -> Row:
+        definition, batch, keys = self._definition, self._batch, KeyReader(self._definition)
+        columns = keys.stored(key)
+        row = keys.row(columns)
+        if row is None:
+            missing = [c.name for c in definition.key if c.name not in columns]
+            raise RequestError(
+                "KEY_MISSING",
+                f"A key of {definition.table} needs {', '.join(missing)} as well.",
+                hint="Name the end of the window too.",
+                table=definition.table,
+                missing=missing,
+            )
+        found = find_row(self._storage, batch, self._schema, row)
+        values = None if found is None else compile_definition(definition)(row, found)
+        position = Position(
+            batch=batch.batch,
+            offsets=batch.offsets,
+            watermark_ms=batch.watermark_ms,
+            batch_started_ms=batch.started_ms,
+            committed_ns=batch.commit_stamp.modified_ns,
+        )
+        now = time.time()
+        lag = Lag(
+            behind_batches=0,
+            behind_seconds=0.0,
+            age_seconds=max(0.0, now - position.committed_ns / 1e9),
+            age_from="commit",
+            event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
+        )
+        return Row(values or (), Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state()))
 
     def read(self, pa: Any) -> Any:
         definition, batch, schema = self._definition, self._batch, self._schema

@@ -18,12 +18,12 @@ from millpond.replica.ordered import KeyCodec, split_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.replica import Replica, View
 from millpond.replica.scan import iter_prefix
-from millpond.schema.convert import to_stored
 from millpond.schema.definition import KeyColumn, TableDefinition
 from millpond.schema.types import Field, SparkType
 from millpond.settings import ReplicaSettings
 from millpond.tables.answer import Cut, Lag, Row, Rows
 from millpond.tables.finish import Finish, compile_definition
+from millpond.tables.keys import Key, KeyReader
 
 # How long a job's heartbeat file isn't looked at again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
@@ -31,7 +31,6 @@ _DEADLINE_CHECK_ROWS = 4096
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
 
-Key = dict[str, Any]
 Define = Callable[[StoreSchema], TableDefinition]
 
 
@@ -104,11 +103,8 @@ class Table:
         self._job = job
         self._define = define
         self._finish = compile_definition(definition)
-        self._columns = {column.name: (column, to_stored(column.type)) for column in definition.key}
+        self._keys = KeyReader(definition)
         self._binding: _Binding | None = None
-        # The commonest kind of key: every column is a column of the state's key row.
-        plain = not any(c.path for c in definition.key) and len(definition.key) == len(definition.key_fields)
-        self._plain_key = tuple(c.name for c in definition.key) if plain else None
 
     @property
     def name(self) -> str:
@@ -132,7 +128,7 @@ class Table:
 
         Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; REPLICA_BUILDING, JOB_REPLACED, …
         """
-        wanted = self._stored_columns({**key, **columns} if key else columns)
+        wanted = self._keys.stored({**key, **columns} if key else columns)
         view, binding = self._open()
         try:
             return self._get(view, binding, wanted, self._job.cut(view))
@@ -144,7 +140,7 @@ class Table:
 
         Raises:  as `get`.
         """
-        wanted = [self._stored_columns(key) for key in keys]
+        wanted = [self._keys.stored(key) for key in keys]
         view, binding = self._open()
         with view:
             cut = self._job.cut(view)
@@ -160,7 +156,7 @@ class Table:
         """
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
             raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
-        wanted = self._stored_columns({**(key or {}), **columns})
+        wanted = self._keys.stored({**(key or {}), **columns})
         view, binding = self._open()
         with view:
             cut = self._job.cut(view)
@@ -214,67 +210,7 @@ class Table:
     @property
     def key_order(self) -> tuple[str, ...]:
         """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
-        codec = KeyCodec(self.definition.key_schema)
-        rank = {index: place for place, index in enumerate(codec.order)}
-        return tuple(c.name for c in sorted(self.definition.key, key=lambda c: rank[c.index]))
-
-    # ------------------------------------------------------------ from names to stored keys
-
-    def _stored_columns(self, key: Key) -> dict[str, Any]:
-        out: dict[str, Any] = {}
-        for name, value in key.items():
-            entry = self._columns.get(name)
-            if entry is None:
-                raise self._not_a_key(name)
-            try:
-                out[name] = None if value is None else entry[1](value)
-            except RequestError as error:
-                raise type(error)(
-                    error.condition, f"Column {name!r}: {error.message}", hint=error.hint, **{**error.context, "column": name}
-                ) from None
-        return out
-
-    def _not_a_key(self, name: str) -> RequestError:
-        keys = ", ".join(c.name for c in self.definition.key)
-        if name in self.columns:
-            return RequestError(
-                "NOT_A_KEY_COLUMN",
-                f"{name!r} is a value column of {self.name}; rows are found by their key.",
-                hint=f"Name key columns: {keys}.",
-                table=self.name,
-                column=name,
-            )
-        return RequestError(
-            "UNKNOWN_COLUMN",
-            f"{self.name} has no column {name!r}.",
-            hint=f"Its key columns are: {keys or 'none'}.",
-            table=self.name,
-            column=name,
-        )
-
-    def _key_row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
-        """The state's key row; None where the ends of windows are missing.  Raises KEY_MISSING."""
-        if self._plain_key is not None and len(columns) == len(self._plain_key):
-            return tuple([columns[name] for name in self._plain_key])
-        missing = [c for c in self.definition.key if c.name not in columns]
-        if missing:
-            if all(_is_time(c) and _begins(c, columns, self.definition.key) for c in missing):
-                return None
-            names = ", ".join(c.name for c in missing)
-            raise RequestError(
-                "KEY_MISSING",
-                f"A key of {self.name} needs {names} as well.",
-                hint=f"Name every key column, or scan by the first ones: {', '.join(self.key_order)}.",
-                table=self.name,
-                missing=[c.name for c in missing],
-            )
-        row: list[Any] = [None] * len(self._key_fields)
-        for column in self.definition.key:
-            if column.path:
-                row[column.index] = (*(row[column.index] or ()), columns[column.name])
-            else:
-                row[column.index] = columns[column.name]
-        return tuple(row)
+        return self._keys.order
 
     @property
     def _key_fields(self) -> tuple[Field, ...]:
@@ -318,7 +254,7 @@ class Table:
         )
 
     def _get(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
-        key = self._key_row(columns)
+        key = self._keys.row(columns)
         if key is None:
             return self._only_window(view, binding, columns, cut)
         ordered = binding.codec.encode(key[:-1] if binding.many else key)
@@ -436,16 +372,6 @@ def _shape(type_: SparkType) -> Any:
 def _elements(key: tuple[Any, ...], rows: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
     """Each row of a list, under the key with its place."""
     return (((*key, place), element) for place, element in enumerate(iter_elements(rows)))
-
-
-def _is_time(column: KeyColumn) -> bool:
-    """Whether it is a part of a window."""
-    return bool(column.path) and column.type.is_time
-
-
-def _begins(column: KeyColumn, given: dict[str, Any], key: tuple[KeyColumn, ...]) -> bool:
-    """Whether an earlier member of the same window is given."""
-    return any(c.index == column.index and c.name in given and c is not column for c in key)
 
 
 def _member(key: tuple[Any, ...], column: KeyColumn, fields: tuple[Field, ...]) -> Any:

@@ -1,0 +1,74 @@
+"""`millpond get --cold` says what the replica says, without one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import millpond
+from millpond.catalogue import create_beside
+from millpond.cli import main
+from millpond.schema.definition import parse_definition
+
+CELLS = ["counts-hdfs", "counts-rocksdb-changelog", "counts-rocksdb-snapshots", "windows-rocksdb-changelog", "keyless-hdfs"]
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a replica would be, if one were made."""
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+@pytest.mark.parametrize("defined", [True, False])
+@pytest.mark.parametrize("cell", CELLS)
+def test_every_row_is_the_one_of_the_replica(golden: Callable[[str], Any], nowhere: Path, cell: str, defined: bool) -> None:
+    copy = golden(cell)
+    if defined:
+        create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))
+    with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:
+        for name in pond.tables():
+            table = pond[name]
+            for row in table.scan():
+                key = {c.name: row[c.name] for c in table.definition.key}
+                cold = millpond.read_row(copy.checkpoint, name, key)
+                assert dict(cold) == dict(row)
+                assert (cold.cut.position, cold.cut.job) == (row.cut.position, row.cut.job)
+    assert not nowhere.exists()
+
+
+def test_the_command_shows_the_row_and_its_batch(golden: Callable[[str], Any], nowhere: Path) -> None:
+    copy = golden("counts-hdfs")
+    where = [str(copy.checkpoint), "checkpoint.aggregate_0"]
+    warm = CliRunner().invoke(main, ["get", *where, "page=/index.html", "--json"])
+    nowhere.rename(nowhere.with_name("gone"))
+    cold = CliRunner().invoke(main, ["get", "--cold", *where, "page=/index.html", "--json"])
+    assert (cold.exit_code, cold.stdout) == (0, warm.stdout)
+    assert json.loads(cold.stdout)["page"] == "/index.html"
+    assert "batch 11" in CliRunner().invoke(main, ["get", "--cold", *where, "page=/index.html"]).output
+    assert not nowhere.exists()
+
+
+def test_what_isnt_there_and_what_isnt_a_key_are_told(golden: Callable[[str], Any], nowhere: Path) -> None:
+    copy = golden("counts-hdfs")
+    where = ["get", "--cold", str(copy.checkpoint), "checkpoint.aggregate_0"]
+    assert CliRunner().invoke(main, [*where, "page=/nothing"]).exit_code == 1
+    for wrong, condition in ((["hits=3"], "UNKNOWN_COLUMN"), (["count=3"], "NOT_A_KEY_COLUMN"), ([], "KEY_MISSING")):
+        assert CliRunner().invoke(main, [*where, *wrong]).stderr.startswith(f"[{condition}]")
+    assert not nowhere.exists()
+
+
+def test_an_operator_whose_keys_cant_be_found_so_is_refused_by_name(golden: Callable[[str], Any]) -> None:
+    copy = golden("spark-4.3/sessions-rocksdb-changelog")
+    with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:
+        (name,) = pond.tables()
+        row = next(iter(pond[name].scan()))
+        key = {c.name: row[c.name] for c in pond[name].definition.key}
+    with pytest.raises(millpond.CheckpointError) as refused:
+        millpond.read_row(copy.checkpoint, name, key)
+    assert refused.value.condition == "UNSUPPORTED"
