@@ -3,11 +3,12 @@
     python benchmarks/to_arrow.py [--keys 1800000] [--rounds 3] [--write]
 
 A Spark job (count, sum and maximum by key, two batches: all keys, then a hundredth of them again) writes the state, with the
-HDFS-backed provider and as snapshots of RocksDB, by a key of type long and by a text. Every read is a process of its own.
-Spark's: `toArrow()` of key and value columns, the whole table in the Python process, as ours; and, in the same process after
-it, a write to the `noop` sink, which leaves the table in the JVM. Ours: `millpond.read_arrow` (no replica) and, from a replica
-that is there, `Table.to_arrow`. Timed is the read alone, without the start of the JVM and imports; processor seconds are given
-beside it, since others may use the machine. Memory is the process's peak, for Spark that of Python and of the JVM.
+HDFS-backed provider, and with RocksDB, its change logs and its snapshots, by a key of type long and by a text. Every read is a
+process of its own. Spark's: `toArrow()` of key and value columns, the whole table in the Python process, as ours; and, in the
+same process after it, a write to the `noop` sink, which leaves the table in the JVM. Ours: `millpond.read_arrow` (no replica)
+and, from a replica that is there, `Table.to_arrow`. Timed is the read alone, without the start of the JVM and imports;
+processor seconds are given beside it, since others may use the machine. Memory is the process's peak, for Spark that of Python
+and of the JVM.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from results import machine, write_result
 
 PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb-changelog": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "rocksdb-snapshots": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
 KEYS = ("long", "text")
@@ -62,8 +64,12 @@ def write_states(scratch: str, keys: int) -> None:
     spark = spark_session()
     for provider, class_name in PROVIDERS.items():
         spark.conf.set("spark.sql.streaming.stateStore.providerClass", class_name)
+        changelog = str(provider == "rocksdb-changelog").lower()
+        spark.conf.set("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", changelog)
         spark.conf.set("spark.sql.shuffle.partitions", "8")
         for kind in KEYS:
+            if Path(scratch, f"{provider}-{kind}").exists():
+                continue
             folder = Path(scratch, f"input-{provider}-{kind}")
             schema = "id long, amount long"
             for size in (keys, keys // 100):
@@ -147,15 +153,13 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         scratch = options.scratch or temporary
-        if not any(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
+        if not all(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
             run("--write-states", scratch, "--keys", str(options.keys))
         variants = {}
         load_before = os.getloadavg()[0]
         for provider in PROVIDERS:
             for kind in KEYS:
                 runs: dict[str, list[dict[str, Any]]] = {}
-                if not Path(scratch, f"{provider}-{kind}", "commits", "1").exists():
-                    continue
                 for _ in range(options.rounds):
                     for reader in READERS:
                         words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")
@@ -164,7 +168,7 @@ def main() -> None:
                 name = f"{provider}, {kind} key"
                 variants[name] = summary(runs, options.keys)
                 print(json.dumps({name: variants[name]}, indent=1), flush=True)
-            write(options, variants, load_before)
+                write(options, variants, load_before)
     return None
 
 
