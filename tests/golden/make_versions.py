@@ -58,7 +58,7 @@ CELLS = {
     "3.5": [*EVERYWHERE, "dedupe-within-watermark-hdfs", "join-semi-hdfs", "limit-hdfs", "windows-hdfs"],
     "4.0": [*SINCE_4_0, *EVERYWHERE, "windows-hdfs"],
     "4.1": [*NEWER, *SINCE_4_0, *SOME],
-    "4.2": [*NEWER, "join-inner-format4-rocksdb-changelog", *SINCE_4_0, *SOME],
+    "4.2": [*NEWER, *SINCE_4_0, *SOME],
 }
 
 
