@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_800_000)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", help="keep the states here, and use those that are there")
+    parser.add_argument("--only", nargs="*", help="states to read, such as hdfs-long, where they are in --scratch already")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--write-states", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/to_arrow.json")
@@ -153,13 +154,15 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as temporary:
         scratch = options.scratch or temporary
-        if not all(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
+        if not options.only and not all(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
             run("--write-states", scratch, "--keys", str(options.keys))
         variants = {}
         load_before = os.getloadavg()[0]
         for provider in PROVIDERS:
             for kind in KEYS:
                 runs: dict[str, list[dict[str, Any]]] = {}
+                if options.only and f"{provider}-{kind}" not in options.only:
+                    continue
                 for _ in range(options.rounds):
                     for reader in READERS:
                         words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")

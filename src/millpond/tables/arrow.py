@@ -180,8 +180,17 @@ def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array |
 
     if hashes is not None:
         ordered = np.sort(hashes)
-        if (ordered[1:] != ordered[:-1]).all():  # all differ, and so do the keys
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):  # all differ, and so do the keys
             return np.arange(len(hashes))
+        if 4 * len(twice) < len(hashes):  # only keys with one of these can be alike
+            found = np.searchsorted(twice, hashes).clip(max=len(twice) - 1)
+            again = np.flatnonzero(twice[found] == hashes)
+            last = newest_of_each(pa, keys.select(again), None, None if sequence is None else sequence[again])
+            kept: Array = np.ones(len(hashes), bool)
+            kept[again] = False
+            kept[again[last]] = True
+            return np.flatnonzero(kept)
     codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
     count, codes = len(codes.dictionary), np.frombuffer(codes.indices.buffers()[1], np.int32)[: len(codes)]
     if count == len(codes):
