@@ -49,11 +49,30 @@ class StoreShape:
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns under their wished names; `ours` are the names that Millpond gives."""
+    """Columns under their wished names; `our_…` are the places of those that Millpond names."""
 
     key: list[KeyColumn] = field(default_factory=list)
     values: list[tuple[str, SparkType, Expression]] = field(default_factory=list)
-    ours: set[str] = field(default_factory=set)
+    our_keys: set[int] = field(default_factory=set)
+    our_values: set[int] = field(default_factory=set)
+
+    def add_key(self, column: KeyColumn) -> None:
+        """One of ours."""
+        self.our_keys.add(len(self.key))
+        self.key.append(column)
+
+    def add_value(self, name: str, type_: SparkType, expression: Expression) -> None:
+        """One of ours."""
+        self.our_values.add(len(self.values))
+        self.values.append((name, type_, expression))
+
+    def names(self) -> list[str]:
+        """All names, each once: ours stay, of the others that are called alike the later ones are numbered."""
+        wished = [c.name for c in self.key] + [name for name, _, _ in self.values]
+        places = self.our_keys | {len(self.key) + i for i in self.our_values}
+        ours = [wished[i] for i in sorted(places)]
+        numbered = iter(unique_names(ours + [name for i, name in enumerate(wished) if i not in places])[len(ours) :])
+        return [name if i in places else next(numbered) for i, name in enumerate(wished)]
 
 
 def undefined_table(table: str, shape: StoreShape, reason: str | None = None) -> TableDefinition:
@@ -64,9 +83,8 @@ def undefined_table(table: str, shape: StoreShape, reason: str | None = None) ->
     """
     columns = _columns(shape)
     if shape.many:
-        columns.key.append(KeyColumn(INDEX, _INTEGER, len(shape.key)))
-        columns.ours.add(INDEX)
-    names = _names([c.name for c in columns.key] + [name for name, _, _ in columns.values], columns.ours)
+        columns.add_key(KeyColumn(INDEX, _INTEGER, len(shape.key)))
+    names = columns.names()
     key = tuple(KeyColumn(name, c.type, c.index, c.path) for name, c in zip(names, columns.key, strict=False))
     values = tuple(
         ValueColumn(name, type_, expression, reason)
@@ -109,7 +127,7 @@ def _columns(shape: StoreShape) -> _Columns:
     columns = _Columns(list(key_columns(shape.key)))
     if shape.operator_name == "globalLimit":
         columns.key = []
-        columns.values.append(("rows_so_far", _LONG, buffer_column(0, _LONG)))
+        columns.add_value("rows_so_far", _LONG, buffer_column(0, _LONG))
     elif shape.operator_name == "dedupeWithinWatermark" and shape.value:
         _add_expiry(columns, Expression("timestamp_micros", TIMESTAMP, (buffer_column(0, _LONG),)))
     else:
@@ -125,8 +143,7 @@ def _variable(shape: StoreShape) -> _Columns:
     else:
         columns.key = [KeyColumn(f.name, f.type, i) for i, f in enumerate(shape.key)]
     if shape.variable == "timer":
-        columns.key.append(KeyColumn(EXPIRES_AT, TIMESTAMP, len(shape.key) - 1))
-        columns.ours.add(EXPIRES_AT)
+        columns.add_key(KeyColumn(EXPIRES_AT, TIMESTAMP, len(shape.key) - 1))
     elif shape.ttl:
         _add_members(columns, 0, shape.value[0].type)
         _add_expiry(columns, Expression("timestamp_millis", TIMESTAMP, (buffer_column(1, _LONG),)))
@@ -148,11 +165,11 @@ def _sessions(shape: StoreShape) -> _Columns:
         _add_buffers(columns, shape.value, range(len(shape.value)))
         return columns
     session = (named or places)[0]
-    columns.key[-1] = KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1)
+    columns.key.pop()
+    columns.add_key(KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1))
     window = grouping[session].type
     end = Expression("get_field", TIMESTAMP, (buffer_column(session, window),), {"ordinal": 1})
-    columns.values.append(("session_end", TIMESTAMP, end))
-    columns.ours |= {"session_start", "session_end"}
+    columns.add_value("session_end", TIMESTAMP, end)
     _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))
     return columns
 
@@ -165,12 +182,13 @@ def _join_side(shape: StoreShape) -> _Columns:
     *joined, last = shape.key
     names = ["key"] if len(joined) == 1 else [f"key_{n}" for n in range(1, len(joined) + 1)]
     keys = tuple(Field(name, f.type) for name, f in zip(names, joined, strict=True))
-    columns = _Columns(list(key_columns(keys)))
-    columns.key.append(KeyColumn("event_time" if shape.many else INDEX, last.type, len(joined)))
-    columns.ours = {c.name for c in columns.key}
+    columns = _Columns()
+    for column in key_columns(keys):
+        columns.add_key(column)
+    columns.add_key(KeyColumn("event_time" if shape.many else INDEX, last.type, len(joined)))
     _add_buffers(columns, shape.value, range(len(shape.value)))
     if shape.value and shape.value[-1].name == "matched" and shape.value[-1].type == _BOOLEAN:
-        columns.ours.add("matched")
+        columns.our_values.add(len(columns.values) - 1)
     return columns
 
 
@@ -209,13 +227,4 @@ def _add_members(columns: _Columns, place: int, type_: SparkType) -> None:
 
 
 def _add_expiry(columns: _Columns, expression: Expression) -> None:
-    columns.values.append((EXPIRES_AT, TIMESTAMP, expression))
-    columns.ours.add(EXPIRES_AT)
-
-
-def _names(wished: list[str], ours: set[str]) -> list[str]:
-    """The names in order, each once: ours stay, of the others that are called alike the later ones are numbered."""
-    own = {name: max(i for i, w in enumerate(wished) if w == name) for name in ours}
-    reserved = sorted(own)
-    numbered = iter(unique_names(reserved + [name for i, name in enumerate(wished) if own.get(name) != i])[len(reserved) :])
-    return [name if own.get(name) == i else next(numbered) for i, name in enumerate(wished)]
+    columns.add_value(EXPIRES_AT, TIMESTAMP, expression)
