@@ -806,12 +806,21 @@ def read_cell(spark: SparkSession, name: str, target: Path) -> None:
             state.setdefault(store, {})[str(batch)] = rows
     for crc in checkpoint.rglob(".*.crc"):
         crc.unlink()
+    forget_folder(checkpoint)
     write_json(target / "state.json", state)
     about = json.loads((target / "about.json").read_text())
     write_json(target / "about.json", {**about, "reader": spark.version})
     size = sum(p.stat().st_size for p in target.rglob("*") if p.is_file())
     counts = {store: [len(found) for found in by_batch.values()] for store, by_batch in state.items()}
     print(name, f"{size // 1024} KiB", f"{last + 1} batches", counts, flush=True)
+
+
+def forget_folder(checkpoint: Path) -> None:
+    """Operator metadata names the folder that it was written in, which nobody else has.  After this Spark can't read it in place."""
+    here = Path(__file__).parent.as_uri().replace("file:///", "file:/")
+    for metadata in checkpoint.glob("state/*/_metadata/v2/*"):
+        if not metadata.name.startswith("."):
+            metadata.write_text(metadata.read_text().replace(here, "file:/golden"))
 
 
 def last_batch(checkpoint: Path) -> int:

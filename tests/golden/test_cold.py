@@ -17,7 +17,8 @@ pa = pytest.importorskip("pyarrow")
 HERE = Path(__file__).parent
 CELLS = [
     (str(p.parent.relative_to(HERE)), defined)
-    for p in sorted(HERE.rglob("state.json"))
+    # Of the versions before only what differs in the files that are read at once: 3.5's SSTs are packed by Snappy.
+    for p in sorted([*HERE.glob("*/state.json"), *HERE.glob("spark-4.3/*/state.json"), *HERE.glob("spark-3.5/counts-*/state.json")])
     for defined in (True, False)
     if not defined or (p.parent / "definition.json").exists()
 ]
