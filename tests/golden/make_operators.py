@@ -816,7 +816,7 @@ def read_cell(spark: SparkSession, name: str, target: Path) -> None:
 
 
 def forget_folder(checkpoint: Path) -> None:
-    """Operator metadata names the folder that it was written in, which nobody else has.  After this Spark can't read it in place."""
+    """Operator metadata names the folder that it was written in, which nobody else has.  After this Spark can't read it there."""
     here = Path(__file__).parent.as_uri().replace("file:///", "file:/")
     for metadata in checkpoint.glob("state/*/_metadata/v2/*"):
         if not metadata.name.startswith("."):
