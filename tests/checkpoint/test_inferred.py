@@ -26,10 +26,18 @@ def test_it_says_what_the_metadata_of_newer_versions_says() -> None:
     for path in WITH_METADATA:
         told = json.loads(path.read_text().partition("\n")[2])
         (schema,) = parse_schema((path.parents[1] / "0/_metadata/schema").read_bytes())
-        name, prefix = infer_operator(schema)
+        conf = json.loads((path.parents[3] / "offsets/0").read_text().split("\n")[1])["conf"]
+        apply_format = int(conf["spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"])
+        if apply_format == 1:
+            with pytest.raises(CheckpointError) as refused:
+                infer_operator(schema, apply_format=1)
+            assert refused.value.condition == "UNSUPPORTED"
+            seen.add("refused")
+            continue
+        name, prefix = infer_operator(schema, apply_format=apply_format)
         assert (name, prefix) == (told["operatorInfo"]["operatorName"], told["stateStoreInfo"][0]["numColsPrefixKey"]), path
         seen.add(name)
-    assert len(seen) == 6
+    assert len(seen) == 7
 
 
 def test_a_checkpoint_of_spark_4_without_metadata_is_one_that_isnt_whole(golden) -> None:  # type: ignore[no-untyped-def]
@@ -46,8 +54,8 @@ def test_a_checkpoint_of_spark_4_without_metadata_is_one_that_isnt_whole(golden)
 def test_a_user_column_that_is_called_as_a_sessions_start_is_not_guessed_at(value: tuple[Field, ...]) -> None:
     key = (Field("user", TEXT), Field("sessionStartTime", TIMESTAMP))
     with pytest.raises(CheckpointError) as refused:
-        infer_operator(FamilySchema(name="", key=key, value=value))
+        infer_operator(FamilySchema(name="", key=key, value=value), apply_format=2)
     assert refused.value.condition == "UNSUPPORTED"
     window = struct_of((Field("start", TIMESTAMP), Field("end", TIMESTAMP)))
     sessions = (Field("user", TEXT), Field("session_window", window), Field("count", LONG))
-    assert infer_operator(FamilySchema(name="", key=key, value=sessions)) == ("sessionWindowStateStoreSaveExec", 1)
+    assert infer_operator(FamilySchema(name="", key=key, value=sessions), apply_format=2) == ("sessionWindowStateStoreSaveExec", 1)

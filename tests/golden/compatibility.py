@@ -54,6 +54,7 @@ Ranges of deleted keys in change logs and SSTs | `UNSUPPORTED`, `UNKNOWN_FORMAT`
 Unknown versions of any file | `UNKNOWN_FORMAT` | the message names the file and what it found
 Checkpoint format 1 whose snapshots outlived a rewind in place | `REWOUND_IN_PLACE` | Spark itself would load them
 Spark 3.5: a key column called `sessionStartTime` that isn't a session's | `UNSUPPORTED` | there is no metadata to tell it by
+Spark 3.5: applyInPandasWithState in its old state format 1, or an aggregation in such a job | `UNSUPPORTED` | they look alike
 """
 
 

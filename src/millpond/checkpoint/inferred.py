@@ -7,7 +7,8 @@
     session windows            the key ends with sessionStartTime, the value begins with the grouping columns, a window among them
     aggregation                everything else
 
-Names of buffers come from Spark's functions and can't be chosen by a user; names of grouping columns can.
+Names of buffers come from Spark's functions and can't be chosen by a user; names of grouping columns can.  In the old format 1 of
+applyInPandasWithState the value is the user's columns: then what looks like an aggregation may be either.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from millpond.errors import CheckpointError
 JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 
 
-def infer_operator(schema: FamilySchema) -> tuple[str, int]:
+def infer_operator(schema: FamilySchema, *, apply_format: int) -> tuple[str, int]:
     """(operator name, columns of the key that stand in front) of a store called `default`.
 
+    apply_format:  Spark's flatMapGroupsWithState.stateFormatVersion, as the batch pins it
     Raises:  UNSUPPORTED where two operators could have written it.
     Source:  the planner's stateful operators, Spark 3.5; golden checkpoints of 3.5.
     """
@@ -41,6 +43,13 @@ def infer_operator(schema: FamilySchema) -> tuple[str, int]:
             "The checkpoint has no operator metadata, and its key ends with sessionStartTime as that of session windows does, but "
             "its values aren't those of sessions.",
             hint="Start the job once with Spark 4.0 or newer, which writes the metadata; or rename that grouping column.",
+        )
+    if apply_format == 1:
+        raise CheckpointError(
+            "UNSUPPORTED",
+            "The checkpoint has no operator metadata, and applyInPandasWithState writes format 1 in it, whose state looks like "
+            "that of an aggregation.",
+            hint="Start the job once with Spark 4.0 or newer, which writes the metadata.",
         )
     return "stateStoreSave", 0
 

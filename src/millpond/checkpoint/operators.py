@@ -27,6 +27,7 @@ _STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _SCHEMA_PATH = re.compile(r"_stateSchema/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 _JOIN = "symmetricHashJoin"
+_APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
 _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")
@@ -189,8 +190,8 @@ def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
 def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     path = metadata_path(storage, operator, batch)
     # Spark 4.0 began to write both the metadata and this setting: without the setting, no file is missing.
-    if storage.stamp(path) is None and _ENCODING_SETTING not in read_conf(storage, batch):
-        return _infer_metadata(storage, operator)
+    if storage.stamp(path) is None and _ENCODING_SETTING not in (conf := read_conf(storage, batch)):
+        return _infer_metadata(storage, operator, 1 if conf.get(_APPLY_FORMAT, "1") == "1" else 2)
     version, _, text = storage.read(path).decode("utf-8", "replace").partition("\n")
     if version != ("v2" if "/v2/" in path else "v1"):
         raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version!r:.80}.", hint=_HINT, path=path)
@@ -202,12 +203,12 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
         ) from broken
 
 
-def _infer_metadata(storage: Storage, operator: int) -> _Metadata:
+def _infer_metadata(storage: Storage, operator: int, apply_format: int) -> _Metadata:
     """What stands in no file, for checkpoints of Spark 3.5 and older."""
     if set(JOIN_STORES) & set(storage.names(f"state/{operator}/0")):
         return _Metadata(_JOIN, [(store, 0, []) for store in JOIN_STORES], {})
     schema = _read_schema(storage, f"{store_folder(operator, 0, 'default')}/_metadata/schema")
-    name, prefix = infer_operator(schema[0])
+    name, prefix = infer_operator(schema[0], apply_format=apply_format)
     return _Metadata(name, [("default", prefix, [])], {})
 
 
