@@ -40,8 +40,11 @@ class WriteBatch(Protocol):
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Insert or replace."""
 
-    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        """Add to values: (key, what a value begins with where there is none yet, what is added)."""
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value under a key, with what was written before, None where there is none."""
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs from the first key that is not below `start`, ascending.  Nothing may be written meanwhile."""
 
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
         """Remove; a key that isn't there is fine."""

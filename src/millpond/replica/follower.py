@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
 from millpond.replica.backend import Backend
+from millpond.replica.carry import carry_over
 from millpond.replica.identity import judge
+from millpond.replica.kept import Keeper
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
-from millpond.settings import ReplicaSettings
+from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
@@ -75,6 +77,7 @@ class _Generation:
     record: ReplicaRecord
     stores: StoresRecord
     reader: StateReader
+    keeper: Keeper
     metadata: tuple[str, ...] = ()
 
     @property
@@ -103,6 +106,7 @@ class Follower:
 
     place:        the replica's folder, or None for a replica in memory
     on_backend:   told of each generation that begins to serve
+    retention:    by store, what is kept of it beside its rows, where it isn't what the settings say
     """
 
     def __init__(
@@ -113,12 +117,14 @@ class Follower:
         *,
         new_backend: Callable[[], Backend] | None = None,
         on_backend: Callable[[Backend], None],
+        retention: Mapping[str, Retention] | None = None,
     ) -> None:
         self._storage = storage
         self._place = place
         self._settings = settings
         self._new_backend = new_backend
         self._on_backend = on_backend
+        self._retention = retention or {}
         self._generation: _Generation | None = None
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -296,11 +302,17 @@ class Follower:
             record = snapshot.record()
         if record.status != "live":
             return None
-        self._generation = _Generation(
-            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores, StateReader(self._storage)
-        )
+        reader = StateReader(self._storage)
+        self._generation = self._make_generation(path, backend, record, stores, reader)
         self._on_backend(backend)
         return self._generation
+
+    def _make_generation(
+        self, path: Path | None, backend: Backend, record: ReplicaRecord, stores: StoresRecord, reader: StateReader
+    ) -> _Generation:
+        schemas = stores.schemas()
+        keeper = Keeper(schemas, self._retention, self._settings.retention)
+        return _Generation(path, backend, stores.job_id, plan_tables(schemas), record, stores, reader, keeper)
 
     def _apply(self, generation: _Generation, number: Batch) -> bool:
         began = time.monotonic()
@@ -311,7 +323,9 @@ class Follower:
             return self._build()
         try:
             reads = self._settings.remote_reads if self._storage.is_remote else 1
-            rows = apply_batch(generation.reader, generation.backend, batch, generation.tables, reads=reads)
+            rows = apply_batch(
+                generation.reader, generation.backend, batch, generation.tables, generation.keeper, generation.record, reads=reads
+            )
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
                 raise
@@ -419,6 +433,10 @@ class Follower:
         try:
             reader = StateReader(self._storage)
             records = build(reader, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
+            if self._generation is not None and self._generation.job_id == identity:
+                keeper = Keeper(stores.schemas(), self._retention, self._settings.retention)
+                rows = self._settings.rebuild_batch_rows
+                carry_over(self._generation.backend, self._generation.stores, backend, stores, keeper, chunk_rows=rows)
         except BaseException:
             del backend
             if self._place is not None:
@@ -429,7 +447,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores, reader)
+        self._generation = self._make_generation(path, backend, record, stores, reader)
         self._on_backend(backend)
         if before is not None:
             self._set_status(before, "superseded")

@@ -109,10 +109,16 @@ class MemoryWriteBatch:
         for key in keys:
             rows.pop(key, None)
 
-    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        rows = self._copy(table)
-        for key, front, tail in items:
-            rows[key] = rows.get(key, front) + tail
+    def get(self, table: str, key: bytes) -> bytes | None:
+        rows = self._rows.get(table)
+        return self._before.tables[table].rows.get(key) if rows is None else rows.get(key)
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        rows = self._rows.get(table)
+        if rows is None:
+            yield from MemorySnapshot(self._before).iterate(table, start)
+        else:
+            yield from ((key, rows[key]) for key in sorted(rows) if key >= start)
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._record = record

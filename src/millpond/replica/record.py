@@ -15,9 +15,24 @@ from millpond.schema.types import Field, parse_fields, struct_of
 from millpond.storage import FileStamp
 
 # A replica with another number is built again.
-FORMAT = 2
+FORMAT = 3
 # Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
+
+
+class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of one store beside its rows.
+
+    history_from:      the first batch whose changes are kept, None where none are
+    collapsed:         (first, last) of batches whose changes are kept as one, of the last: the replica was built anew there
+    closed_bytes:      of rows that expired
+    closed_forgotten:  the newest batch of whose expired rows some are no longer kept, None where all are
+    """
+
+    history_from: int | None = None
+    collapsed: tuple[tuple[int, int], ...] = ()
+    closed_bytes: int = 0
+    closed_forgotten: int | None = None
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,6 +42,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
     commit_*:      the stamp of commits/N
     partitions:    of stateful operators in that batch
+    kept:          by store, what is kept beside its rows
     """
 
     status: Literal["live", "replaced", "superseded"] = "live"
@@ -40,6 +56,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     commit_size_bytes: int
     partitions: int
     provider: str
+    kept: dict[str, KeptRecord] = {}
 
     @property
     def commit_stamp(self) -> FileStamp:

@@ -18,6 +18,7 @@ from millpond.replica.ordered import KeyCodec, split_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.replica import Replica, View
 from millpond.replica.scan import iter_prefix
+from millpond.replica.stamp import without_stamp
 from millpond.schema.definition import KeyColumn, TableDefinition
 from millpond.schema.types import Field, SparkType
 from millpond.settings import ReplicaSettings
@@ -202,9 +203,9 @@ class Table:
             while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
                 if time.monotonic() > deadline:
                     raise _too_long(self.name, self._job.settings.read_deadline_seconds)
-                keys, rows = zip(*chunk, strict=True)
-                ordered = OrderedKeys(self._key_fields, binding.codec, list(keys))
-                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, span(rows)), schema=shape))
+                ordered = OrderedKeys(self._key_fields, binding.codec, [key for key, _ in chunk])
+                rows = span([without_stamp(row) for _, row in chunk])
+                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape))
         return pa.concat_tables(tables) if tables else shape.empty_table()
 
     @property
@@ -262,7 +263,7 @@ class Table:
         stored = view.rows.get(binding.table, stored_key)
         if stored is None:
             return Row((), cut)
-        found, row = split_value(stored_key, stored)
+        found, row = split_value(stored_key, without_stamp(stored))
         if found != ordered:
             raise _hash_collision(self.name)
         if binding.many:
@@ -289,10 +290,10 @@ class Table:
         deadline = time.monotonic() + self._job.settings.read_deadline_seconds
         checks = [(column, columns[column.name]) for column in self.definition.key if column.name in rest]
         decode_key, decode_value, finish = binding.codec.decode, binding.decode_value, binding.finish
-        for number, (ordered, row) in enumerate(iter_prefix(view.rows, binding.table, prefix)):
+        for number, (ordered, stored) in enumerate(iter_prefix(view.rows, binding.table, prefix)):
             if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
                 raise _too_long(self.name, self._job.settings.read_deadline_seconds)
-            key = decode_key(ordered)
+            key, row = decode_key(ordered), without_stamp(stored)
             for whole, element in _elements(key, row) if binding.many else ((key, row),):
                 if checks and not all(_same(_member(whole, c, self._key_fields), value) for c, value in checks):
                     continue
