@@ -6,8 +6,11 @@ state costs nothing more to read, and an earlier one costs the changes since the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from functools import cached_property
+from heapq import merge
+from operator import itemgetter
 
 from millpond.errors import ReplicaError
 from millpond.replica.backend import Snapshot
@@ -30,6 +33,7 @@ from millpond.replica.stamp import changed_batch
 
 NumberedChange = tuple[int, int, Change]
 """(batch, number within it, change)"""
+_key = itemgetter(0)
 
 
 def kept_of(record: ReplicaRecord, store: str) -> KeptRecord:
@@ -132,6 +136,12 @@ class SnapshotAsOf:
             return (pair for pair in now if self._had_expired(pair[1]))
         return self._overlay(table).over(now, start)
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        now = self._rows.iterate_back(table, below)
+        if table in self._closed:
+            return (pair for pair in now if self._had_expired(pair[1]))
+        return self._overlay(table).over_back(now, below)
+
     def count(self, table: str) -> int:
         if table in self._closed:
             return sum(1 for _ in self.iterate(table, b"\x00"))
@@ -165,17 +175,19 @@ class _Overlay:
 
     def over(self, now: Iterator[tuple[bytes, bytes]], start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """The rows as they were, in key order."""
-        others = ((key, old) for key in self._sorted if key >= start and (old := self.rows[key]) is not None)
-        other = next(others, None)
-        for key, value in now:
-            while other is not None and other[0] < key:
-                yield other
-                other = next(others, None)
-            if key not in self.rows:
-                yield key, value
-        while other is not None:
-            yield other
-            other = next(others, None)
+        others = self._sorted[bisect_left(self._sorted, start) :]
+        return merge(self._unchanged(now), self._before(others), key=_key)
+
+    def over_back(self, now: Iterator[tuple[bytes, bytes]], below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The same, against it."""
+        others = self._sorted[: None if below is None else bisect_left(self._sorted, below)]
+        return merge(self._unchanged(now), self._before(reversed(others)), key=_key, reverse=True)
+
+    def _unchanged(self, now: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        return (pair for pair in now if pair[0] not in self.rows)
+
+    def _before(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, old) for key in keys if (old := self.rows[key]) is not None)
 
 
 def iter_changes(rows: Snapshot, store: int, first: int, number: int = 0) -> Iterator[NumberedChange]:

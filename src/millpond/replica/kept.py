@@ -26,7 +26,7 @@ from millpond.replica.backend import WriteBatch
 from millpond.replica.cause import KINDS, Cause, Kind, Written, cause_of, may_expire
 from millpond.replica.ordered import join_value, split_value
 from millpond.replica.record import KeptRecord, ReplicaRecord, make_record
-from millpond.replica.stamp import STAMP_BYTES, changed_batch, stamp
+from millpond.replica.stamp import STAMP_BYTES, changed_batch, stamp, stamp_final
 from millpond.settings import Retention
 
 ORDER, CHANGES, VERSIONS, BATCHES = "closed-order", "changes", "versions", "batches"
@@ -244,7 +244,7 @@ class Keeper:
                 if kind == "expire" and this.may_expire and this.retention.keeps_closed:
                     closed.append((key, last if value.certain else unknown(key, last)))
                 gone.append(key)
-                out.append(Change(key, kind, old, last + mark if kind == "expire" and value.certain else None))
+                out.append(Change(key, kind, old, last + stamp_final(batch.batch) if kind == "expire" and value.certain else None))
                 continue
             new = _next(old, value)
             if old is not None and old[:-STAMP_BYTES] == new:
@@ -349,7 +349,7 @@ def write_closed(
 
     first:  number of the first of them within the batch
     """
-    mark, when, size = stamp(batch), _TIME.pack(started_ms), 0
+    mark, when, size = stamp_final(batch), _TIME.pack(started_ms), 0
     for key, value in closed:
         before = write.get(closed_table(store), key)
         size += len(value) + STAMP_BYTES + (len(key) if before is None else -len(before))

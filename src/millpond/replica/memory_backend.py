@@ -89,6 +89,11 @@ class MemorySnapshot:
         for i in range(bisect.bisect_left(found.keys, start), len(found.keys)):
             yield found.keys[i], found.rows[found.keys[i]]
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        found = self._state.tables[table]
+        for i in reversed(range(len(found.keys) if below is None else bisect.bisect_left(found.keys, below))):
+            yield found.keys[i], found.rows[found.keys[i]]
+
     def count(self, table: str) -> int:
         return len(self._state.tables[table].keys)
 
