@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import msgspec
+
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
@@ -115,6 +117,7 @@ def build(
     backend: Backend,
     batch: CommittedBatch,
     stores: StoresRecord,
+    keeper: Keeper,
     *,
     chunk_rows: int,
     progress: Progress,
@@ -143,7 +146,7 @@ def build(
     check_still_committed(reader.storage, batch)  # 2
     backend.set_stores(stores)
     with backend.write() as write:  # 3
-        reached = make_record(batch)
+        reached = msgspec.structs.replace(make_record(batch), kept=keeper.begin(batch.batch))
         write.put(BATCHES, [(batch_key(batch.batch), encode_record(reached))])
         write.set_record(reached)
     return records

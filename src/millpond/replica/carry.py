@@ -18,6 +18,7 @@ from millpond.replica.backend import Backend, Snapshot
 from millpond.replica.cause import may_expire
 from millpond.replica.kept import (
     BATCHES,
+    ORDER,
     SHARED_TABLES,
     Change,
     Keeper,
@@ -43,12 +44,14 @@ def carry_over(
         was, now = before.record(), after.record()
         for store in same.values():  # 1
             _copy(new, closed_table(store.id), before.iterate(closed_table(store.id), _FIRST), chunk_rows)
+        with_history = {n: s for n, s in same.items() if keeper.keeps(s.id).keeps_history}
         for table in SHARED_TABLES:
             pairs = before.iterate(table, _FIRST)
             if table != BATCHES:
-                pairs = _renumbered(pairs, {n.to_bytes(2, "big"): keeper.number(s.id).to_bytes(2, "big") for n, s in same.items()})
+                wanted = same if table == ORDER else with_history
+                pairs = _renumbered(pairs, {_number(n): _number(keeper.number(s.id)) for n, s in wanted.items()})
             _copy(new, table, pairs, chunk_rows)
-        kept = {}
+        kept = dict(now.kept)
         for store in same.values():  # 2
             kept[store.id] = _difference(before, after, new, store, keeper, was, now, chunk_rows)
         with new.write() as write:  # 3
@@ -59,6 +62,10 @@ def _copy(new: Backend, table: str, pairs: Pairs, chunk_rows: int) -> None:
     while chunk := list(islice(pairs, chunk_rows)):
         with new.write() as write:
             write.put(table, sorted(chunk))
+
+
+def _number(store: int) -> bytes:
+    return store.to_bytes(2, "big")
 
 
 def _renumbered(pairs: Pairs, numbers: dict[bytes, bytes]) -> Pairs:
@@ -77,7 +84,12 @@ def _difference(
 ) -> KeptRecord:
     kept, keeps = was.kept.get(store.id, KeptRecord()), keeper.keeps(store.id)
     expires = may_expire(store) and keeps.keeps_closed
-    if kept.history_from is None and not expires:
+    if not keeps.keeps_history:
+        kept = msgspec.structs.replace(kept, history_from=None, collapsed=())
+    elif kept.history_from is None:
+        kept = msgspec.structs.replace(kept, history_from=now.batch + 1)
+    has_history = kept.history_from is not None and kept.history_from <= now.batch
+    if now.batch <= was.batch or not (expires or has_history):
         return kept
     number, done, size = keeper.number(store.id), 0, 0
     changes = _changes(before.iterate(store.id, _FIRST), after.iterate(store.id, _FIRST), now.batch, may_expire(store))
@@ -86,11 +98,11 @@ def _difference(
             if expires:
                 gone = [(c.key, unknown(c.key, c.old[:-STAMP_BYTES])) for c in chunk if c.kind == "expire" and c.old is not None]
                 size += write_closed(write, store.id, number, now.batch, now.started_ms, gone, done)
-            if kept.history_from is not None:
+            if has_history:
                 write_changes(write, number, now.batch, chunk, done)
         done += len(chunk)
     collapsed = kept.collapsed
-    if kept.history_from is not None and now.batch > was.batch + 1:
+    if has_history and now.batch > was.batch + 1:
         collapsed += ((was.batch + 1, now.batch),)
     return msgspec.structs.replace(kept, collapsed=collapsed, closed_bytes=kept.closed_bytes + size)
 

@@ -43,7 +43,7 @@ def may_expire(schema: StoreSchema) -> bool:
 
 def closes_windows(schema: StoreSchema) -> bool:
     """Whether a row that expired is a finished window, and not one that has stopped to count."""
-    return schema.operator_name in ("stateStoreSave", _SESSIONS)
+    return schema.operator_name == _SESSIONS or (schema.operator_name == "stateStoreSave" and bool(schema.watermarked))
 
 
 def cause_of(schema: StoreSchema) -> Cause:

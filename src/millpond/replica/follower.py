@@ -55,6 +55,10 @@ _COUNT_SECONDS = 2.0
 _STOP_SECONDS = 2.0
 
 
+Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
+"""what a replica holds -> what is kept of its stores, by their ids"""
+
+
 @dataclass(slots=True)
 class FollowerCounts:
     """What a follower has done since it began."""
@@ -106,7 +110,7 @@ class Follower:
 
     place:        the replica's folder, or None for a replica in memory
     on_backend:   told of each generation that begins to serve
-    retention:    by store, what is kept of it beside its rows, where it isn't what the settings say
+    retention:    what is kept of which store beside its rows, where it isn't what the settings say
     """
 
     def __init__(
@@ -117,14 +121,14 @@ class Follower:
         *,
         new_backend: Callable[[], Backend] | None = None,
         on_backend: Callable[[Backend], None],
-        retention: Mapping[str, Retention] | None = None,
+        retention: Retentions | None = None,
     ) -> None:
         self._storage = storage
         self._place = place
         self._settings = settings
         self._new_backend = new_backend
         self._on_backend = on_backend
-        self._retention = retention or {}
+        self._retention = retention or (lambda _stores: {})
         self._generation: _Generation | None = None
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -310,9 +314,11 @@ class Follower:
     def _make_generation(
         self, path: Path | None, backend: Backend, record: ReplicaRecord, stores: StoresRecord, reader: StateReader
     ) -> _Generation:
-        schemas = stores.schemas()
-        keeper = Keeper(schemas, self._retention, self._settings.retention)
-        return _Generation(path, backend, stores.job_id, plan_tables(schemas), record, stores, reader, keeper)
+        tables = plan_tables(stores.schemas())
+        return _Generation(path, backend, stores.job_id, tables, record, stores, reader, self._make_keeper(stores))
+
+    def _make_keeper(self, stores: StoresRecord) -> Keeper:
+        return Keeper(stores.schemas(), self._retention(stores), self._settings.retention)
 
     def _apply(self, generation: _Generation, number: Batch) -> bool:
         began = time.monotonic()
@@ -413,7 +419,9 @@ class Follower:
         identity = job_id(self._storage)
         batch = read_batch(self._storage, batches[-1])
         known, unread = read_stores(self._storage, batch.batch)
-        stores = make_stores_record(identity, self._storage.uri, known, unread)
+        before = self._generation if self._generation is not None and self._generation.job_id == identity else None
+        lineage = before.stores.lineage if before is not None else None
+        stores = make_stores_record(identity, self._storage.uri, known, unread, lineage)
         self.counts.bootstraps += 1
         path: Path | None = None
         backend: Backend
@@ -432,25 +440,25 @@ class Follower:
 
         try:
             reader = StateReader(self._storage)
-            records = build(reader, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
-            if self._generation is not None and self._generation.job_id == identity:
-                keeper = Keeper(stores.schemas(), self._retention, self._settings.retention)
-                rows = self._settings.rebuild_batch_rows
-                carry_over(self._generation.backend, self._generation.stores, backend, stores, keeper, chunk_rows=rows)
+            keeper = self._make_keeper(stores)
+            rows = self._settings.rebuild_batch_rows
+            records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, progress=progress)
+            if before is not None:
+                carry_over(before.backend, before.stores, backend, stores, keeper, chunk_rows=rows)
         except BaseException:
             del backend
             if self._place is not None:
                 self._place.clean()
             raise
-        before, self._generation = self._generation, None
+        ended, self._generation = self._generation, None
         with backend.snapshot() as snapshot:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
         self._generation = self._make_generation(path, backend, record, stores, reader)
         self._on_backend(backend)
-        if before is not None:
-            self._set_status(before, "superseded")
+        if ended is not None:
+            self._set_status(ended, "superseded")
         if self._place is not None:
             self._place.clean()
         self.counts.bootstrap_records += records

@@ -171,6 +171,10 @@ class Keeper:
         """What is kept of a store."""
         return self._stores[store].retention
 
+    def begin(self, batch: int) -> dict[str, KeptRecord]:
+        """What is kept of each store when the replica has been built at a batch: changes from the next one on, where wanted."""
+        return {store: KeptRecord(history_from=batch + 1) for store, this in self._stores.items() if this.retention.keeps_history}
+
     def number(self, store: str) -> int:
         """A store's number."""
         return self._stores[store].number

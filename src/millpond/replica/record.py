@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +42,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     status:        live; replaced (the job at this path is another one: reads are refused); superseded (a newer generation serves)
     fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
     commit_*:      the stamp of commits/N
+    planned_watermark_ms:  the watermark that the batch was planned with
     partitions:    of stateful operators in that batch
     kept:          by store, what is kept beside its rows
     """
@@ -49,6 +51,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     batch: int
     offsets: dict[str, Any]
     watermark_ms: int | None
+    planned_watermark_ms: int
     started_ms: int
     fingerprint: str
     commit_identity: str
@@ -90,6 +93,7 @@ class StoredField(msgspec.Struct, frozen=True):
     many: bool = False
     encoder: KeyEncoder = "plain"
     ordinals: tuple[int, ...] = ()
+    watermarked: tuple[int, ...] = ()
     writers: tuple[tuple[int, Any], ...] = ()
 
     @property
@@ -112,12 +116,14 @@ class UnreadField(msgspec.Struct, frozen=True):
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica holds; doesn't change as long as it lives.
 
+    lineage:  the same for all replicas of one run of a job that carried over what the one before had kept
     boot_id:  of the machine's run: batches aren't synced to disk, so after a crash of the machine nothing is trusted
     """
 
     format: int
     boot_id: str
     job_id: str
+    lineage: str
     checkpoint: str
     stores: list[StoredField]
     unread: list[UnreadField]
@@ -147,6 +153,7 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
                 many=s.many,
                 encoder=s.encoder,
                 ordinals=s.ordinals,
+                watermarked=s.watermarked,
                 writers=tuple((id_, parse_fields(fields)) for id_, fields in s.writers),
             )
             for s in self.stores
@@ -159,6 +166,7 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
         batch=batch.batch,
         offsets=batch.offsets,
         watermark_ms=batch.watermark_ms,
+        planned_watermark_ms=batch.planned_watermark_ms,
         started_ms=batch.started_ms,
         fingerprint=batch.fingerprint,
         commit_identity=batch.commit_stamp.identity,
@@ -169,12 +177,15 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
     )
 
 
-def make_stores_record(job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoresRecord:
-    """What a replica that is being built will hold."""
+def make_stores_record(
+    job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore], lineage: str | None = None
+) -> StoresRecord:
+    """What a replica that is being built will hold; `lineage` where it goes on from another one."""
     return StoresRecord(
         format=FORMAT,
         boot_id=boot_id(),
         job_id=job_id,
+        lineage=lineage or uuid.uuid4().hex,
         checkpoint=checkpoint,
         stores=stored_fields(stores),
         unread=[
@@ -200,6 +211,7 @@ def stored_fields(stores: list[StoreSchema]) -> list[StoredField]:
             many=s.many,
             encoder=s.encoder,
             ordinals=s.ordinals,
+            watermarked=s.watermarked,
             writers=tuple((id_, _json(fields)) for id_, fields in s.writers),
         )
         for s in stores
