@@ -30,6 +30,9 @@ class Snapshot(Protocol):
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Pairs from the first key that is not below `start`, ascending."""
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs from the last key that is below `below`, descending; from the last of all where it is None."""
+
     def count(self, table: str) -> int:
         """How many keys a table has."""
 
@@ -52,6 +55,10 @@ class WriteBatch(Protocol):
 
 class Backend(Protocol):
     """One generation of a replica."""
+
+    @property
+    def name(self) -> str:
+        """What tells this generation from every other, in every process that reads it."""
 
     def stores(self) -> StoresRecord | None:
         """What it holds; None while it is being built."""

@@ -61,6 +61,7 @@ class LmdbBackend:
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
         self.path = path
+        self.name = path.name
         self.forked = False  # whether this process is a fork of the one that opened the environment
         readonly = not os.access(path, os.W_OK)
         if not path.is_dir():
@@ -169,6 +170,12 @@ class LmdbSnapshot:
         with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
             if cursor.set_range(start) if start else cursor.first():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor)
+
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            # LMDB finds the first key that isn't below: the one before it is wanted, or the last where there is none.
+            if cursor.prev() if below and cursor.set_range(below) else below != b"" and cursor.last():
+                yield from cast(Iterator[tuple[bytes, bytes]], cursor.iterprev())
 
     def count(self, table: str) -> int:
         return int(self._transaction.stat(self._backend.handle(table))["entries"])

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class MemoryBackend:
     """See `backend.Backend`."""
 
     def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
         self._state = _State({}, None)
         self._stores: StoresRecord | None = None
         self._lock = threading.Lock()
@@ -87,6 +89,11 @@ class MemorySnapshot:
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         found = self._state.tables[table]
         for i in range(bisect.bisect_left(found.keys, start), len(found.keys)):
+            yield found.keys[i], found.rows[found.keys[i]]
+
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        found = self._state.tables[table]
+        for i in reversed(range(len(found.keys) if below is None else bisect.bisect_left(found.keys, below))):
             yield found.keys[i], found.rows[found.keys[i]]
 
     def count(self, table: str) -> int:
