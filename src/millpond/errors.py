@@ -87,6 +87,13 @@ CONDITIONS: dict[str, Condition] = {
     "INVALID_NAME": Condition(RequestError, 400, 2),
     "METHOD_NOT_ALLOWED": Condition(RequestError, 405, 2),
     "REQUEST_TOO_LARGE": Condition(RequestError, 413, 2),
+    "INVALID_BOUND": Condition(RequestError, 400, 2),
+    "UNKNOWN_OFFSET": Condition(RequestError, 400, 2),
+    "INVALID_RANGE": Condition(RequestError, 400, 2),
+    "NO_WINDOW": Condition(RequestError, 400, 2),
+    "INVALID_TOKEN": Condition(RequestError, 400, 2),
+    "TOKEN_EXPIRED": Condition(RequestError, 410, 4),
+    "OTHER_JOB": Condition(RequestError, 400, 2),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
@@ -103,7 +110,9 @@ CONDITIONS: dict[str, Condition] = {
     # replicas
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
     "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),
+    "NOT_UP_TO_BOUND": Condition(ReplicaError, 503, 4),
     "READ_TOO_LONG": Condition(ReplicaError, 503, 4),
+    "CUT_EXPIRED": Condition(ReplicaError, 503, 4),
     "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
     "JOB_REPLACED": Condition(ReplicaError, 503, 4),
     "NOT_UP_TO_BOUND": Condition(ReplicaError, 503, 4),

@@ -117,6 +117,9 @@ class ReplicaSettings:
     remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
     retention:             what is kept of a table beside its rows, where no table of its own says otherwise
+    page_views:            batches that are kept readable for the next pages of scans while newer ones are applied; of more, those
+                           that nobody went on with go first.
+    page_view_seconds:     how long each of them is kept, since it pins pages as an open read does.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory, which in a large
                            replica are nearly one of 4 KiB for each row: 200 MiB (benchmarks/results/memory.json).
     """
@@ -135,6 +138,8 @@ class ReplicaSettings:
     remote_catalogue_seconds: float = 30.0
     remote_silence_seconds: float = 10.0
     read_deadline_seconds: float = 60.0
+    page_views: int = 8
+    page_view_seconds: float = 60.0
     rebuild_batch_rows: int = 50_000
     retention: Retention = Retention()
 

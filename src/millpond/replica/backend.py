@@ -59,6 +59,10 @@ class WriteBatch(Protocol):
 class Backend(Protocol):
     """One generation of a replica."""
 
+    @property
+    def name(self) -> str:
+        """What tells this generation from every other, in every process that reads it."""
+
     def stores(self) -> StoresRecord | None:
         """What it holds; None while it is being built."""
 

@@ -62,6 +62,7 @@ class LmdbBackend:
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
         self.path = path
+        self.name = path.name
         self.forked = False  # whether this process is a fork of the one that opened the environment
         readonly = not os.access(path, os.W_OK)
         if not path.is_dir():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class MemoryBackend:
     """See `backend.Backend`."""
 
     def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
         self._state = _State({}, None)
         self._stores: StoresRecord | None = None
         self._lock = threading.Lock()

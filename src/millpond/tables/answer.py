@@ -93,10 +93,29 @@ class Row(dict[str, Any], Answer):
 class Rows(list[Row], Answer):
     """Rows of one cut.
 
-    more:  whether the limit cut off further rows
+    more:   whether the limit cut off further rows
+    token:  what the next page is asked with, None where there is none
     """
 
-    def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False) -> None:
+    def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False, token: str | None = None) -> None:
         super().__init__(rows)
         self.cut = cut
         self.more = more
+        self.token = token
+
+
+class Count(int):
+    """A number of rows that names the cut it was counted in."""
+
+    cut: Cut
+
+    def __new__(cls, value: int, cut: Cut) -> Count:
+        """A count of `value` rows in `cut`."""
+        self = super().__new__(cls, value)
+        self.cut = cut
+        return self
+
+    @property
+    def batch(self) -> int:
+        """The batch that the count reflects."""
+        return self.cut.position.batch

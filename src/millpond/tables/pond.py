@@ -23,7 +23,11 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, home
 from millpond.storage import open_storage
-from millpond.tables.table import Define, JobReads, Table
+from millpond.tables.binding import Define
+from millpond.tables.bounds import Bounds
+from millpond.tables.cut import PondCut
+from millpond.tables.job import JobReads
+from millpond.tables.table import Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
@@ -147,6 +151,16 @@ class Pond:
         if problem is not None:
             raise problem
 
+    def cut(self, name: str, *, bounds: Bounds | None = None) -> PondCut:
+        """One batch of one job for several reads and tables: `with pond.cut("page-views") as cut: cut["page_views"].get(…)`.
+
+        name:    of a job, or of one of its tables
+        bounds:  what that batch must reflect
+        Raises:  UNKNOWN_TABLE; when it is entered: NOT_UP_TO_BOUND, REPLICA_BUILDING, JOB_REPLACED, …
+        """
+        job = self._jobs.get(name)
+        return PondCut(self, job if job is not None else self._jobs[self[name].job], bounds)
+
     def _any_readable(self) -> bool:
         for job in self._jobs.values():
             try:
@@ -185,7 +199,7 @@ class Pond:
         with self._lock:
             pass  # nobody adds a job from here on
         for job in self._jobs.values():
-            job.replica.close()
+            job.close()
 
     def __enter__(self) -> Pond:
         return self
