@@ -17,6 +17,7 @@ from millpond.errors import (
     SetupError,
     StorageError,
 )
+from millpond.settings import Retention
 from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, read_row
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "Pond",
     "ReplicaError",
     "RequestError",
+    "Retention",
     "Row",
     "Rows",
     "SetupError",

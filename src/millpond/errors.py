@@ -115,7 +115,6 @@ CONDITIONS: dict[str, Condition] = {
     "CUT_EXPIRED": Condition(ReplicaError, 503, 4),
     "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
     "JOB_REPLACED": Condition(ReplicaError, 503, 4),
-    "NOT_UP_TO_BOUND": Condition(ReplicaError, 503, 4),
     "HISTORY_GONE": Condition(ReplicaError, 410, 4),
     "REPLICA_NOT_WRITABLE": Condition(ReplicaError, 500, 6),
     "NETWORK_FILE_SYSTEM": Condition(ReplicaError, 500, 6),

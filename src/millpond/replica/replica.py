@@ -13,7 +13,7 @@ from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, MillpondError, ReplicaError, StorageError
 from millpond.replica.backend import Backend, Snapshot
-from millpond.replica.follower import Follower
+from millpond.replica.follower import Follower, Retentions
 from millpond.replica.identity import judge, replaced_error
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.memory_backend import MemoryBackend
@@ -79,7 +79,15 @@ class View:
 class Replica:
     """The replica of one job: follows it, or reads what another process keeps up to date."""
 
-    def __init__(self, storage: Storage, *, home: Path | str, settings: ReplicaSettings, follow: bool = True) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        home: Path | str,
+        settings: ReplicaSettings,
+        follow: bool = True,
+        retention: Retentions | None = None,
+    ) -> None:
         self._storage = storage
         self._settings = settings
         self._serving: Serving | None = None
@@ -100,6 +108,7 @@ class Replica:
                 settings,
                 new_backend=MemoryBackend if in_memory else None,
                 on_backend=self._serve_from,
+                retention=retention,
             )
             self._follower.start()
 

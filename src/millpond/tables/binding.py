@@ -9,6 +9,7 @@ from typing import Any
 from millpond.checkpoint.operators import StoreSchema, store_id
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError
+from millpond.replica.cause import closes_windows, may_expire
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.record import StoresRecord
 from millpond.schema.definition import TableDefinition
@@ -22,7 +23,9 @@ Define = Callable[[StoreSchema], TableDefinition]
 class Binding:
     """What it takes to read rows of one generation of the replica.
 
-    table:  the rows' name in the replica
+    table:         the rows' name in the replica
+    may_expire:    whether a watermark or a TTL takes rows out of it
+    closes_windows:  whether these are finished windows
     """
 
     stores: StoresRecord
@@ -32,6 +35,8 @@ class Binding:
     codec: KeyCodec
     decode_value: Callable[[bytes], tuple[Any, ...]]
     finish: Finish
+    may_expire: bool
+    closes_windows: bool
 
 
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
@@ -46,7 +51,17 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
                 definition = define(schema)
             check_schemas(definition, schema.key, schema.value)
             finish = compile_definition(definition)
-            return Binding(stores, definition, schema.id, schema.many, KeyCodec(schema.key), decoder(schema.value), finish)
+            return Binding(
+                stores,
+                definition,
+                schema.id,
+                schema.many,
+                KeyCodec(schema.key),
+                decoder(schema.value),
+                finish,
+                may_expire(schema),
+                closes_windows(schema),
+            )
     for unread in stores.unread:
         if unread.operator == definition.operator:
             kind = CONDITIONS[unread.condition].kind

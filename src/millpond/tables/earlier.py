@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 from millpond.checkpoint.position import Batch
 from millpond.errors import ReplicaError
 from millpond.replica.history import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
 from millpond.replica.replica import View
+from millpond.schema.convert import to_stored
+from millpond.schema.undefined import TIMESTAMP
 from millpond.tables.answer import Cut
 from millpond.tables.bounds import Bounds
 from millpond.tables.job import JobReads
+from millpond.tables.values import from_text
 
 
 class EarlierReads(JobReads):
@@ -48,6 +53,17 @@ def as_of(now: View, store: str, table: str, batch: int) -> View:
         )
     rows = SnapshotAsOf(now.rows, now.stores, record)
     return View(rows, rows.record(), now.stores, now.newer, now.generation)
+
+
+def batch_of(view: View, when: int | dt.datetime | str) -> int:
+    """A batch by its number, or by a time.  Raises as `batch_at`; WRONG_TYPE."""
+    return when if isinstance(when, int) else batch_at(view, time_micros(when) // 1000)
+
+
+def time_micros(when: dt.datetime | str) -> int:
+    """Microseconds since 1970 UTC of an aware datetime or an ISO text.  Raises WRONG_TYPE."""
+    moment = from_text(TIMESTAMP, column="time")(when) if isinstance(when, str) else when
+    return int(to_stored(TIMESTAMP, column="time")(moment))
 
 
 def batch_at(view: View, time_ms: int) -> Batch:

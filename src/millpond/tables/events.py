@@ -134,3 +134,18 @@ def _by_time(watermark: Micros, time: Micros | None) -> tuple[Late, str]:
 def _said(late: bool, what: str, watermark: Micros) -> tuple[Late, str]:
     relation = "not after" if late else "after"
     return ("yes" if late else "no"), f"{what} {relation} the watermark by which its batch was filtered, {watermark // 1000} ms."
+
+
+def is_built_late(view: View) -> bool:
+    """Whether rows may have expired before the replica, or what it kept, began."""
+    return next(iter_positions(view.rows), view.record).batch > 0
+
+
+def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
+    """Whether a row with this key would no longer be in the state, if it had been."""
+    schema = next(s for s in view.stores.schemas() if s.id == binding.table)
+    if not schema.watermarked or schema.operator_name == "sessionWindowStateStoreSaveExec":
+        return True
+    value = key[schema.watermarked[0]]
+    end = value[1] if isinstance(value, tuple) else value
+    return end is not None and bool(end <= view.record.planned_watermark_ms * 1000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.position import Position
@@ -83,6 +84,17 @@ class JobReads:
             unmet = BoundCheck(bounds, open_storage(self.folder.checkpoint)).unmet(cut)
             if unmet is not None:
                 raise error_of(unmet, 0.0)
+
+    def reader_of(self, event: Bounds) -> Callable[[ReplicaRecord], bool]:
+        """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND."""
+        check = BoundCheck(event, open_storage(self.folder.checkpoint))
+        fresh = Lag(behind_batches=0, behind_seconds=0.0, age_seconds=0.0, age_from="commit", event_lag_seconds=None)
+
+        def is_read(record: ReplicaRecord) -> bool:
+            cut = Cut(job=self.folder.job, position=record.position(), lag=fresh, job_state="unknown")
+            return check.unmet(cut) is None
+
+        return is_read
 
     def job_state(self) -> str:
         """running, stopped or unknown: at most half a second old, a few seconds on an object store."""

@@ -8,19 +8,20 @@ from typing import Any
 
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError
-from millpond.replica.replica import View
+from millpond.replica.backend import Snapshot
 from millpond.replica.scan import iter_range
+from millpond.replica.stamp import without_stamp
 from millpond.schema.definition import KeyColumn
 from millpond.schema.types import Field
 from millpond.tables.binding import Binding
 from millpond.tables.spans import Place, Span
 
 _DEADLINE_CHECK_ROWS = 4096
-Found = tuple[Place, dict[str, Any]]
+Found = tuple[Place, dict[str, Any], bytes]
 
 
-def iter_rows(view: View, binding: Binding, span: Span, *, reverse: bool = False, seconds: float) -> Iterator[Found]:
-    """(place, row) of the rows of a span, in key order, or against it with `reverse`.
+def iter_rows(rows: Snapshot, binding: Binding, span: Span, *, reverse: bool = False, seconds: float) -> Iterator[Found]:
+    """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
     Raises:  READ_TOO_LONG where it takes longer than `seconds`.
     """
@@ -29,10 +30,10 @@ def iter_rows(view: View, binding: Binding, span: Span, *, reverse: bool = False
     edges = {low, span.high[0] if span.high is not None else low}
     fields, checks = binding.definition.key_fields, span.checks
     decode_key, decode_value, finish, many = binding.codec.decode, binding.decode_value, binding.finish, binding.many
-    for number, (ordered, row) in enumerate(iter_range(view.rows, binding.table, low, high, reverse=reverse)):
+    for number, (ordered, stored) in enumerate(iter_range(rows, binding.table, low, high, reverse=reverse)):
         if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
             raise too_long(binding.definition.table, seconds)
-        key, at_edge = decode_key(ordered), ordered in edges
+        key, row, at_edge = decode_key(ordered), without_stamp(stored), ordered in edges
         for number_in_list, whole, element in _elements(key, row, reverse=reverse) if many else ((0, key, row),):
             place = (ordered, number_in_list)
             if at_edge and place not in span:
@@ -41,7 +42,7 @@ def iter_rows(view: View, binding: Binding, span: Span, *, reverse: bool = False
                 continue
             values = finish(whole, decode_value(element))
             if values is not None:
-                yield place, values
+                yield place, values, stored
 
 
 def _elements(key: tuple[Any, ...], rows: bytes, *, reverse: bool) -> Iterable[tuple[int, tuple[Any, ...], bytes]]:
