@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lz4.block
 import xxhash
@@ -15,7 +18,7 @@ from millpond.schema.types import Field, atomic, struct_of
 KEY = (Field("k", atomic("string")),)
 VALUE = (Field("v", atomic("long")),)
 PARTITIONS = 2
-encode_key, encode_value = encoder(KEY), encoder(VALUE)
+encode_value = encoder(VALUE)
 
 
 def lz4_file(data: bytes) -> bytes:
@@ -31,10 +34,12 @@ def lz4_file(data: bytes) -> bytes:
     )
 
 
-def delta_file(changes: list[tuple[str, int | None]]) -> bytes:
+def delta_file(changes: list[tuple[Any, int | None]], key_fields: tuple[Field, ...] = KEY) -> bytes:
+    """Changes of keys: key rows, or the only value in them."""
     out = bytearray()
+    encode_key = encoder(key_fields)
     for key, value in changes:
-        row = encode_key((key,))
+        row = encode_key(key if isinstance(key, tuple) else (key,))
         out += struct.pack(">i", len(row)) + row
         if value is None:
             out += struct.pack(">i", -1)
@@ -45,14 +50,27 @@ def delta_file(changes: list[tuple[str, int | None]]) -> bytes:
 
 
 class WrittenCheckpoint:
-    """A checkpoint of the HDFS-backed provider, written file by file as Spark does."""
+    """A checkpoint of the HDFS-backed provider, written file by file as Spark does.
 
-    def __init__(self, path: Path, job_id: str = "job-1") -> None:
+    key:      the columns of the key; keys of several columns are given as tuples
+    sources:  what the sources' offsets are at the end of a batch
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        job_id: str = "job-1",
+        *,
+        key: tuple[Field, ...] = KEY,
+        sources: Callable[[int], list[Any]] = lambda batch: [{"logOffset": batch}],
+    ) -> None:
         self.path = path
+        self.key = key
+        self.sources = sources
         self.next_batch = 0
-        self.state: list[dict[str, int]] = [{} for _ in range(PARTITIONS)]
+        self.state: list[dict[Any, int]] = [{} for _ in range(PARTITIONS)]
         self.clock = 1_000
-        schema = json.dumps(struct_of(KEY).to_json()), json.dumps(struct_of(VALUE).to_json())
+        schema = json.dumps(struct_of(key).to_json()), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
@@ -69,24 +87,28 @@ class WrittenCheckpoint:
         temporary.write_bytes(data)
         temporary.rename(target)
 
-    def plan(self, changes: list[tuple[str, int | None]], *, snapshot: bool) -> None:
+    def plan(self, changes: list[tuple[Any, int | None]], *, snapshot: bool) -> None:
         """Everything of a batch but its commit."""
         batch = self.next_batch
         self.clock += 1
         conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
         planned = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock, "conf": conf}
-        self.write(f"offsets/{batch}", f'v1\n{json.dumps(planned)}\n{{"logOffset":{batch}}}'.encode())
+        offsets = ["-" if offset is None else json.dumps(offset) for offset in self.sources(batch)]
+        self.write(f"offsets/{batch}", "\n".join(["v1", json.dumps(planned), *offsets]).encode())
         for partition in range(PARTITIONS):
-            mine = [(k, v) for k, v in changes if len(k) % PARTITIONS == partition]
+            mine = [(k, v) for k, v in changes if self._partition(k) == partition]
             for key, value in mine:
                 if value is None:
                     self.state[partition].pop(key, None)
                 else:
                     self.state[partition][key] = value
-            self.write(f"state/0/{partition}/{batch + 1}.delta", delta_file(mine))
+            self.write(f"state/0/{partition}/{batch + 1}.delta", delta_file(mine, self.key))
             if snapshot:
-                rows: list[tuple[str, int | None]] = [*self.state[partition].items()]
-                self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows))
+                rows: list[tuple[Any, int | None]] = [*self.state[partition].items()]
+                self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key))
+
+    def _partition(self, key: Any) -> int:
+        return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
 
     def commit(self) -> None:
         self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":0}')
@@ -106,5 +128,5 @@ class WrittenCheckpoint:
                 if bases and int(file.stem) < max(bases):
                     file.unlink()
 
-    def content(self) -> dict[str, int]:
+    def content(self) -> dict[Any, int]:
         return {k: v for rows in self.state for k, v in rows.items()}

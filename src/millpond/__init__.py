@@ -17,13 +17,15 @@ from millpond.errors import (
     SetupError,
     StorageError,
 )
-from millpond.tables import Pond, Row, Rows, Table, open, read_arrow, read_row
+from millpond.settings import Retention
+from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, read_row
 
 if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, session, start
 
 __version__ = "0.1.0"
 __all__ = [
+    "Bounds",
     "CheckpointError",
     "DefinitionError",
     "Job",
@@ -31,6 +33,7 @@ __all__ = [
     "Pond",
     "ReplicaError",
     "RequestError",
+    "Retention",
     "Row",
     "Rows",
     "SetupError",

@@ -67,6 +67,34 @@ class ObjectStoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """What is kept of a table beside its rows as they are.
+
+    closed_seconds:   rows that a watermark or a TTL took out of the state: so long, by the times of the job's batches; 0 keeps
+                      none, None keeps them as long as the replica lives.  A day: windows are wanted when they are finished.
+    closed_bytes:     at most so many of them, the oldest go first.
+    history_batches:  the changes of so many batches; 0 keeps none, None sets no such limit.  Off by default: it
+                      costs a read and a second write for each changed row.
+    history_seconds:  the changes of batches that began within so long, None sets no such limit
+    """
+
+    closed_seconds: float | None = 86_400.0
+    closed_bytes: int = 1 << 30
+    history_batches: int | None = 0
+    history_seconds: float | None = None
+
+    @property
+    def keeps_closed(self) -> bool:
+        """Whether expired rows are kept."""
+        return self.closed_seconds is None or self.closed_seconds > 0
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether changes are kept."""
+        return self.history_batches != 0 and self.history_seconds != 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
     """How a replica is kept.
 
@@ -88,6 +116,10 @@ class ReplicaSettings:
     remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely change.
     remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
     read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
+    retention:             what is kept of a table beside its rows, where no table of its own says otherwise
+    page_views:            batches that are kept readable for the next pages of scans while newer ones are applied; of more, those
+                           that nobody went on with go first.
+    page_view_seconds:     how long each of them is kept, since it pins pages as an open read does.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory, which in a large
                            replica are nearly one of 4 KiB for each row: 200 MiB (benchmarks/results/memory.json).
     """
@@ -106,7 +138,10 @@ class ReplicaSettings:
     remote_catalogue_seconds: float = 30.0
     remote_silence_seconds: float = 10.0
     read_deadline_seconds: float = 60.0
+    page_views: int = 8
+    page_view_seconds: float = 60.0
     rebuild_batch_rows: int = 50_000
+    retention: Retention = Retention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

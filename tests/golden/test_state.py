@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from golden_rows import CELLS, State, replica_content
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import committed_batches, read_batch
 from millpond.checkpoint.operators import StoreSchema, read_stores
@@ -20,15 +21,11 @@ from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder
 from millpond.replica.follower import Follower
 from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.ordered import KeyCodec
 from millpond.replica.place import ReplicaPlace
-from millpond.replica.scan import iter_prefix
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage, open_storage
 
 HERE = Path(__file__).parent
-CELLS = sorted(str(p.parent.relative_to(HERE)) for p in HERE.rglob("state.json"))
-State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
 def as_json(value: Any) -> Any:
@@ -105,15 +102,6 @@ def changes_of_shape(storage: Storage, last: int) -> int:
     for number in map(Batch, range(last + 1)):
         shapes.append((read_batch(storage, number).settings.partitions, read_stores(storage, number)[0]))
     return sum(before != after for before, after in pairwise(shapes))
-
-
-def replica_content(backend: Any, store: StoreSchema) -> State:
-    codec, decode_value = KeyCodec(store.key), decoder(store.value)
-    with backend.snapshot() as snapshot:
-        return {
-            codec.decode(ordered): tuple(map(decode_value, iter_elements(row))) if store.many else decode_value(row)
-            for ordered, row in iter_prefix(snapshot, store.id, b"")
-        }
 
 
 # What LMDB makes of keys and values doesn't hang on the operator: in it the cells of one version with one cell of each kind.

@@ -15,7 +15,7 @@ from millpond.checkpoint.unsaferow import encoder
 from millpond.errors import CheckpointError
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, is_cut, join_value, split_value, store_key
-from millpond.replica.scan import iter_prefix
+from millpond.replica.scan import after_prefix, iter_prefix, iter_range
 from millpond.replica.transcode import key_transcoder
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
@@ -118,6 +118,8 @@ def test_long_keys_with_equal_prefixes_are_found_and_sorted(rows: dict[str, byte
         assert everything == [ordered[o] for o in sorted(ordered)]
         for prefix in {o[:pick] for o in ordered}:
             found = [o for o, _ in iter_prefix(snapshot, "t", prefix)]
+            back = [o for o, _ in iter_range(snapshot, "t", prefix, after_prefix(prefix), reverse=True)]
+            assert back == found[::-1]
             assert found == sorted(o for o in ordered if o.startswith(prefix))
 
 

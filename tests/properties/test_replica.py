@@ -109,6 +109,10 @@ class ReplicaMachine(RuleBasedStateMachine):
             if record.status != "live" or record.batch not in self.history:
                 return
             rows = {codec.decode(o)[0]: decode(row)[0] for o, row in iter_prefix(snapshot, "0/default", b"")}
+            pairs = list(snapshot.iterate("0/default", b""))
+            assert list(snapshot.iterate_back("0/default", None)) == pairs[::-1]
+            for below in [b"", b"\x01", *(key for key, _ in pairs), *(key + b"\0" for key, _ in pairs)]:
+                assert list(snapshot.iterate_back("0/default", below)) == [pair for pair in pairs if pair[0] < below][::-1]
             if self.follower is not None and record.batch == self.checkpoint.next_batch - 1:
                 assert rows == self.history[record.batch]
             self.caught_up = rows

@@ -60,6 +60,7 @@ class CommittedBatch:
 
     offsets:       per source, its end offset; None where the source had none yet
     watermark_ms:  the watermark after this batch, None where the job has none
+    planned_watermark_ms:  the watermark that it was planned with, by which it evicts; 0 where there was none yet
     started_ms:    when Spark planned the batch
     settings:      how its state files are written
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
@@ -70,6 +71,7 @@ class CommittedBatch:
     batch: Batch
     offsets: dict[str, Any]
     watermark_ms: int | None
+    planned_watermark_ms: int
     started_ms: int
     settings: StateSettings
     state_ids: dict[int, list[list[str]]]
@@ -108,6 +110,7 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
         batch=batch,
         offsets=_source_offsets(offset_lines, f"offsets/{batch}"),
         watermark_ms=watermark,
+        planned_watermark_ms=_integer(planned, "batchWatermarkMs", f"offsets/{batch}"),
         started_ms=_integer(planned, "batchTimestampMs", f"offsets/{batch}"),
         settings=_settings(_texts(planned, "conf", f"offsets/{batch}"), f"offsets/{batch}"),
         state_ids=_state_ids(commit, f"commits/{batch}"),

@@ -64,6 +64,7 @@ class StoreSchema:
     ttl:            whether its values are wrapped with the time at which they expire
     many:           whether a key has a list of rows, not one
     encoder, ordinals:  how keys are laid out in RocksDB, see `FamilySchema`
+    watermarked:    the key's columns that the watermark goes by: a time, or a window
     writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
     """
 
@@ -80,6 +81,7 @@ class StoreSchema:
     many: bool = False
     encoder: KeyEncoder = "plain"
     ordinals: tuple[int, ...] = ()
+    watermarked: tuple[int, ...] = ()
     writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
 
     @property
@@ -259,6 +261,7 @@ def _families(
                 many=variable == "list" or (metadata.name == _JOIN and family.name.endswith("-keyWithTsToValues")),
                 encoder=encoder,
                 ordinals=ordinals,
+                watermarked=family.watermarked,
                 writers=tuple(sorted(writers.items())) if family.name else (),
             )
         )

@@ -36,6 +36,7 @@ class FamilySchema:
     value_id:  of the value schema, which Avro rows name
     encoder:   how keys are laid out in RocksDB
     ordinals:  the columns that stand in front: of `prefix` the first ones, of `range` the ordered ones
+    watermarked:  the key's columns that the watermark goes by: a time, or a window
     """
 
     name: str
@@ -44,6 +45,7 @@ class FamilySchema:
     value_id: int = 0
     encoder: KeyEncoder = "plain"
     ordinals: tuple[int, ...] = ()
+    watermarked: tuple[int, ...] = ()
 
 
 def parse_schema(data: bytes) -> list[FamilySchema]:
@@ -81,13 +83,23 @@ def parse_schema(data: bytes) -> list[FamilySchema]:
 
 def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "") -> FamilySchema:
     try:
-        key_fields, value_fields = parse_fields(json.loads(key)), parse_fields(json.loads(value))
+        key_json = json.loads(key)
+        key_fields, value_fields = parse_fields(key_json), parse_fields(json.loads(value))
+        watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if "spark.watermarkDelayMs" in (f.get("metadata") or {}))
         kind, ordinals = _encoder(json.loads(encoder) if encoder else {}, len(key_fields))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"The schema isn't readable: {broken!r:.200}.", hint="Restore the file from a copy."
         ) from broken
-    return FamilySchema(name=name, key=key_fields, value=value_fields, value_id=value_id, encoder=kind, ordinals=ordinals)
+    return FamilySchema(
+        name=name,
+        key=key_fields,
+        value=value_fields,
+        value_id=value_id,
+        encoder=kind,
+        ordinals=ordinals,
+        watermarked=watermarked,
+    )
 
 
 def _encoder(spec: dict[str, Any], columns: int) -> tuple[KeyEncoder, tuple[int, ...]]:

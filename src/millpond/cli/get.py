@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_footer, write_rows
+from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.tables.answer import Rows
 from millpond.tables.cold import find_definition, read_row
@@ -20,11 +22,13 @@ NOT_THERE = 1
 @options.table_argument
 @options.columns_argument
 @options.key_option
+@options.bounds_options
 @options.reading_options
 @click.option("--cold", is_flag=True, help="Read this one key from the checkpoint itself; no replica is kept or looked at.")
 @click.pass_context
 def get(
     ctx: click.Context,
+    /,
     pond_dir: str,
     table_name: str,
     columns: tuple[str, ...],
@@ -33,6 +37,7 @@ def get(
     wait_seconds: float,
     as_json: bool,
     cold: bool,
+    **bounds: Any,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
 
@@ -44,8 +49,16 @@ def get(
       millpond get ./pond page_minutes page=/ minute=2026-03-01T12:00:00Z
       millpond get ./pond hosts host__isnull=1
       millpond get ./pond page_views --key '{"page": "/a=b"}' --json
+      millpond get ./pond page_views page=/ --contains-offset views:0:11170 --wait 5
       millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
     """
+    wanted = options.parse_bounds(**bounds)
+    if cold and wanted is not None:
+        raise RequestError(
+            "INVALID_REQUEST",
+            "--cold reads the newest committed batch, which no bound changes.",
+            hint="Leave --cold out to wait for a batch or offsets.",
+        )
     if cold:
         definition = find_definition(pond_dir, table_name)
         row = read_row(pond_dir, table_name, options.parse_key(definition, columns, key_json))
@@ -53,7 +66,7 @@ def get(
         return
     with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
-        rows = table.get_all([options.parse_key(table.definition, columns, key_json)])
+        rows = table.get_all([options.parse_key(table.definition, columns, key_json)], bounds=wanted)
         _show(ctx, table.definition, rows, as_json=as_json)
 
 

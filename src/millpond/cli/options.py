@@ -14,6 +14,7 @@ from millpond.cli.progress import Progress
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.keys import Key, parse_object, parse_pairs
+from millpond.tables.bounds import Bounds
 from millpond.tables.pond import Pond
 from millpond.tables.values import decode_json
 
@@ -47,6 +48,67 @@ def reading_options(command: Command) -> Command:
     return command
 
 
+_BOUNDS = (
+    click.option("--min-batch", type=int, help="Insist on this batch or a later one."),
+    click.option(
+        "--contains-offset",
+        multiple=True,
+        metavar="TOPIC:PARTITION:OFFSET",
+        help="Insist that this record was read, by its own offset; may be repeated.",
+    ),
+    click.option(
+        "--min-offsets",
+        metavar="JSON",
+        help='Insist that the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
+    ),
+    click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
+    click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
+    click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
+    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these. [default: 0]"),
+)
+
+
+def bounds_options(command: Command) -> Command:
+    """The options that say what an answer must reflect; `parse_bounds` reads them."""
+    for option in reversed(_BOUNDS):
+        command = option(command)
+    return command
+
+
+def parse_bounds(
+    min_batch: int | None,
+    contains_offset: tuple[str, ...],
+    min_offsets: str | None,
+    contains_file: str | None,
+    max_behind: float | None,
+    max_age: float | None,
+    wait: float,
+) -> Bounds | None:
+    """The bounds that the options of `bounds_options` give, None where they give none.  Raises INVALID_BOUND."""
+    given = (min_batch, contains_offset or None, min_offsets, contains_file, max_behind, max_age)
+    if all(bound is None for bound in given) and wait == 0:
+        return None
+    offsets: Any = None
+    if min_offsets is not None:
+        try:
+            offsets = decode_json(min_offsets)
+        except ValueError as wrong:
+            raise RequestError(
+                "INVALID_BOUND", f"--min-offsets is no JSON: {wrong}.", hint='Write it like \'{"views": {"0": 11171}}\'.'
+            ) from None
+        # JSON's null would be no bound at all.
+        offsets = offsets if isinstance(offsets, dict) else {}
+    return Bounds(
+        min_batch=min_batch,
+        contains_offset=contains_offset or None,
+        min_offsets=offsets,
+        contains_file=contains_file,
+        max_behind_seconds=max_behind,
+        max_age_seconds=max_age,
+        wait_seconds=wait,
+    )
+
+
 @contextmanager
 def open_caught_up(pond_dir: str, *, replica_dir: Path | None, wait_seconds: float, table: str | None = None) -> Iterator[Pond]:
     """The pond, once the newest batch that was committed at the call is in; progress goes to stderr.
@@ -75,7 +137,7 @@ def parse_key(definition: TableDefinition, columns: tuple[str, ...], key_json: s
     Raises:  INVALID_REQUEST where a word has no `=`, --key is no JSON object, or both are given; WRONG_TYPE.
     """
     if key_json is None:
-        return parse_pairs(definition, [_split(word) for word in columns])
+        return parse_words(definition, columns)
     if columns:
         raise RequestError("INVALID_REQUEST", "Both --key and COLUMN=VALUE are given.", hint="Use one of the two.")
     try:
@@ -83,6 +145,11 @@ def parse_key(definition: TableDefinition, columns: tuple[str, ...], key_json: s
     except ValueError as wrong:
         raise RequestError("INVALID_REQUEST", f"--key is no JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
     return parse_object(definition, data)
+
+
+def parse_words(definition: TableDefinition, words: tuple[str, ...]) -> Key:
+    """The key, or a part of it, from COLUMN=VALUE words.  Raises INVALID_REQUEST where one has no `=`; WRONG_TYPE."""
+    return parse_pairs(definition, [_split(word) for word in words])
 
 
 def _split(word: str) -> tuple[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,6 +20,13 @@ LIMIT = 100
 @options.columns_argument
 @options.key_option
 @click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows.")
+@click.option("--reverse", is_flag=True, help="Against the order of the key.")
+@click.option(
+    "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin here: the next columns of the key, repeated for several."
+)
+@click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this.")
+@click.option("--token", help="Show the next rows: what the same command wrote before.")
+@options.bounds_options
 @options.reading_options
 def scan(
     pond_dir: str,
@@ -29,6 +37,11 @@ def scan(
     replica_dir: Path | None,
     wait_seconds: float,
     as_json: bool,
+    reverse: bool,
+    start: tuple[str, ...],
+    end: tuple[str, ...],
+    token: str | None,
+    **bounds: Any,
 ) -> None:
     """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
 
@@ -36,13 +49,21 @@ def scan(
     Examples:
       millpond scan ./pond page_views
       millpond scan ./pond page_minutes page=/index.html --limit 10
+      millpond scan ./pond page_minutes page=/ --start minute_start=2026-03-01T12:00:00Z --reverse
       millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
     """
     if limit < 1:
         raise RequestError("INVALID_LIMIT", f"A limit must be at least 1, not {limit}.", hint="Write it like --limit 100.")
+    wanted = options.parse_bounds(**bounds)
     with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
-        rows = table.scan(options.parse_key(table.definition, columns, key_json), limit=limit)
+        key = options.parse_key(table.definition, columns, key_json)
+        more: dict[str, Any] = {"limit": limit, "reverse": reverse, "token": token, "bounds": wanted}
+        if start or end:
+            first, last = (options.parse_words(table.definition, words) for words in (start, end))
+            rows = table.range(key, start=first, end=last, **more)
+        else:
+            rows = table.scan(key, **more)
         write_rows(table.definition, rows, rows.cut, as_json=as_json)
         if rows.more:
-            click.echo(f"There are more rows: only the first {limit} are shown (--limit).", err=True)
+            click.echo(f"There are more rows: only {limit} are shown (--limit); the next: --token {rows.token}", err=True)

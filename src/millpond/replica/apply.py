@@ -17,29 +17,31 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import msgspec
+
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.replica.backend import Backend, WriteBatch
+from millpond.replica.kept import (
+    BATCHES,
+    GONE,
+    GONE_UNSEEN,
+    Appended,
+    Changes,
+    Gone,
+    Keeper,
+    batch_key,
+    encode_record,
+    extend,
+    table_names,
+)
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
-from millpond.replica.record import StoresRecord, make_record
+from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
+from millpond.replica.stamp import stamp_at_most
 from millpond.replica.transcode import Transcode, key_transcoder
 
-
-@dataclass(slots=True)
-class Appended:
-    """What is added to the value of a key, a list.
-
-    front:  what the value begins with where the replica has none yet
-    """
-
-    front: bytes
-    tail: bytes
-
-
-Changes = dict[bytes, bytes | Appended | None]
-"""key in the replica -> value, what is added to it, or None for a delete"""
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far)"""
 
@@ -58,38 +60,49 @@ def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
 
 
-def apply_batch(reader: StateReader, backend: Backend, batch: CommittedBatch, tables: list[ReplicaTable], *, reads: int = 1) -> int:
+def apply_batch(
+    reader: StateReader,
+    backend: Backend,
+    batch: CommittedBatch,
+    tables: list[ReplicaTable],
+    keeper: Keeper,
+    before: ReplicaRecord,
+    *,
+    reads: int = 1,
+) -> int:
     """Move a replica from the batch before to `batch`; how many rows changed.
 
+    before:  the replica's record
     reads:   how many change files are got at the same time
     Raises:  FILE_GONE where a change file isn't there: build again.  Whatever is raised, nothing was applied.
     """
     changed: dict[str, Changes] = {table.name: {} for table in tables}
-    for table, records in _changes_of(reader, batch, tables, reads):  # 1
-        collect(table, records, changed[table.name])
+    # Without new input a batch changes no row before it deletes it.
+    is_idle = batch.offsets == before.offsets
+    for table, partition, records in _changes_of(reader, batch, tables, reads):  # 1
+        gone = GONE if is_idle or reader.tells_all(batch, table.schema, partition) else GONE_UNSEEN
+        collect(table, records, changed[table.name], gone)
     check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
-        for name, changes in changed.items():
-            write_changes(write, name, changes)
-        write.set_record(make_record(batch))
+        write.set_record(keeper.write(write, batch, changed, before))
     return sum(len(changes) for changes in changed.values())
 
 
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
-) -> Iterator[tuple[ReplicaTable, Iterable[Record]]]:
+) -> Iterator[tuple[ReplicaTable, int, Iterable[Record]]]:
     """The changes of every table and partition."""
     work = _work(batch, tables)
     if reads == 1 or len(work) == 1:
-        yield from ((table, reader.iter_changes(batch, table.schema, partition)) for table, partition in work)
+        yield from ((table, partition, reader.iter_changes(batch, table.schema, partition)) for table, partition in work)
         return
     files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
     for table, partition in work:
         files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
 
-    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, list[Record]]]:
+    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, list[Record]]]:
         (_, _, partition), sharing = item
-        return [(table, list(reader.iter_changes(batch, table.schema, partition))) for table in sharing]
+        return [(table, partition, list(reader.iter_changes(batch, table.schema, partition))) for table in sharing]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
@@ -104,6 +117,7 @@ def build(
     backend: Backend,
     batch: CommittedBatch,
     stores: StoresRecord,
+    keeper: Keeper,
     *,
     chunk_rows: int,
     progress: Progress,
@@ -113,26 +127,28 @@ def build(
     Raises:  FILE_GONE where Spark cleaned a file up meanwhile: begin again with a newer batch, in a new backend.
     """
     tables = plan_tables(stores.schemas())
-    backend.create([t.name for t in tables])
+    backend.create(table_names(t.name for t in tables))
     work = _work(batch, tables)
-    records = 0
+    records, mark = 0, stamp_at_most(batch.batch)
     for done, (table, partition) in enumerate(work):  # 1
         changes: Changes = {}
         for record in reader.iter_state(batch, table.schema, partition):
-            collect(table, (record,), changes)
+            collect(table, (record,), changes, GONE)
             records += 1
             if len(changes) >= chunk_rows:
                 with backend.write() as write:
-                    write_changes(write, table.name, changes)
+                    _write_rows(write, table.name, changes, mark)
                 changes = {}
                 progress(done, len(work), records)
         with backend.write() as write:
-            write_changes(write, table.name, changes)
+            _write_rows(write, table.name, changes, mark)
         progress(done + 1, len(work), records)
     check_still_committed(reader.storage, batch)  # 2
     backend.set_stores(stores)
     with backend.write() as write:  # 3
-        write.set_record(make_record(batch))
+        reached = msgspec.structs.replace(make_record(batch), kept=keeper.begin(batch.batch))
+        write.put(BATCHES, [(batch_key(batch.batch), encode_record(reached))])
+        write.set_record(reached)
     return records
 
 
@@ -142,8 +158,11 @@ def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[Repli
     return sorted(work, key=lambda item: (item[0].schema.operator, item[0].schema.store, item[1]))
 
 
-def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes) -> None:
-    """Add records to the changes of a table; of several for one key the last counts, and what was appended after it."""
+def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes, gone: Gone) -> None:
+    """Add records to the changes of a table; of several for one key the last counts, and what was appended after it.
+
+    gone:  what a deleted key is that these records didn't put before
+    """
     transcode = table.transcode_key
     for kind, key_row, value_row in records:
         ordered = transcode(key_row)
@@ -151,27 +170,28 @@ def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes) ->
         if kind == PUT:
             changes[stored_key] = value_row if stored_key is ordered else join_value(ordered, value_row)
         elif kind == DELETE:
-            changes[stored_key] = None
+            before = changes.get(stored_key)
+            changes[stored_key] = Gone(before) if isinstance(before, bytes) else gone
         else:
             _append(changes, stored_key, join_value(ordered, b""), value_row)
 
 
 def _append(changes: Changes, stored_key: bytes, front: bytes, tail: bytes) -> None:
-    if stored_key not in changes:
+    before = changes.get(stored_key)
+    if before is None:
         changes[stored_key] = Appended(front, tail)
-        return
-    before = changes[stored_key]
-    if isinstance(before, Appended):
+    elif isinstance(before, Appended):
         before.tail += tail
     else:
-        changes[stored_key] = (front if before is None else before) + tail
+        changes[stored_key] = (front if isinstance(before, Gone) else before) + tail
 
 
-def write_changes(write: WriteBatch, table: str, changes: Changes) -> None:
-    """Put, append and delete the changes of a table, in key order: neighbours share pages."""
-    puts = [(key, value) for key, value in changes.items() if isinstance(value, bytes)]
+def _write_rows(write: WriteBatch, table: str, changes: Changes, mark: bytes) -> None:
+    """Put, append and delete rows of a replica that nobody reads yet, in key order: neighbours share pages."""
+    puts = [(key, value + mark) for key, value in changes.items() if isinstance(value, bytes)]
     puts.sort()
     write.put(table, puts)
     if len(puts) < len(changes):
-        write.append(table, sorted((k, v.front, v.tail) for k, v in changes.items() if isinstance(v, Appended)))
-        write.delete(table, sorted(key for key, value in changes.items() if value is None))
+        appended = [(key, value) for key, value in changes.items() if isinstance(value, Appended)]
+        write.put(table, sorted((key, extend(write.get(table, key), value) + mark) for key, value in appended))
+        write.delete(table, sorted(key for key, value in changes.items() if isinstance(value, Gone)))

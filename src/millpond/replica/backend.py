@@ -30,6 +30,9 @@ class Snapshot(Protocol):
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Pairs from the first key that is not below `start`, ascending."""
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs from the last key that is below `below`, descending; from the last of all where it is None."""
+
     def count(self, table: str) -> int:
         """How many keys a table has."""
 
@@ -40,8 +43,11 @@ class WriteBatch(Protocol):
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Insert or replace."""
 
-    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        """Add to values: (key, what a value begins with where there is none yet, what is added)."""
+    def get(self, table: str, key: bytes) -> bytes | None:
+        """The value under a key, with what was written before, None where there is none."""
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Pairs from the first key that is not below `start`, ascending.  Nothing may be written meanwhile."""
 
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
         """Remove; a key that isn't there is fine."""
@@ -52,6 +58,10 @@ class WriteBatch(Protocol):
 
 class Backend(Protocol):
     """One generation of a replica."""
+
+    @property
+    def name(self) -> str:
+        """What tells this generation from every other, in every process that reads it."""
 
     def stores(self) -> StoresRecord | None:
         """What it holds; None while it is being built."""

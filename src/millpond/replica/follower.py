@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,11 +32,13 @@ from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
 from millpond.replica.backend import Backend
+from millpond.replica.carry import carry_over
 from millpond.replica.identity import judge
+from millpond.replica.kept import Keeper
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
-from millpond.settings import ReplicaSettings
+from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
@@ -51,6 +53,10 @@ _REMOTE_MAX_BACKOFF_SECONDS = 5.0
 _COUNT_SECONDS = 2.0
 # How long `stop` waits for a request that nobody answers.
 _STOP_SECONDS = 2.0
+
+
+Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
+"""what a replica holds -> what is kept of its stores, by their ids"""
 
 
 @dataclass(slots=True)
@@ -75,6 +81,7 @@ class _Generation:
     record: ReplicaRecord
     stores: StoresRecord
     reader: StateReader
+    keeper: Keeper
     metadata: tuple[str, ...] = ()
 
     @property
@@ -103,6 +110,7 @@ class Follower:
 
     place:        the replica's folder, or None for a replica in memory
     on_backend:   told of each generation that begins to serve
+    retention:    what is kept of which store beside its rows, where it isn't what the settings say
     """
 
     def __init__(
@@ -113,12 +121,14 @@ class Follower:
         *,
         new_backend: Callable[[], Backend] | None = None,
         on_backend: Callable[[Backend], None],
+        retention: Retentions | None = None,
     ) -> None:
         self._storage = storage
         self._place = place
         self._settings = settings
         self._new_backend = new_backend
         self._on_backend = on_backend
+        self._retention = retention or (lambda _stores: {})
         self._generation: _Generation | None = None
         self._stop = threading.Event()
         self._wake = threading.Event()
@@ -296,11 +306,19 @@ class Follower:
             record = snapshot.record()
         if record.status != "live":
             return None
-        self._generation = _Generation(
-            path, backend, stores.job_id, plan_tables(stores.schemas()), record, stores, StateReader(self._storage)
-        )
+        reader = StateReader(self._storage)
+        self._generation = self._make_generation(path, backend, record, stores, reader)
         self._on_backend(backend)
         return self._generation
+
+    def _make_generation(
+        self, path: Path | None, backend: Backend, record: ReplicaRecord, stores: StoresRecord, reader: StateReader
+    ) -> _Generation:
+        tables = plan_tables(stores.schemas())
+        return _Generation(path, backend, stores.job_id, tables, record, stores, reader, self._make_keeper(stores))
+
+    def _make_keeper(self, stores: StoresRecord) -> Keeper:
+        return Keeper(stores.schemas(), self._retention(stores), self._settings.retention)
 
     def _apply(self, generation: _Generation, number: Batch) -> bool:
         began = time.monotonic()
@@ -311,7 +329,9 @@ class Follower:
             return self._build()
         try:
             reads = self._settings.remote_reads if self._storage.is_remote else 1
-            rows = apply_batch(generation.reader, generation.backend, batch, generation.tables, reads=reads)
+            rows = apply_batch(
+                generation.reader, generation.backend, batch, generation.tables, generation.keeper, generation.record, reads=reads
+            )
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
                 raise
@@ -399,7 +419,9 @@ class Follower:
         identity = job_id(self._storage)
         batch = read_batch(self._storage, batches[-1])
         known, unread = read_stores(self._storage, batch.batch)
-        stores = make_stores_record(identity, self._storage.uri, known, unread)
+        before = self._generation if self._generation is not None and self._generation.job_id == identity else None
+        lineage = before.stores.lineage if before is not None else None
+        stores = make_stores_record(identity, self._storage.uri, known, unread, lineage)
         self.counts.bootstraps += 1
         path: Path | None = None
         backend: Backend
@@ -418,21 +440,25 @@ class Follower:
 
         try:
             reader = StateReader(self._storage)
-            records = build(reader, backend, batch, stores, chunk_rows=self._settings.rebuild_batch_rows, progress=progress)
+            keeper = self._make_keeper(stores)
+            rows = self._settings.rebuild_batch_rows
+            records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, progress=progress)
+            if before is not None:
+                carry_over(before.backend, before.stores, backend, stores, keeper, chunk_rows=rows)
         except BaseException:
             del backend
             if self._place is not None:
                 self._place.clean()
             raise
-        before, self._generation = self._generation, None
+        ended, self._generation = self._generation, None
         with backend.snapshot() as snapshot:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, identity, plan_tables(known), record, stores, reader)
+        self._generation = self._make_generation(path, backend, record, stores, reader)
         self._on_backend(backend)
-        if before is not None:
-            self._set_status(before, "superseded")
+        if ended is not None:
+            self._set_status(ended, "superseded")
         if self._place is not None:
             self._place.clean()
         self.counts.bootstrap_records += records

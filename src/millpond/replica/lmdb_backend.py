@@ -17,12 +17,13 @@ import lmdb
 import msgspec
 
 from millpond.errors import ReplicaError
+from millpond.replica.kept import table_names
 from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
 _RECORD, _STORES = b"record", b"stores"
-_MAX_TABLES = 256
+_MAX_TABLES = 1024
 # Less free space than this, and a failed write is told as a full disk.
 _LITTLE_BYTES = 1 << 20
 
@@ -61,6 +62,7 @@ class LmdbBackend:
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
         self.path = path
+        self.name = path.name
         self.forked = False  # whether this process is a fork of the one that opened the environment
         readonly = not os.access(path, os.W_OK)
         if not path.is_dir():
@@ -83,7 +85,7 @@ class LmdbBackend:
         self._seen: tuple[int, ReplicaRecord] | None = None
         stores = self.stores()
         # A transaction can't use a handle that was opened after it began, so all are opened now.
-        names = [s.id for s in stores.stores] if stores is not None else []
+        names = table_names(s.id for s in stores.stores) if stores is not None else []
         self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
 
     def stores(self) -> StoresRecord | None:
@@ -170,6 +172,12 @@ class LmdbSnapshot:
             if cursor.set_range(start) if start else cursor.first():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor)
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            # LMDB finds the first key that isn't below: the one before it is wanted, or the last where there is none.
+            if cursor.prev() if below and cursor.set_range(below) else below != b"" and cursor.last():
+                yield from cast(Iterator[tuple[bytes, bytes]], cursor.iterprev())
+
     def count(self, table: str) -> int:
         return int(self._transaction.stat(self._backend.handle(table))["entries"])
 
@@ -190,11 +198,13 @@ class LmdbWriteBatch:
         for key in keys:
             delete(key, db=handle)
 
-    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        handle, transaction = self._backend.handle(table), self._transaction
-        for key, front, tail in items:
-            before = cast(bytes | None, transaction.get(key, db=handle))
-            transaction.put(key, (front if before is None else before) + tail, db=handle)
+    def get(self, table: str, key: bytes) -> bytes | None:
+        return cast(bytes | None, self._transaction.get(key, db=self._backend.handle(table)))
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            if cursor.set_range(start):
+                yield from cast(Iterator[tuple[bytes, bytes]], cursor)
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._backend.write_record(self._transaction, record)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import threading
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ class MemoryBackend:
     """See `backend.Backend`."""
 
     def __init__(self) -> None:
+        self.name = uuid.uuid4().hex
         self._state = _State({}, None)
         self._stores: StoresRecord | None = None
         self._lock = threading.Lock()
@@ -89,6 +91,11 @@ class MemorySnapshot:
         for i in range(bisect.bisect_left(found.keys, start), len(found.keys)):
             yield found.keys[i], found.rows[found.keys[i]]
 
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        found = self._state.tables[table]
+        for i in reversed(range(len(found.keys) if below is None else bisect.bisect_left(found.keys, below))):
+            yield found.keys[i], found.rows[found.keys[i]]
+
     def count(self, table: str) -> int:
         return len(self._state.tables[table].keys)
 
@@ -109,10 +116,16 @@ class MemoryWriteBatch:
         for key in keys:
             rows.pop(key, None)
 
-    def append(self, table: str, items: Iterable[tuple[bytes, bytes, bytes]]) -> None:
-        rows = self._copy(table)
-        for key, front, tail in items:
-            rows[key] = rows.get(key, front) + tail
+    def get(self, table: str, key: bytes) -> bytes | None:
+        rows = self._rows.get(table)
+        return self._before.tables[table].rows.get(key) if rows is None else rows.get(key)
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        rows = self._rows.get(table)
+        if rows is None:
+            yield from MemorySnapshot(self._before).iterate(table, start)
+        else:
+            yield from ((key, rows[key]) for key in sorted(rows) if key >= start)
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._record = record

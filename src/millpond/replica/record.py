@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,9 +16,24 @@ from millpond.schema.types import Field, parse_fields, struct_of
 from millpond.storage import FileStamp
 
 # A replica with another number is built again.
-FORMAT = 2
+FORMAT = 3
 # Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
+
+
+class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of one store beside its rows.
+
+    history_from:      the first batch whose changes are kept, None where none are
+    collapsed:         (first, last) of batches whose changes are kept as one, of the last: the replica was built anew there
+    closed_bytes:      of rows that expired
+    closed_forgotten:  the newest batch of whose expired rows some are no longer kept, None where all are
+    """
+
+    history_from: int | None = None
+    collapsed: tuple[tuple[int, int], ...] = ()
+    closed_bytes: int = 0
+    closed_forgotten: int | None = None
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,13 +42,16 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     status:        live; replaced (the job at this path is another one: reads are refused); superseded (a newer generation serves)
     fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
     commit_*:      the stamp of commits/N
+    planned_watermark_ms:  the watermark that the batch was planned with
     partitions:    of stateful operators in that batch
+    kept:          by store, what is kept beside its rows
     """
 
     status: Literal["live", "replaced", "superseded"] = "live"
     batch: int
     offsets: dict[str, Any]
     watermark_ms: int | None
+    planned_watermark_ms: int
     started_ms: int
     fingerprint: str
     commit_identity: str
@@ -40,6 +59,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     commit_size_bytes: int
     partitions: int
     provider: str
+    kept: dict[str, KeptRecord] = {}
 
     @property
     def commit_stamp(self) -> FileStamp:
@@ -73,6 +93,7 @@ class StoredField(msgspec.Struct, frozen=True):
     many: bool = False
     encoder: KeyEncoder = "plain"
     ordinals: tuple[int, ...] = ()
+    watermarked: tuple[int, ...] = ()
     writers: tuple[tuple[int, Any], ...] = ()
 
     @property
@@ -95,12 +116,14 @@ class UnreadField(msgspec.Struct, frozen=True):
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica holds; doesn't change as long as it lives.
 
+    lineage:  the same for all replicas of one run of a job that carried over what the one before had kept
     boot_id:  of the machine's run: batches aren't synced to disk, so after a crash of the machine nothing is trusted
     """
 
     format: int
     boot_id: str
     job_id: str
+    lineage: str
     checkpoint: str
     stores: list[StoredField]
     unread: list[UnreadField]
@@ -130,6 +153,7 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
                 many=s.many,
                 encoder=s.encoder,
                 ordinals=s.ordinals,
+                watermarked=s.watermarked,
                 writers=tuple((id_, parse_fields(fields)) for id_, fields in s.writers),
             )
             for s in self.stores
@@ -142,6 +166,7 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
         batch=batch.batch,
         offsets=batch.offsets,
         watermark_ms=batch.watermark_ms,
+        planned_watermark_ms=batch.planned_watermark_ms,
         started_ms=batch.started_ms,
         fingerprint=batch.fingerprint,
         commit_identity=batch.commit_stamp.identity,
@@ -152,12 +177,15 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
     )
 
 
-def make_stores_record(job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoresRecord:
-    """What a replica that is being built will hold."""
+def make_stores_record(
+    job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore], lineage: str | None = None
+) -> StoresRecord:
+    """What a replica that is being built will hold; `lineage` where it goes on from another one."""
     return StoresRecord(
         format=FORMAT,
         boot_id=boot_id(),
         job_id=job_id,
+        lineage=lineage or uuid.uuid4().hex,
         checkpoint=checkpoint,
         stores=stored_fields(stores),
         unread=[
@@ -183,6 +211,7 @@ def stored_fields(stores: list[StoreSchema]) -> list[StoredField]:
             many=s.many,
             encoder=s.encoder,
             ordinals=s.ordinals,
+            watermarked=s.watermarked,
             writers=tuple((id_, _json(fields)) for id_, fields in s.writers),
         )
         for s in stores

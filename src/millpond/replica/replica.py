@@ -13,7 +13,7 @@ from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, MillpondError, ReplicaError, StorageError
 from millpond.replica.backend import Backend, Snapshot
-from millpond.replica.follower import Follower
+from millpond.replica.follower import Follower, Retentions
 from millpond.replica.identity import judge, replaced_error
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.memory_backend import MemoryBackend
@@ -30,6 +30,8 @@ _LOOK_SECONDS = 0.001
 _FOREIGN_RETRY_SECONDS = 1.5
 _REMOTE_FOREIGN_RETRY_SECONDS = 10.0
 _FOREIGN_STATUS_SECONDS = 0.02
+# How long a step of the follower is waited for, which tells only of those that left nothing to do.
+_STEP_SECONDS = 0.05
 # Errors that a follower gets over by itself.
 _PASSING = frozenset(
     {"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "NO_CHECKPOINT", "FILE_GONE", "STORAGE_UNAVAILABLE"}
@@ -55,15 +57,17 @@ class View:
     """What a reader holds: rows, where they stand, and what the replica has.  A context manager that ends it.
 
     newer:  what is committed beyond it: at most a millisecond old on a local disk, of the last poll on an object store
+    generation:  the name of the generation that it reads
     """
 
-    __slots__ = ("newer", "record", "rows", "stores")
+    __slots__ = ("generation", "newer", "record", "rows", "stores")
 
-    def __init__(self, rows: Snapshot, record: ReplicaRecord, stores: StoresRecord, newer: Newer) -> None:
+    def __init__(self, rows: Snapshot, record: ReplicaRecord, stores: StoresRecord, newer: Newer, generation: str) -> None:
         self.rows = rows
         self.record = record
         self.stores = stores
         self.newer = newer
+        self.generation = generation
 
     def __enter__(self) -> View:
         return self
@@ -75,7 +79,15 @@ class View:
 class Replica:
     """The replica of one job: follows it, or reads what another process keeps up to date."""
 
-    def __init__(self, storage: Storage, *, home: Path | str, settings: ReplicaSettings, follow: bool = True) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        home: Path | str,
+        settings: ReplicaSettings,
+        follow: bool = True,
+        retention: Retentions | None = None,
+    ) -> None:
         self._storage = storage
         self._settings = settings
         self._serving: Serving | None = None
@@ -96,6 +108,7 @@ class Replica:
                 settings,
                 new_backend=MemoryBackend if in_memory else None,
                 on_backend=self._serve_from,
+                retention=retention,
             )
             self._follower.start()
 
@@ -116,10 +129,21 @@ class Replica:
                 record = snapshot.record()
                 if record.status != "live":
                     raise replaced_error(self._storage, record.batch)
-            return View(snapshot, record, serving[1], self._look(record, serving[1]))
+            return View(snapshot, record, serving[1], self._look(record, serving[1]), serving[0].name)
         except BaseException:
             snapshot.__exit__()
             raise
+
+    def newer_than(self, view: View) -> Newer:
+        """What is committed beyond a view that was kept.  Raises JOB_REPLACED."""
+        return self._look(view.record, view.stores)
+
+    def wait_for_step(self, timeout_seconds: float) -> None:
+        """Return when there may be something new to read, or after the timeout."""
+        if self._follower is None or not self._follower.following:
+            time.sleep(min(timeout_seconds, _FOREIGN_STATUS_SECONDS))
+            return
+        self._follower.wait_for_step(min(timeout_seconds, _STEP_SECONDS))
 
     def _next_generation(self, ended: Serving, record: ReplicaRecord) -> Serving:
         with self._lock:
@@ -222,10 +246,7 @@ class Replica:
                     batch=reached,
                     newest=goal,
                 )
-            if self._follower is not None and self._follower.following:
-                self._follower.wait_for_step(0.05)
-            else:
-                time.sleep(0.02)
+            self.wait_for_step(_STEP_SECONDS)
 
     def _newest_committed(self) -> Batch | None:
         committed = committed_batches(self._storage)

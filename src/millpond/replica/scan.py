@@ -1,4 +1,4 @@
-"""Rows of a prefix in key order, long keys included.
+"""Rows between two keys, in key order or against it, long keys included.
 
 Keys that agree in their first 495 bytes may lie in the order of their hashes; such a group is read whole and sorted by the keys
 that lie beside the values.
@@ -11,26 +11,72 @@ from collections.abc import Iterator
 from millpond.replica.backend import Snapshot
 from millpond.replica.ordered import PREFIX_BYTES, split_value
 
+Pairs = Iterator[tuple[bytes, bytes]]
 
-def iter_prefix(snapshot: Snapshot, table: str, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+
+def iter_prefix(snapshot: Snapshot, table: str, prefix: bytes) -> Pairs:
     """(ordered key, row) of every row whose ordered key begins with `prefix`, ascending."""
-    start = prefix[:PREFIX_BYTES]
+    return iter_range(snapshot, table, prefix, after_prefix(prefix))
+
+
+def iter_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, *, reverse: bool = False) -> Pairs:
+    """(ordered key, row) of every row from the ordered key `low` on and below `high`, ascending, or descending with `reverse`.
+
+    high:  None where there is no end
+    """
+    if high is not None and high <= low:
+        return iter(())
+    if reverse:
+        return _backward(snapshot, table, low, high)
+    return _forward(snapshot, table, low, high)
+
+
+def after_prefix(prefix: bytes) -> bytes | None:
+    """The least key above every key that begins with `prefix`; None where there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+
+
+def _forward(snapshot: Snapshot, table: str, low: bytes, high: bytes | None) -> Pairs:
+    # All keys of a group have their cut keys' first bytes in common: those decide where the stored keys end.
+    end = None if high is None else high if len(high) <= PREFIX_BYTES else after_prefix(high[:PREFIX_BYTES])
     group: list[tuple[bytes, bytes]] = []
     shared = b""
-    for key, stored in snapshot.iterate(table, start):
-        if not key.startswith(start):
+    for key, stored in snapshot.iterate(table, low[:PREFIX_BYTES]):
+        if end is not None and key >= end:
             break
         if group and not key.startswith(shared):
-            yield from _sorted(group, prefix)
+            yield from _sorted(group, low, high)
             group = []
         if len(key) < PREFIX_BYTES:
-            yield key, stored
+            if key >= low:
+                yield key, stored
         else:
             shared = key[:PREFIX_BYTES]
             group.append(split_value(key, stored))
-    yield from _sorted(group, prefix)
+    yield from _sorted(group, low, high)
 
 
-def _sorted(group: list[tuple[bytes, bytes]], prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+def _backward(snapshot: Snapshot, table: str, low: bytes, high: bytes | None) -> Pairs:
+    below = None if high is None else high if len(high) <= PREFIX_BYTES else after_prefix(high[:PREFIX_BYTES])
+    begin = low[:PREFIX_BYTES]
+    group: list[tuple[bytes, bytes]] = []
+    shared = b""
+    for key, stored in snapshot.iterate_back(table, below):
+        if key < begin:
+            break
+        if group and not key.startswith(shared):
+            yield from reversed(_sorted(group, low, high))
+            group = []
+        if len(key) < PREFIX_BYTES:
+            if key >= low:
+                yield key, stored
+        else:
+            shared = key[:PREFIX_BYTES]
+            group.append(split_value(key, stored))
+    yield from reversed(_sorted(group, low, high))
+
+
+def _sorted(group: list[tuple[bytes, bytes]], low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
     group.sort()
-    return (pair for pair in group if pair[0].startswith(prefix))
+    return [pair for pair in group if pair[0] >= low and (high is None or pair[0] < high)]

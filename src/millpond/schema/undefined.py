@@ -152,22 +152,30 @@ def _variable(shape: StoreShape) -> _Columns:
     return columns
 
 
-def _sessions(shape: StoreShape) -> _Columns:
-    """The value row is all grouping columns, the session as a window among them, and then the buffers."""
-    grouping = shape.value[: len(shape.key)]
-    others = [f.type for f in shape.key[:-1]]
+def session_place(key: tuple[Field, ...], value: tuple[Field, ...]) -> int | None:
+    """Which column of a session's value row is the session, a struct of start and end; None where it isn't as it is known to be.
+
+    Shape:  the value row is all grouping columns, the session as a window among them, and then the buffers.
+    """
+    grouping = value[: len(key)]
+    others = [f.type for f in key[:-1]]
     places = [
         i for i, f in enumerate(grouping) if _is_window(f.type) and [g.type for j, g in enumerate(grouping) if j != i] == others
     ]
-    named = [i for i in places if [g.name for j, g in enumerate(grouping) if j != i] == [f.name for f in shape.key[:-1]]]
+    named = [i for i in places if [g.name for j, g in enumerate(grouping) if j != i] == [f.name for f in key[:-1]]]
+    found = named or places
+    return found[0] if found else None
+
+
+def _sessions(shape: StoreShape) -> _Columns:
+    session = session_place(shape.key, shape.value)
     columns = _Columns(list(key_columns(shape.key)))
-    if not places:  # not as it is known to be: nothing is left out
+    if session is None:  # nothing is left out
         _add_buffers(columns, shape.value, range(len(shape.value)))
         return columns
-    session = (named or places)[0]
     columns.key.pop()
     columns.add_key(KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1))
-    window = grouping[session].type
+    window = shape.value[session].type
     end = Expression("get_field", TIMESTAMP, (buffer_column(session, window),), {"ordinal": 1})
     columns.add_value("session_end", TIMESTAMP, end)
     _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))

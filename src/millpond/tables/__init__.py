@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.tables.answer import Row, Rows
+from millpond.tables.answer import Count, Row, Rows
+from millpond.tables.bounds import Bounds
 from millpond.tables.cold import read_arrow, read_row
 from millpond.tables.pond import Pond, open
-from millpond.tables.table import Count, Table
+from millpond.tables.table import Table
 
-__all__ = ["Count", "Pond", "Row", "Rows", "Table", "open", "read_arrow", "read_row"]
+__all__ = ["Bounds", "Count", "Pond", "Row", "Rows", "Table", "open", "read_arrow", "read_row"]

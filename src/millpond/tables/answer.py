@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from millpond.checkpoint.position import Position
+from millpond.replica.stamp import changed_batch, is_final
 
 
 # msgspec structs, since one of each is made per answer: a frozen dataclass takes longer to make.
@@ -78,25 +79,69 @@ class Answer:
 
 
 class Row(dict[str, Any], Answer):
-    """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well."""
+    """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well.
 
-    def __init__(self, values: Iterable[tuple[str, Any]] | dict[str, Any], cut: Cut) -> None:
+    evicted:  of a row that isn't there: whether it was, and a watermark or a TTL took it out of the state.  None where that may be:
+              rows that expired long ago are forgotten
+    """
+
+    __slots__ = ("_stored", "cut", "evicted")
+
+    def __init__(
+        self,
+        values: Iterable[tuple[str, Any]] | dict[str, Any],
+        cut: Cut,
+        stored: bytes | None = None,
+        *,
+        evicted: bool | None = False,
+    ) -> None:
         super().__init__(values)
         self.cut = cut
+        self.evicted = evicted
+        self._stored = stored
 
     @property
     def found(self) -> bool:
         """Whether the table has this row."""
         return bool(self)
 
+    @property
+    def final(self) -> bool:
+        """Whether the row is no longer in Spark's state: a watermark or a TTL took it out, and this is what it was in the end."""
+        return self._stored is not None and is_final(self._stored)
+
+    @property
+    def changed_batch(self) -> int | None:
+        """The batch that last wrote the row, of a final one: that took it out.  None where it was before the replica was built."""
+        return None if self._stored is None else changed_batch(self._stored)
+
 
 class Rows(list[Row], Answer):
     """Rows of one cut.
 
-    more:  whether the limit cut off further rows
+    more:   whether the limit cut off further rows
+    token:  what the next page is asked with, None where there is none
     """
 
-    def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False) -> None:
+    def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False, token: str | None = None) -> None:
         super().__init__(rows)
         self.cut = cut
         self.more = more
+        self.token = token
+
+
+class Count(int):
+    """A number of rows that names the cut it was counted in."""
+
+    cut: Cut
+
+    def __new__(cls, value: int, cut: Cut) -> Count:
+        """A count of `value` rows in `cut`."""
+        self = super().__new__(cls, value)
+        self.cut = cut
+        return self
+
+    @property
+    def batch(self) -> int:
+        """The batch that the count reflects."""
+        return self.cut.position.batch

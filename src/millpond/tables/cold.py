@@ -29,11 +29,11 @@ from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.arrow import is_among, newest_of_each, pyarrow, table_schema
+from millpond.tables.binding import check_schemas
 from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.pond import stored_tables, unknown_table
-from millpond.tables.table import check_schemas
 
 # So often a batch may be cleaned up while it is read.
 _TRIES = 5

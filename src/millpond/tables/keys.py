@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from millpond.errors import RequestError
 from millpond.replica.ordered import KeyCodec
 from millpond.schema.convert import to_stored
 from millpond.schema.definition import KeyColumn, TableDefinition
+from millpond.schema.types import SparkType
+from millpond.tables.values import from_text
 
 Key = dict[str, Any]
 """column name -> Python value"""
+Convert = Callable[[Any], Any]
+_TIMES = frozenset({"timestamp", "timestamp_ntz", "date", "time"})
 
 
 class KeyReader:
@@ -21,7 +26,7 @@ class KeyReader:
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
-        self._converters = {column.name: to_stored(column.type) for column in definition.key}
+        self._converters = {column.name: _converter(column.type, column.name) for column in definition.key}
         # The commonest kind of key: every column is a column of the state's key row.
         plain = not any(c.path for c in definition.key) and len(definition.key) == len(definition.key_fields)
         self._plain = tuple(c.name for c in definition.key) if plain else None
@@ -43,6 +48,32 @@ class KeyReader:
                     error.condition, f"Column {name!r}: {error.message}", hint=error.hint, **{**error.context, "column": name}
                 ) from None
         return out
+
+    def window_start(self, given: Key) -> str:
+        """The column that windows are ranged over: the first time in key order that isn't given.
+
+        Raises:  NO_WINDOW where there is none; KEY_MISSING where a column before it isn't given.
+        """
+        definition = self._definition
+        times = {c.name for c in definition.key if c.type.is_time}
+        column = next((name for name in self.order if name in times and name not in given), None)
+        if column is None:
+            raise RequestError(
+                "NO_WINDOW",
+                f"{definition.table} is keyed by {', '.join(self.order) or 'nothing'}: there is no window, or time, to range over.",
+                hint="Use `get` or `range`.",
+                table=definition.table,
+            )
+        missing = [name for name in self.order[: self.order.index(column)] if name not in given]
+        if missing:
+            raise RequestError(
+                "KEY_MISSING",
+                f"The windows of a key of {definition.table} need {', '.join(missing)} as well.",
+                hint="Name every column before the time, or scan and filter.",
+                table=definition.table,
+                missing=missing,
+            )
+        return column
 
     def row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
         """The state's key row of stored values; None where only the ends of windows are missing.  Raises KEY_MISSING."""
@@ -86,6 +117,30 @@ class KeyReader:
             table=definition.table,
             column=name,
         )
+
+
+def _converter(type_: SparkType, column: str) -> Convert:
+    """To stored form, times also from ISO text."""
+    stored, read = to_stored(type_), _text_reader(type_, column)
+    return stored if read is None else lambda value: stored(read(value))
+
+
+def _text_reader(type_: SparkType, column: str) -> Convert | None:
+    """A function that reads the texts in a value that stand for times; None where the type has no times."""
+    if type_.kind in _TIMES:
+        parse = from_text(type_, column=column)
+        return lambda value: parse(value) if isinstance(value, str) else value
+    if type_.kind == "array":
+        assert type_.element is not None
+        element = _text_reader(type_.element, f"{column}[]")
+        return element and (lambda value: [element(v) for v in value] if isinstance(value, list | tuple) else value)
+    if type_.kind == "struct":
+        members = {f.name: read for f in type_.fields if (read := _text_reader(f.type, f"{column}.{f.name}"))}
+        if members:
+            return lambda value: (
+                {n: members[n](v) if n in members else v for n, v in value.items()} if isinstance(value, dict) else value
+            )
+    return None
 
 
 def _is_part_of_a_window(column: KeyColumn) -> bool:

@@ -8,22 +8,28 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
-from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema
+from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
 from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
 from millpond.schema.definition import TableDefinition, unique_names
 from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
-from millpond.settings import ReplicaSettings, home
+from millpond.settings import ReplicaSettings, Retention, home
 from millpond.storage import open_storage
-from millpond.tables.table import Define, JobReads, Table
+from millpond.tables.binding import Define
+from millpond.tables.bounds import Bounds
+from millpond.tables.cut import PondCut
+from millpond.tables.job import JobReads
+from millpond.tables.table import Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
@@ -37,6 +43,7 @@ def open(
     replica_dir: str | Path | None = None,
     follow: bool = True,
     wait_seconds: float = 60.0,
+    retention: Retention | Mapping[str, Retention] | None = None,
     settings: ReplicaSettings | None = None,
 ) -> Pond:
     """Open a pond, or a bare checkpoint, for reading.  Needs no Spark and no Java.
@@ -44,12 +51,17 @@ def open(
     replica_dir:   where replicas are kept; MILLPOND_HOME or the user's cache folder by default; `memory://` keeps them in memory
     follow:        keep the replicas up to date, unless another process does; False only reads what others keep
     wait_seconds:  wait so long until the replicas have what is committed now; 0 returns at once
-    Raises:        NO_CHECKPOINT, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
+    retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows decides
+    Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
     """
-    pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings or ReplicaSettings())
+    settings = settings or ReplicaSettings()
+    if isinstance(retention, Retention):
+        settings, retention = replace(settings, retention=retention), None
+    pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention)
     if wait_seconds > 0:
         try:
             pond.catch_up(wait_seconds)
+            pond._check_retention()
         except MillpondError:
             # One job that can't be read doesn't hide the others; reads of its own tables say why.
             if not pond._any_readable():
@@ -64,8 +76,17 @@ def open(
 class Pond:
     """Tables by name: `pond["page_views"]`.  A context manager; `close` ends its threads."""
 
-    def __init__(self, path: str | Path, *, replica_dir: str | Path, follow: bool, settings: ReplicaSettings) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        replica_dir: str | Path,
+        follow: bool,
+        settings: ReplicaSettings,
+        retention: Mapping[str, Retention] | None = None,
+    ) -> None:
         self._path = path
+        self._retention = dict(retention or {})
         self._home = replica_dir
         self._follow = follow
         self._settings = settings
@@ -147,6 +168,21 @@ class Pond:
         if problem is not None:
             raise problem
 
+    def cut(self, name: str, *, bounds: Bounds | None = None) -> PondCut:
+        """One batch of one job for several reads and tables: `with pond.cut("page-views") as cut: cut["page_views"].get(…)`.
+
+        name:    of a job, or of one of its tables
+        bounds:  what that batch must reflect
+        Raises:  UNKNOWN_TABLE; when it is entered: NOT_UP_TO_BOUND, REPLICA_BUILDING, JOB_REPLACED, …
+        """
+        job = self._jobs.get(name)
+        return PondCut(self, job if job is not None else self._jobs[self[name].job], bounds)
+
+    def _check_retention(self) -> None:
+        """Raise UNKNOWN_TABLE where something is to be kept of a table that isn't there."""
+        for name in self._retention:
+            self[name]
+
     def _any_readable(self) -> bool:
         for job in self._jobs.values():
             try:
@@ -185,7 +221,7 @@ class Pond:
         with self._lock:
             pass  # nobody adds a job from here on
         for job in self._jobs.values():
-            job.replica.close()
+            job.close()
 
     def __enter__(self) -> Pond:
         return self
@@ -264,7 +300,13 @@ class Pond:
         for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
-                replica = Replica(open_storage(folder.checkpoint), home=self._home, settings=self._settings, follow=self._follow)
+                replica = Replica(
+                    open_storage(folder.checkpoint),
+                    home=self._home,
+                    settings=self._settings,
+                    follow=self._follow,
+                    retention=partial(self._retentions, folder),
+                )
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
             for definition, shape in self._definitions(job, entries, hidden):
                 known = self._tables.get(definition.table)
@@ -272,6 +314,15 @@ class Pond:
                     known = Table(definition, job, _definer(definition, shape) if shape else None)
                 tables[definition.table] = known
         self._tables, self._hidden = tables, hidden
+
+    def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
+        """By store, what is kept of a table that was named.  Called by the job's follower."""
+        if not self._retention:
+            return {}
+        entries = folder.entries()
+        tables = {store_id(*e.store_id): e.table for e in entries if isinstance(e, TableDefinition)}
+        tables |= {store_id(*d.store_id): d.table for d, _ in stored_tables(folder, stores, entries)}
+        return {store: self._retention[table] for store, table in tables.items() if table in self._retention}
 
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]

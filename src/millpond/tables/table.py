@@ -1,100 +1,51 @@
-"""One table: rows by key, by prefix, all of them; each answer one consistent cut."""
+"""One table: rows by key, by prefix, by range, all of them; each answer one consistent cut."""
 
 from __future__ import annotations
 
+import datetime as dt
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from copy import copy
 from itertools import islice
 from typing import Any
 
-from millpond.catalogue import JobFolder
 from millpond.checkpoint.encoding import iter_elements
-from millpond.checkpoint.operators import StoreSchema, store_id
-from millpond.checkpoint.position import Position
-from millpond.checkpoint.unsaferow import decoder
-from millpond.errors import CONDITIONS, DefinitionError, ReplicaError, RequestError
-from millpond.replica.ordered import KeyCodec, split_value, store_key
-from millpond.replica.record import ReplicaRecord, StoresRecord
-from millpond.replica.replica import Replica, View
+from millpond.errors import ReplicaError, RequestError
+from millpond.replica.backend import Snapshot
+from millpond.replica.closed import SnapshotWithClosed, is_known
+from millpond.replica.history import check_kept, kept_of
+from millpond.replica.kept import closed_table
+from millpond.replica.ordered import split_value, store_key
+from millpond.replica.record import StoresRecord
+from millpond.replica.replica import View
 from millpond.replica.scan import iter_prefix
-from millpond.schema.definition import KeyColumn, TableDefinition
-from millpond.schema.types import Field, SparkType
-from millpond.settings import ReplicaSettings
-from millpond.tables.answer import Cut, Lag, Row, Rows
-from millpond.tables.finish import Finish, compile_definition
+from millpond.replica.stamp import without_stamp
+from millpond.schema.definition import TableDefinition
+from millpond.tables.answer import Count, Cut, Row, Rows
+from millpond.tables.binding import Binding, Define, bind
+from millpond.tables.bounds import Bounds
+from millpond.tables.changes import Changes, read_changes
+from millpond.tables.earlier import EarlierReads, batch_of, time_micros
+from millpond.tables.events import EventAnswer, find_event, is_built_late, may_have_expired
+from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
+from millpond.tables.paging import PageToken, expired, parse_token, query_id, write_token
+from millpond.tables.spans import Place, Span, prefix_span, range_span
+from millpond.tables.versions import Versions, read_versions
+from millpond.tables.walk import iter_rows, too_long
 
-# How long a job's heartbeat file isn't looked at again.
-_HEARTBEAT_CACHE_SECONDS = 0.5
-_DEADLINE_CHECK_ROWS = 4096
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
-
-Define = Callable[[StoreSchema], TableDefinition]
-
-
-class JobReads:
-    """A job as its tables read it: its replica, and what tells how old an answer is."""
-
-    def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
-        self.folder = folder
-        self.replica = replica
-        self.settings = settings
-        self._heartbeat = ("unknown", 0.0)
-        self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
-
-    def cut(self, view: View) -> Cut:
-        """Where an answer from this view comes from, and how far it is behind now."""
-        record, newer, now = view.record, view.newer, time.time()
-        known, position = self._position
-        if known is not record:
-            position = record.position()
-            self._position = (record, position)
-        assert position is not None
-        lag = Lag(
-            behind_batches=newer.batches,
-            behind_seconds=max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0,
-            age_seconds=max(0.0, now - record.commit_modified_ns / 1e9),
-            age_from="commit",
-            event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
-        )
-        return Cut(job=self.folder.job, position=position, lag=lag, job_state=self.job_state())
-
-    def job_state(self) -> str:
-        """running, stopped or unknown: at most half a second old, a few seconds on an object store."""
-        state, seen = self._heartbeat
-        now = time.monotonic()
-        if seen and self.folder.storage.is_remote:
-            return state  # the pond reads it, not its readers
-        if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
-            state = self.read_heartbeat()
-        return state
-
-    def read_heartbeat(self) -> str:
-        """The same, as of now."""
-        state = self.folder.job_state()
-        self._heartbeat = (state, time.monotonic())
-        return state
-
-
-@dataclass(frozen=True, slots=True)
-class _Binding:
-    """What it takes to read rows of one generation of the replica."""
-
-    stores: StoresRecord
-    table: str
-    many: bool
-    codec: KeyCodec
-    decode_value: Callable[[bytes], tuple[Any, ...]]
-    finish: Finish
 
 
 class Table:
     """A named table of a pond.
 
     Keys are given as column names and Python values: `table.get(page="/index.html")`, or as a dict where a column's name isn't a
-    Python name: `table.get({"my page": "/index.html"})`.
+    Python name, or is one of an option: `table.get({"my page": "/index.html"})`.  Times may be ISO texts.
+
+    Every read takes `bounds`: what its answer must reflect, and how long to wait for it.
     """
 
     def __init__(self, definition: TableDefinition, job: JobReads, define: Define | None = None) -> None:
@@ -102,9 +53,9 @@ class Table:
         self.definition = definition
         self._job = job
         self._define = define
-        self._finish = compile_definition(definition)
         self._keys = KeyReader(definition)
-        self._binding: _Binding | None = None
+        self._binding: Binding | None = None
+        self._closed: bool | None = None
 
     @property
     def name(self) -> str:
@@ -121,62 +72,249 @@ class Table:
         """All column names, key first."""
         return self.definition.columns
 
-    def get(self, key: Key | None = None, /, **columns: Any) -> Row:
+    @property
+    def key_order(self) -> tuple[str, ...]:
+        """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
+        return self._keys.order
+
+    def read_by(self, job: JobReads) -> Table:
+        """The same table, read by other views of its job."""
+        other = copy(self)
+        other._job = job
+        return other
+
+    def live(self) -> Table:
+        """The same table without rows that expired: only what is in Spark's state."""
+        other = copy(self)
+        other._closed = False
+        return other
+
+    def with_closed(self) -> Table:
+        """The same table with rows that a watermark or a TTL took out of the state, as long as they are kept: these are `final`.
+
+        Tables of windows, sessions among them, are read so by default.
+        """
+        other = copy(self)
+        other._closed = True
+        return other
+
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None) -> Table:
+        """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
+
+        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE.
+        """
+        if (batch is None) == (time is None):
+            raise RequestError("INVALID_REQUEST", "Give a batch or a time.", hint="Write table.at(batch=41).")
+        view, binding, _ = self._open(None)
+        with view:
+            wanted = batch_of(view, batch if batch is not None else time or "")
+            with_store = EarlierReads(self._job, binding.table, self.name, wanted)
+            check_kept(view.record, binding.table, wanted, table=self.name)
+        return self.read_by(with_store)
+
+    def changes(
+        self,
+        since: str | int | None = None,
+        *,
+        limit: int | None = None,
+        wait_seconds: float = 0.0,
+        bounds: Bounds | None = None,
+    ) -> Changes:
+        """What happened to the rows since a token or a batch, in order, without loss or repetition; `token` goes on from there.
+
+        since:         `token` of an earlier answer; a batch's number, for all changes after it; None to begin now
+        limit:         at most so many changes
+        wait_seconds:  where there are none yet, wait so long for some
+        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; as `scan`.
+        """
+        check_limit(limit)
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            view, binding, cut = self._open(bounds)
+            with view:
+                found = read_changes(view, cut, binding, since, limit)
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            since = found.token
+            self._job.replica.wait_for_step(left)
+
+    def history(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        since: int | dt.datetime | str | None = None,
+        until: int | dt.datetime | str | None = None,
+        limit: int | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Versions:
+        """Every version of a row, or of the rows of a range of keys, between two batches or times.
+
+        key, start, end:  which rows, as `range`
+        since, until:     versions that held at some time between: a batch's number, a datetime or an ISO text; all that are kept by
+                          default
+        Raises:           HISTORY_GONE where `since` isn't kept any more; as `range`.
+        """
+        check_limit(limit)
+        prefix = self._keys.stored({**(key or {}), **columns})
+        low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
+        view, binding, cut = self._open(bounds)
+        with view:
+            span = range_span(binding.definition, binding.codec, self.key_order, prefix, low, high)
+            first = kept_of(view.record, binding.table).history_from
+            begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
+            last = view.record.batch if until is None else batch_of(view, until)
+            return read_versions(view, cut, binding, span, begin, last, limit)
+
+    def find_event(
+        self,
+        *,
+        offset: str | None = None,
+        file: str | os.PathLike[str] | None = None,
+        key: Key | None = None,
+        event_time: dt.datetime | str | None = None,
+        bounds: Bounds | None = None,
+    ) -> EventAnswer:
+        """Is this event in: which batch read it, is that batch applied here, and did it come too late?
+
+        offset:      its own, as a Kafka producer gets it: "views:0:11170"
+        file:        the file it was in, for a file source
+        key:         the key of the row that it belongs to, a window's columns among them
+        event_time:  its own time, where the key isn't known
+        Raises:      INVALID_BOUND, UNKNOWN_OFFSET; KEY_MISSING, WRONG_TYPE; as `get`.
+        """
+        if (offset is None) == (file is None):
+            raise RequestError(
+                "INVALID_REQUEST", "Give the event's offset or its file.", hint='Write find_event(offset="views:0:7").'
+            )
+        wanted = Bounds(contains_offset=offset, contains_file=file)
+        columns = self._keys.stored(key) if key else None
+        view, binding, cut = self._open(bounds)
+        with view:
+            row = self._keys.row(columns) if columns else None
+            moment = None if event_time is None else time_micros(event_time)
+            return find_event(view, cut, binding, self._job.reader_of(wanted), row, moment)
+
+    def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
         """The row of a key; empty, and false, where there is none.
 
         Every key column is named; the end of a window may be left out where only one window begins there.
 
-        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; REPLICA_BUILDING, JOB_REPLACED, …
+        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND; REPLICA_BUILDING, JOB_REPLACED, …
         """
         wanted = self._keys.stored({**key, **columns} if key else columns)
-        view, binding = self._open()
+        view, binding, cut = self._open(bounds)
         try:
-            return self._get(view, binding, wanted, self._job.cut(view))
+            return self._get(view, binding, wanted, cut)
         finally:
             view.__exit__()
 
-    def get_all(self, keys: Iterable[Key]) -> Rows:
+    def get_all(self, keys: Iterable[Key], *, bounds: Bounds | None = None) -> Rows:
         """The rows of several keys, in their order, all of one batch; an empty row where there is none.
 
         Raises:  as `get`.
         """
         wanted = [self._keys.stored(key) for key in keys]
-        view, binding = self._open()
+        view, binding, cut = self._open(bounds)
         with view:
-            cut = self._job.cut(view)
             return Rows([self._get(view, binding, columns, cut) for columns in wanted], cut)
 
-    def scan(self, key: Key | None = None, /, *, limit: int | None = None, **columns: Any) -> Rows:
+    def scan(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        limit: int | None = None,
+        reverse: bool = False,
+        token: str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Rows:
         """Rows in key order, all of one batch: those whose key columns have the values given, all where none is given.
 
         Values of the first columns of the key (see `key_order`) make the scan short; others are compared row by row.
 
-        limit:   at most so many rows; `more` says whether there are others
-        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT; REPLICA_BUILDING, JOB_REPLACED, …
+        limit:    at most so many rows; `more` says whether there are others, and `token` is then what the next page is asked with
+        reverse:  against key order
+        token:    of the page before, of a scan with the same key and direction: its batch is read, whatever was applied since
+        Raises:   UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT, INVALID_TOKEN, TOKEN_EXPIRED, NOT_UP_TO_BOUND;
+                  READ_TOO_LONG, REPLICA_BUILDING, JOB_REPLACED, …
         """
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
         wanted = self._keys.stored({**(key or {}), **columns})
-        view, binding = self._open()
-        with view:
-            cut = self._job.cut(view)
-            rows: list[Row] = []
-            for values in self._iterate(view, binding, wanted):
-                if limit is not None and len(rows) == limit:
-                    return Rows(rows, cut, more=True)
-                rows.append(Row(values, cut))
-            return Rows(rows, cut)
+        return self._page(lambda binding: prefix_span(binding.definition, binding.codec, wanted), limit, reverse, token, bounds)
 
-    def count(self) -> Count:
-        """How many rows the table has.  Raises as `scan`."""
-        view, binding = self._open()
-        with view:
-            cut = self._job.cut(view)
-            if self.definition.having is None and not binding.many:
-                return Count(view.rows.count(binding.table), cut)
-            return Count(sum(1 for _ in self._iterate(view, binding, {})), cut)
+    def range(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        token: str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Rows:
+        """Rows in key order from `start` on and before `end`, all of one batch, among those whose first key columns are given.
 
-    def to_arrow(self, key: Key | None = None, /, **columns: Any) -> Any:
+        `start` and `end` name the next columns of the key (see `key_order`), the first of them or more; either may be left out.  As
+        with slices and tuples in Python the start is included and the end isn't: `start={"page": "/a"}, end={"page": "/b"}` has all
+        rows of page /a and none of page /b.
+
+        limit, reverse, token:  as `scan`
+        Raises:  INVALID_RANGE where columns are left out in between, or have no order; as `scan`.
+        """
+        prefix = self._keys.stored({**(key or {}), **columns})
+        first, last = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
+        return self._page(
+            lambda binding: range_span(binding.definition, binding.codec, self.key_order, prefix, first, last),
+            limit,
+            reverse,
+            token,
+            bounds,
+        )
+
+    def windows(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        since: Any = None,
+        until: Any = None,
+        limit: int | None = None,
+        reverse: bool = False,
+        token: str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Rows:
+        """The windows of a key that begin at `since` or later, and before `until`: datetimes or ISO texts, or None for no limit.
+
+        Every key column before the time is named.  A key with a plain time in place of a window will do as well.
+
+        limit, reverse, token:  as `scan`
+        Raises:  NO_WINDOW where the key has no time; KEY_MISSING; as `scan`.
+        """
+        given = {**(key or {}), **columns}
+        column = self._keys.window_start(given)
+        start, end = ({column: limit_} if limit_ is not None else None for limit_ in (since, until))
+        return self.range(given, start=start, end=end, limit=limit, reverse=reverse, token=token, bounds=bounds)
+
+    def count(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
+        """How many rows the table has, or of those whose key columns have the values given.  Raises as `scan`."""
+        wanted = self._keys.stored({**(key or {}), **columns})
+        view, binding, cut = self._open(bounds)
+        with view:
+            if not wanted and self.definition.having is None and not binding.many:
+                return Count(self._rows(view, binding).count(binding.table), cut)
+            span = prefix_span(binding.definition, binding.codec, wanted)
+            return Count(sum(1 for _ in self._iterate(view, binding, span)), cut)
+
+    def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
         """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
 
         Raises:  LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for, and as `scan`.
@@ -184,76 +322,50 @@ class Table:
         from millpond.tables import arrow
 
         if key or columns or self.definition.many:
-            return arrow.to_arrow(self.definition, self.scan(key, **columns))
-        return self._all_to_arrow(arrow.pyarrow())
+            return arrow.to_arrow(self.definition, self.scan(key, bounds=bounds, **columns))
+        return self._all_to_arrow(arrow.pyarrow(), bounds)
 
-    def _all_to_arrow(self, pa: Any) -> Any:
+    def _all_to_arrow(self, pa: Any, bounds: Bounds | None) -> Any:
         """All rows, many at a time."""
         from millpond.checkpoint.columns import span
         from millpond.tables.arrow import table_schema
         from millpond.tables.finish_columns import ColumnFinish, OrderedKeys
 
-        view, binding = self._open()
+        view, binding, _ = self._open(bounds)
         with view:
             shape = table_schema(pa, self.definition, self.job, view.record.batch)
             finish, tables = ColumnFinish(self.definition), []
             deadline = time.monotonic() + self._job.settings.read_deadline_seconds
-            pairs = iter_prefix(view.rows, binding.table, b"")
+            pairs = iter_prefix(self._rows(view, binding), binding.table, b"")
             while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
                 if time.monotonic() > deadline:
-                    raise _too_long(self.name, self._job.settings.read_deadline_seconds)
-                keys, rows = zip(*chunk, strict=True)
-                ordered = OrderedKeys(self._key_fields, binding.codec, list(keys))
-                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, span(rows)), schema=shape))
+                    raise too_long(self.name, self._job.settings.read_deadline_seconds)
+                ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
+                rows = span([without_stamp(stored) for _, stored in chunk])
+                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape))
         return pa.concat_tables(tables) if tables else shape.empty_table()
-
-    @property
-    def key_order(self) -> tuple[str, ...]:
-        """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
-        return self._keys.order
-
-    @property
-    def _key_fields(self) -> tuple[Field, ...]:
-        return self.definition.key_fields
 
     # ------------------------------------------------------------ reading
 
-    def _open(self) -> tuple[View, _Binding]:
-        """A view of the replica, which the caller ends, and how to read this table from it."""
-        view = self._job.replica.snapshot()
+    def _open(self, bounds: Bounds | None) -> tuple[View, Binding, Cut]:
+        """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
+        view, cut = self._job.open(bounds)
         try:
-            return view, self._bind(view.stores)
+            return view, self._bind(view.stores), cut
         except BaseException:
             view.__exit__()
             raise
 
-    def _bind(self, stores: StoresRecord) -> _Binding:
+    def _bind(self, stores: StoresRecord) -> Binding:
         """How to read this generation.  Raises DEFINITION_MISMATCH where the state isn't what the definition says."""
-        if self._binding is not None and self._binding.stores is stores:
-            return self._binding
-        definition = self.definition
-        for schema in stores.schemas():
-            if (schema.operator, schema.store, schema.family) == definition.store_id:
-                finish = self._finish
-                if self._define is not None and (now := self._define(schema)) != definition:
-                    finish = self._finish = compile_definition(now)
-                    self.definition = definition = now
-                check_schemas(definition, schema.key, schema.value)
-                codec, decode_value = KeyCodec(schema.key), decoder(schema.value)
-                self._binding = binding = _Binding(stores, schema.id, schema.many, codec, decode_value, finish)
-                return binding
-        for unread in stores.unread:
-            if unread.operator == definition.operator:
-                kind = CONDITIONS[unread.condition].kind
-                raise kind(unread.condition, unread.message, hint=unread.hint, table=self.name)
-        raise DefinitionError(
-            "DEFINITION_MISMATCH",
-            f"{self.name} is defined on store {store_id(*definition.store_id)}, which isn't there.",
-            hint="Define the table again with the DataFrame that the job runs.",
-            table=self.name,
-        )
+        binding = self._binding
+        if binding is None or binding.stores is not stores:
+            binding = self._binding = bind(self.definition, stores, self._define)
+            if binding.definition != self.definition:
+                self.definition, self._keys = binding.definition, KeyReader(binding.definition)
+        return binding
 
-    def _get(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
+    def _get(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
         key = self._keys.row(columns)
         if key is None:
             return self._only_window(view, binding, columns, cut)
@@ -261,8 +373,12 @@ class Table:
         stored_key = store_key(ordered)
         stored = view.rows.get(binding.table, stored_key)
         if stored is None:
-            return Row((), cut)
-        found, row = split_value(stored_key, stored)
+            if not binding.may_expire:
+                return Row((), cut)
+            stored = view.rows.get(closed_table(binding.table), stored_key)
+            if stored is None or not self._shows_closed(binding) or not is_known(stored_key, stored):
+                return Row((), cut, evicted=self._was_evicted(view, binding, key, stored))
+        found, row = split_value(stored_key, without_stamp(stored))
         if found != ordered:
             raise _hash_collision(self.name)
         if binding.many:
@@ -271,10 +387,25 @@ class Table:
                 return Row((), cut)
             row = element
         values = binding.finish(key, binding.decode_value(row))
-        return Row(values if values is not None else (), cut)
+        return Row(values, cut, stored) if values is not None else Row((), cut)
 
-    def _only_window(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
-        found = list(zip(self._iterate(view, binding, columns), range(2), strict=False))
+    def _shows_closed(self, binding: Binding) -> bool:
+        return binding.closes_windows if self._closed is None else self._closed
+
+    def _rows(self, view: View, binding: Binding) -> Snapshot:
+        """The rows that this table shows."""
+        return SnapshotWithClosed(view.rows) if binding.may_expire and self._shows_closed(binding) else view.rows
+
+    def _was_evicted(self, view: View, binding: Binding, key: tuple[Any, ...], closed: bytes | None) -> bool | None:
+        """Whether a row that isn't there expired; None where it may have, and was forgotten."""
+        if closed is not None:
+            return True
+        may_be_forgotten = kept_of(view.record, binding.table).closed_forgotten is not None or is_built_late(view)
+        return None if may_be_forgotten and may_have_expired(view, binding, key) else False
+
+    def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
+        span = prefix_span(binding.definition, binding.codec, columns)
+        found = list(islice(self._iterate(view, binding, span), 2))
         if len(found) > 1:
             raise RequestError(
                 "KEY_MISSING",
@@ -282,109 +413,71 @@ class Table:
                 hint="Name the end of the window too, or scan.",
                 table=self.name,
             )
-        return Row(found[0][0] if found else (), cut)
+        return Row(found[0][1], cut, found[0][2]) if found else Row((), cut)
 
-    def _iterate(self, view: View, binding: _Binding, columns: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        prefix, rest = self._prefix(binding.codec, columns)
-        deadline = time.monotonic() + self._job.settings.read_deadline_seconds
-        checks = [(column, columns[column.name]) for column in self.definition.key if column.name in rest]
-        decode_key, decode_value, finish = binding.codec.decode, binding.decode_value, binding.finish
-        for number, (ordered, row) in enumerate(iter_prefix(view.rows, binding.table, prefix)):
-            if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
-                raise _too_long(self.name, self._job.settings.read_deadline_seconds)
-            key = decode_key(ordered)
-            for whole, element in _elements(key, row) if binding.many else ((key, row),):
-                if checks and not all(_same(_member(whole, c, self._key_fields), value) for c, value in checks):
-                    continue
-                values = finish(whole, decode_value(element))
-                if values is not None:
-                    yield values
-
-    def _prefix(self, codec: KeyCodec, columns: dict[str, Any]) -> tuple[bytes, set[str]]:
-        """The longest prefix that the columns give, and the names that aren't in it."""
-        rest = set(columns)
-        whole: list[Any] = []
-        for index in codec.order:
-            parts = [c for c in self.definition.key if c.index == index]
-            given = [c for c in parts if c.name in columns]
-            if given != parts[: len(given)] or not given:
-                break
-            values = [columns[c.name] for c in given]
-            if parts[0].path:
-                if len(given) < len(parts):
-                    rest -= {c.name for c in given}
-                    return codec.encode_prefix(whole, values), rest
-                whole.append(tuple(values))
+    def _page(
+        self, span_of: Callable[[Binding], Span], limit: int | None, reverse: bool, token: str | None, bounds: Bounds | None
+    ) -> Rows:
+        """The rows of a span, or the page of them that a token names."""
+        check_limit(limit)
+        view, binding, cut = self._open(bounds if token is None else None)
+        more = False
+        try:
+            span = span_of(binding)
+            # Only pages have an id, which costs a hash.
+            query = query_id(binding, span, reverse=reverse) if token is not None else b""
+            if token is not None:
+                page = parse_token(token, query, table=self.name)
+                view, cut = self._go_on(view, cut, page)
+                self._job.check(bounds, cut)
+                span = span.beyond(page.place, reverse=reverse)
+            rows: list[Row] = []
+            last: Place = (b"", 0)
+            for place, values, stored in self._iterate(view, binding, span, reverse=reverse):
+                if limit is not None and len(rows) == limit:
+                    more = True
+                    break
+                rows.append(Row(values, cut, stored))
+                last = place
+            if not more:
+                return Rows(rows, cut)
+            query = query or query_id(binding, span, reverse=reverse)
+            next_page = PageToken(query, view.generation, view.record.batch, last[0], last[1])
+            return Rows(rows, cut, more=True, token=write_token(next_page))
+        except BaseException:
+            more = False
+            raise
+        finally:
+            if more:
+                self._job.keep(view)
             else:
-                whole.append(values[0])
-            rest -= {c.name for c in given}
-        return codec.encode_prefix(whole, []), rest
+                view.__exit__()
+
+    def _go_on(self, view: View, cut: Cut, page: PageToken) -> tuple[View, Cut]:
+        """The view of a page's batch in place of one of the newest batch.  Raises TOKEN_EXPIRED."""
+        earlier = self._job.try_batch(view, page.generation, page.batch)
+        if earlier is None:
+            raise expired(page, self.name, view.record.batch)
+        if earlier is view:
+            return view, cut
+        try:
+            cut = self._job.cut(earlier)
+        except BaseException:
+            earlier.__exit__()
+            raise
+        view.__exit__()
+        return earlier, cut
+
+    def _iterate(self, view: View, binding: Binding, span: Span, *, reverse: bool = False) -> Any:
+        return iter_rows(
+            self._rows(view, binding), binding, span, reverse=reverse, seconds=self._job.settings.read_deadline_seconds
+        )
 
 
-class Count(int):
-    """A number of rows that names the cut it was counted in."""
-
-    cut: Cut
-
-    def __new__(cls, value: int, cut: Cut) -> Count:
-        """A count of `value` rows in `cut`."""
-        self = super().__new__(cls, value)
-        self.cut = cut
-        return self
-
-    @property
-    def batch(self) -> int:
-        """The batch that the count reflects."""
-        return self.cut.position.batch
-
-
-def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
-    """Hold the definition against the state's schema, position by position, by type: names count for nothing.
-
-    Raises:  DEFINITION_MISMATCH, naming the first difference.
-    """
-    for what, defined, found in (("key", definition.key_schema, key), ("value", definition.value_schema, value)):
-        here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
-        if here != there:
-            raise DefinitionError(
-                "DEFINITION_MISMATCH",
-                f"{definition.table} is defined on {what} columns ({', '.join(map(str, (f.type for f in defined)))}), "
-                f"but the state has ({', '.join(map(str, (f.type for f in found)))}).",
-                hint="Define the table again with the DataFrame that the job runs.",
-                table=definition.table,
-            )
-
-
-def _shape(type_: SparkType) -> Any:
-    """A type without the names in it."""
-    if type_.kind == "struct":
-        return ("struct", [_shape(f.type) for f in type_.fields])
-    if type_.kind == "array":
-        assert type_.element is not None
-        return ("array", _shape(type_.element))
-    if type_.kind == "map":
-        assert type_.key is not None
-        assert type_.value is not None
-        return ("map", _shape(type_.key), _shape(type_.value))
-    return type_.kind if type_.kind == "string" else type_.name
-
-
-def _elements(key: tuple[Any, ...], rows: bytes) -> Iterator[tuple[tuple[Any, ...], bytes]]:
-    """Each row of a list, under the key with its place."""
-    return (((*key, place), element) for place, element in enumerate(iter_elements(rows)))
-
-
-def _member(key: tuple[Any, ...], column: KeyColumn, fields: tuple[Field, ...]) -> Any:
-    value = key[column.index]
-    if not column.path or value is None:
-        return value
-    names = [f.name for f in fields[column.index].type.fields]
-    return value[names.index(column.path[0])]
-
-
-def _same(left: Any, right: Any) -> bool:
-    """Equality as Spark groups: NULL equals NULL, NaN equals NaN."""
-    return bool(left == right) or (left != left and right != right)
+def check_limit(limit: int | None) -> None:
+    """Raise INVALID_LIMIT where it is no number of rows."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
 
 
 def _hash_collision(table: str) -> ReplicaError:
@@ -392,14 +485,5 @@ def _hash_collision(table: str) -> ReplicaError:
         "FOLLOWER_FAILED",
         f"Two long keys of {table} have the same hash.",
         hint="Report this; it isn't expected to happen within the age of the universe.",
-        table=table,
-    )
-
-
-def _too_long(table: str, seconds: float) -> ReplicaError:
-    return ReplicaError(
-        "READ_TOO_LONG",
-        f"The scan of {table} took longer than {seconds:g} seconds and was ended, since an open read keeps old pages from reuse.",
-        hint="Narrow the scan with key columns or a limit.",
         table=table,
     )

@@ -1,0 +1,43 @@
+"""What a replica knows of each row beside its value: the batch that last changed it, and whether it is final.
+
+stored value = what `ordered.join_value` makes, then a little-endian uint64: four times the batch, plus
+               0  changed in that batch
+               1  changed in that batch or before: the replica was built there, from a snapshot that doesn't tell
+               2  expired in that batch, by a watermark or a TTL: the row is as it was in the end
+"""
+
+from __future__ import annotations
+
+STAMP_BYTES = 8
+_AT_MOST, _FINAL = 1, 2
+
+
+def stamp(batch: int) -> bytes:
+    """Of a row that `batch` changed."""
+    return (batch << 2).to_bytes(STAMP_BYTES, "little")
+
+
+def stamp_at_most(batch: int) -> bytes:
+    """Of a row that was there when the replica was built at `batch`."""
+    return (batch << 2 | _AT_MOST).to_bytes(STAMP_BYTES, "little")
+
+
+def stamp_final(batch: int) -> bytes:
+    """Of a row that expired in `batch`."""
+    return (batch << 2 | _FINAL).to_bytes(STAMP_BYTES, "little")
+
+
+def changed_batch(stored: bytes) -> int | None:
+    """The batch that last changed a row, for a final one: took it out of the state.  None where the replica was built since."""
+    number = int.from_bytes(stored[-STAMP_BYTES:], "little")
+    return None if number & _AT_MOST else number >> 2
+
+
+def is_final(stored: bytes) -> bool:
+    """Whether the row expired, and is as it was in the end."""
+    return bool(stored[-STAMP_BYTES] & _FINAL)
+
+
+def without_stamp(stored: bytes) -> bytes:
+    """The value alone."""
+    return stored[:-STAMP_BYTES]

@@ -1,0 +1,105 @@
+"""A definition bound to what one generation of the replica holds: which rows, how their keys and values are decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.checkpoint.operators import StoreSchema, store_id
+from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import CONDITIONS, DefinitionError
+from millpond.replica.cause import closes_windows, may_expire
+from millpond.replica.ordered import KeyCodec
+from millpond.replica.record import StoresRecord
+from millpond.schema.definition import TableDefinition
+from millpond.schema.types import Field, SparkType
+from millpond.tables.finish import Finish, compile_definition
+
+Define = Callable[[StoreSchema], TableDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What it takes to read rows of one generation of the replica.
+
+    table:         the rows' name in the replica
+    may_expire:    whether a watermark or a TTL takes rows out of it
+    closes_windows:  whether these are finished windows
+    """
+
+    stores: StoresRecord
+    definition: TableDefinition
+    table: str
+    many: bool
+    codec: KeyCodec
+    decode_value: Callable[[bytes], tuple[Any, ...]]
+    finish: Finish
+    may_expire: bool
+    closes_windows: bool
+
+
+def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
+    """How to read a table from this generation.
+
+    define:  defines the table anew by what its store looks like now, where that is its definition
+    Raises:  DEFINITION_MISMATCH where the state isn't what the definition says; why its store can't be read.
+    """
+    for schema in stores.schemas():
+        if (schema.operator, schema.store, schema.family) == definition.store_id:
+            if define is not None:
+                definition = define(schema)
+            check_schemas(definition, schema.key, schema.value)
+            finish = compile_definition(definition)
+            return Binding(
+                stores,
+                definition,
+                schema.id,
+                schema.many,
+                KeyCodec(schema.key),
+                decoder(schema.value),
+                finish,
+                may_expire(schema),
+                closes_windows(schema),
+            )
+    for unread in stores.unread:
+        if unread.operator == definition.operator:
+            kind = CONDITIONS[unread.condition].kind
+            raise kind(unread.condition, unread.message, hint=unread.hint, table=definition.table)
+    raise DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
+        hint="Define the table again with the DataFrame that the job runs.",
+        table=definition.table,
+    )
+
+
+def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
+    """Hold the definition against the state's schema, position by position, by type: names count for nothing.
+
+    Raises:  DEFINITION_MISMATCH, naming the first difference.
+    """
+    for what, defined, found in (("key", definition.key_schema, key), ("value", definition.value_schema, value)):
+        here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
+        if here != there:
+            raise DefinitionError(
+                "DEFINITION_MISMATCH",
+                f"{definition.table} is defined on {what} columns ({', '.join(map(str, (f.type for f in defined)))}), "
+                f"but the state has ({', '.join(map(str, (f.type for f in found)))}).",
+                hint="Define the table again with the DataFrame that the job runs.",
+                table=definition.table,
+            )
+
+
+def _shape(type_: SparkType) -> Any:
+    """A type without the names in it."""
+    if type_.kind == "struct":
+        return ("struct", [_shape(f.type) for f in type_.fields])
+    if type_.kind == "array":
+        assert type_.element is not None
+        return ("array", _shape(type_.element))
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return ("map", _shape(type_.key), _shape(type_.value))
+    return type_.kind if type_.kind == "string" else type_.name

@@ -1,0 +1,60 @@
+"""One batch of one job, for several reads and tables."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from millpond.errors import ReplicaError, RequestError
+from millpond.tables.answer import Answer
+from millpond.tables.bounds import Bounds
+from millpond.tables.held import Held
+from millpond.tables.job import CutReads, JobReads
+from millpond.tables.table import Table
+
+if TYPE_CHECKING:
+    from millpond.tables.pond import Pond
+
+
+class PondCut(Answer):
+    """The tables of one job at one batch: a context manager, from `pond.cut`.
+
+    It may be kept for as long as one read may take (`read_deadline_seconds`); reads then raise CUT_EXPIRED.
+    """
+
+    def __init__(self, pond: Pond, job: JobReads, bounds: Bounds | None) -> None:
+        self._pond = pond
+        self._job = job
+        self._bounds = bounds
+        self._held: Held | None = None
+        self._reads: CutReads | None = None
+
+    def __enter__(self) -> PondCut:
+        view, self.cut = self._job.open(self._bounds)
+        self._held = self._job.held.hold(view, self._job.settings.read_deadline_seconds)
+        self._reads = CutReads(self._job, self._held)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._held is not None:
+            self._job.held.let_go(self._held)
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self._job.folder.job
+
+    def __getitem__(self, name: str) -> Table:
+        """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB."""
+        if self._reads is None:
+            raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with pond.cut(…) as cut.")
+        table = self._pond[name]
+        if table.job != self.job:
+            raise RequestError(
+                "OTHER_JOB",
+                f"{name} is a table of {table.job}, and this cut is one of {self.job}: their batches have nothing in common.",
+                hint=f"Open another cut for it: pond.cut({name!r}).",
+                table=name,
+                job=table.job,
+            )
+        return table.read_by(self._reads)

@@ -1,0 +1,83 @@
+"""A job as it was at an earlier batch, where history is kept: every read of a table, as of then."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from millpond.checkpoint.position import Batch
+from millpond.errors import ReplicaError
+from millpond.replica.history import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
+from millpond.replica.replica import View
+from millpond.schema.convert import to_stored
+from millpond.schema.undefined import TIMESTAMP
+from millpond.tables.answer import Cut
+from millpond.tables.bounds import Bounds
+from millpond.tables.job import JobReads
+from millpond.tables.values import from_text
+
+
+class EarlierReads(JobReads):
+    """The reads of one table's job, as of a batch."""
+
+    def __init__(self, job: JobReads, store: str, table: str, batch: int) -> None:
+        super().__init__(job.folder, job.replica, job.settings)
+        self.held = job.held
+        self._now = job
+        self._store = store
+        self._table = table
+        self._batch = batch
+
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """A view of that batch.  Raises HISTORY_GONE, NOT_UP_TO_BOUND where it is yet to come; as `JobReads.open`."""
+        now, _ = self._now.open(bounds)
+        try:
+            view = as_of(now, self._store, self._table, self._batch)
+            return view, self.cut(view)
+        except BaseException:
+            now.__exit__()
+            raise
+
+
+def as_of(now: View, store: str, table: str, batch: int) -> View:
+    """The same view as of an earlier batch; ending it ends the one given.  Raises HISTORY_GONE, NOT_UP_TO_BOUND."""
+    check_kept(now.record, store, batch, table=table)
+    if batch == now.record.batch:
+        return now
+    record = position_at(now.rows, batch)
+    if record is None:
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"Where batch {batch} stood isn't kept any more.",
+            hint="Ask for a newer batch.",
+            batch=batch,
+        )
+    rows = SnapshotAsOf(now.rows, now.stores, record)
+    return View(rows, rows.record(), now.stores, now.newer, now.generation)
+
+
+def batch_of(view: View, when: int | dt.datetime | str) -> int:
+    """A batch by its number, or by a time.  Raises as `batch_at`; WRONG_TYPE."""
+    return when if isinstance(when, int) else batch_at(view, time_micros(when) // 1000)
+
+
+def time_micros(when: dt.datetime | str) -> int:
+    """Microseconds since 1970 UTC of an aware datetime or an ISO text.  Raises WRONG_TYPE."""
+    moment = from_text(TIMESTAMP, column="time")(when) if isinstance(when, str) else when
+    return int(to_stored(TIMESTAMP, column="time")(moment))
+
+
+def batch_at(view: View, time_ms: int) -> Batch:
+    """The newest batch that was committed by then.  Raises HISTORY_GONE where no batch so old is known."""
+    if time_ms * 1_000_000 >= view.record.commit_modified_ns:
+        return Batch(view.record.batch)
+    found = position_at_time(view.rows, time_ms)
+    if found is None:
+        first = next(iter_positions(view.rows), view.record)
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"Which batch was the newest at that time isn't known: the first that is was committed later, batch {first.batch}.",
+            hint="Ask for a later time.",
+            first=first.batch,
+            time_ms=time_ms,
+        )
+    return Batch(found.batch)

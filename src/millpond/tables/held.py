@@ -1,0 +1,155 @@
+"""Views that outlive the read that opened them: of a scan whose next page may be asked for, and of a cut.
+
+A held view keeps pages of the replica from reuse, so each is ended after a time, whoever holds it; a thread sees to that, and lives
+only as long as there is one.  One reader at a time uses a view.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from millpond.errors import ReplicaError
+from millpond.replica.replica import View
+
+
+class Held:
+    """A view that is kept for several reads, one after the other, until its time is over."""
+
+    def __init__(self, view: View, seconds: float) -> None:
+        self.view = view
+        self.expires = time.monotonic() + seconds
+        self.used = False
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+        self._ended = False
+
+    def try_lease(self) -> Lease | None:
+        """The view for one read, which gives it back by leaving it; None where its time is over."""
+        if os.getpid() != self._process:
+            raise ReplicaError(
+                "REPLICA_CLOSED",
+                "The view was opened before this process was forked.",
+                hint="Open the pond in the process that reads it, or start processes with the `spawn` method.",
+            )
+        self._lock.acquire()
+        if self._ended:
+            self._lock.release()
+            return None
+        self.used = True
+        return Lease(self.view, self._lock)
+
+    def end(self) -> None:
+        """End the view, once nobody reads it."""
+        with self._lock:
+            if not self._ended:
+                self._ended = True
+                self.view.__exit__()
+
+
+class Lease(View):
+    """A held view, lent for one read: leaving it gives it back."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, view: View, lock: threading.Lock) -> None:
+        super().__init__(view.rows, view.record, view.stores, view.newer, view.generation)
+        self._lock = lock
+
+    def __exit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+class HeldViews:
+    """The views that one job's readers hold in this process.
+
+    most:     of pages; of more, the oldest that nobody went on with go first, then the oldest
+    seconds:  how long each is held
+    """
+
+    def __init__(self, *, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._pages: dict[tuple[str, int], Held] = {}
+        self._cuts: set[Held] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def keep_page(self, view: View) -> None:
+        """Take over the view of a page that has more behind it."""
+        if isinstance(view, Lease):
+            view.__exit__()
+            return
+        place = view.generation, view.record.batch
+        with self._changed:
+            if place in self._pages or self._most < 1:
+                ended = [Held(view, 0)]
+            else:
+                self._pages[place] = Held(view, self._seconds)
+                ended = [self._pages.pop(self._least()) for _ in range(len(self._pages) - self._most)]
+                self._watch()
+        for held in ended:
+            held.end()
+
+    def try_page(self, generation: str, batch: int) -> Lease | None:
+        """The view of an earlier page; None where it isn't held any more."""
+        with self._changed:
+            held = self._pages.get((generation, batch))
+        return held.try_lease() if held is not None else None
+
+    def hold(self, view: View, seconds: float) -> Held:
+        """Hold a view for a cut, which ends it by `let_go`."""
+        held = Held(view, seconds)
+        with self._changed:
+            self._cuts.add(held)
+            self._watch()
+        return held
+
+    def let_go(self, held: Held) -> None:
+        """End the view of a cut."""
+        with self._changed:
+            self._cuts.discard(held)
+        held.end()
+
+    def close(self) -> None:
+        """End all."""
+        with self._changed:
+            ended = [*self._pages.values(), *self._cuts]
+            self._pages.clear()
+            self._cuts.clear()
+            self._changed.notify_all()
+        for held in ended:
+            held.end()
+
+    def __len__(self) -> int:
+        return len(self._pages) + len(self._cuts)
+
+    def _least(self) -> tuple[str, int]:
+        """The page that is given up first: of those that nobody went on with, else of all, the oldest but for the newest."""
+        newest = next(reversed(self._pages))
+        places = [place for place in self._pages if place != newest]
+        return next((place for place in places if not self._pages[place].used), places[0] if places else newest)
+
+    def _watch(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._expire, name="millpond-held-views", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _expire(self) -> None:
+        while True:
+            with self._changed:
+                now = time.monotonic()
+                late = [place for place, held in self._pages.items() if held.expires <= now]
+                ended = [self._pages.pop(place) for place in late]
+                ended += [held for held in self._cuts if held.expires <= now]
+                self._cuts -= set(ended)
+                if not ended:
+                    if not self:
+                        self._thread = None
+                        return
+                    self._changed.wait(min(held.expires for held in [*self._pages.values(), *self._cuts]) - now)
+                    continue
+            for held in ended:
+                held.end()
