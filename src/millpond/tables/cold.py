@@ -21,6 +21,7 @@ from millpond.checkpoint.log import CommittedBatch, check_still_committed, commi
 from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
 from millpond.checkpoint.position import Batch, Position
+from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
 from millpond.errors import CheckpointError, DefinitionError, ReplicaError, RequestError
@@ -120,6 +121,8 @@ class _ColdTable:
                 checkpoint=storage.uri,
             )
         at = committed[-1] if number is None else Batch(number)
+        committed_batch = read_batch(storage, at)
+        refuse_real_time(storage, committed_batch)
         stores, unread = read_each_operator(storage, at)
         record = make_stores_record(job_id(storage), storage.uri, stores, unread)
         others = {definition.table: definition for definition, _ in stored_tables(folder, record, entries)}
@@ -129,7 +132,7 @@ class _ColdTable:
             return None
         schema = _store_of(definition, stores, unread)
         check_schemas(definition, schema.key, schema.value)
-        return definition, read_batch(storage, at), schema
+        return definition, committed_batch, schema
 
     @property
     def definition(self) -> TableDefinition:

@@ -20,6 +20,7 @@ from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.records import DELETE, PUT
 from millpond.checkpoint.sidecars import verify_file
 from millpond.checkpoint.state import StateReader, partitions_of
@@ -181,6 +182,8 @@ class _Inspection:
         # An older batch's settings and offsets would be shown as if they were those of now.
         newest = read[0] if read else None
         conf = self._try(f"settings of batch {newest.batch}", lambda: read_conf(storage, newest.batch)) if newest else None
+        if newest:
+            self._try("trigger", partial(refuse_real_time, storage, newest))
         last = numbers[-1] if numbers else Batch(0)
         known, unread = self._try("operators", lambda: read_each_operator(storage, last)) or ([], [])
         names = self._table_names(identity or "", known, unread)
