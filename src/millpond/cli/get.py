@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from millpond.cli import options
@@ -29,7 +27,7 @@ def get(
     table_name: str,
     columns: tuple[str, ...],
     key_json: str | None,
-    replica_dir: Path | None,
+    replica_dir: str | None,
     wait_seconds: float,
     as_json: bool,
     cold: bool,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from millpond.cli import options
@@ -26,7 +24,7 @@ def scan(
     columns: tuple[str, ...],
     key_json: str | None,
     limit: int,
-    replica_dir: Path | None,
+    replica_dir: str | None,
     wait_seconds: float,
     as_json: bool,
 ) -> None:

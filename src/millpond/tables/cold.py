@@ -19,12 +19,12 @@ from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.columns import Array, Spans, hash_words
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
+from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
-from millpond.errors import CheckpointError, DefinitionError, ReplicaError, RequestError
+from millpond.errors import CheckpointError, ReplicaError, RequestError
 from millpond.replica.record import make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
@@ -34,7 +34,7 @@ from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.pond import stored_tables, unknown_table
-from millpond.tables.table import check_schemas
+from millpond.tables.table import check_schemas, store_missing
 
 # So often a batch may be cleaned up while it is read.
 _TRIES = 5
@@ -197,12 +197,7 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
     for store in unread:
         if store.operator == definition.operator:
             raise store.error
-    raise DefinitionError(
-        "DEFINITION_MISMATCH",
-        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
-        hint="Define the table again with the DataFrame that the job runs.",
-        table=definition.table,
-    )
+    raise store_missing(definition)
 
 
 def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:

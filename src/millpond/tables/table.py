@@ -246,12 +246,7 @@ class Table:
             if unread.operator == definition.operator:
                 kind = CONDITIONS[unread.condition].kind
                 raise kind(unread.condition, unread.message, hint=unread.hint, table=self.name)
-        raise DefinitionError(
-            "DEFINITION_MISMATCH",
-            f"{self.name} is defined on store {store_id(*definition.store_id)}, which isn't there.",
-            hint="Define the table again with the DataFrame that the job runs.",
-            table=self.name,
-        )
+        raise store_missing(definition)
 
     def _get(self, view: View, binding: _Binding, columns: dict[str, Any], cut: Cut) -> Row:
         key = self._keys.row(columns)
@@ -353,6 +348,16 @@ def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tu
                 hint="Define the table again with the DataFrame that the job runs.",
                 table=definition.table,
             )
+
+
+def store_missing(definition: TableDefinition) -> DefinitionError:
+    """The state has no store that a table is defined on."""
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
+        hint="Define the table again with the DataFrame that the job runs.",
+        table=definition.table,
+    )
 
 
 def _shape(type_: SparkType) -> Any:
