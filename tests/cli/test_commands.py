@@ -203,9 +203,12 @@ def test_a_folder_that_holds_nothing_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_replica_folder_that_cant_be_written_is_named(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+    # A pond of one job: each of many waits for its own follower to say so.
+    pond, file = tmp_path / "pond", tmp_path / "file"
+    shutil.copytree(GOLDEN / "types" / "jobs" / "long", pond / "jobs" / "long")
+    shutil.copy(GOLDEN / "types" / "pond.json", pond)
     file.write_text("")
-    assert error_of(run("get", "long", "k=1", "--replica-dir", str(file / "below"))) == "REPLICA_NOT_WRITABLE"
+    assert error_of(run("get", "long", "k=1", "--replica-dir", str(file / "below"), folder=pond)) == "REPLICA_NOT_WRITABLE"
 
 
 def test_damaged_data_ends_with_its_own_code(run: Run, tmp_path: Path) -> None:
