@@ -31,7 +31,7 @@ lint: $(READY) ## Style, types and layers
 
 # pytest ends with 5 where a group has no test yet.
 fast: $(READY) ## Tests that need no Spark: a minute or so
-	$(BIN)/python -m pytest -q -m 'not spark and not faults' || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not spark and not faults' || [ $$? -eq 5 ]
 
 spark: java ## Tests against live Spark jobs
 	$(BIN)/python -m pytest -q -m 'spark and not faults' || [ $$? -eq 5 ]

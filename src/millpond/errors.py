@@ -152,6 +152,15 @@ def exit_code(error: MillpondError) -> int:
     return entry.exit_code if entry else 1
 
 
+def real_time_mode(what: str) -> CheckpointError:
+    """A query runs in real-time mode."""
+    return CheckpointError(
+        "UNSUPPORTED",
+        what,
+        hint="Run the query with trigger(processingTime=…), or without a trigger: real-time mode isn't supported.",
+    )
+
+
 def library_missing(library: str, extra: str) -> SetupError:
     """An optional library isn't installed."""
     return SetupError(

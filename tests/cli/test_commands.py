@@ -54,6 +54,16 @@ def test_get_writes_the_row_to_stdout_and_its_batch_to_stderr(run: Run) -> None:
     assert done.stderr.startswith("batch 1 of long · caught up · committed ")
 
 
+def test_a_replica_in_memory_leaves_nothing_on_disk(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner(env={"MILLPOND_HOME": str(home)}).invoke(
+        main, ["get", str(GOLDEN / "types"), "long", "k=9007199254740993", "--replica-dir", "memory://"]
+    )
+    assert done.stdout == run("get", "long", "k=9007199254740993").stdout
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_get_of_a_row_that_isnt_there_ends_with_one(run: Run) -> None:
     for flags in ([], ["--json"]):
         done = run("get", "long", "k=5", *flags)
@@ -193,9 +203,12 @@ def test_a_folder_that_holds_nothing_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_replica_folder_that_cant_be_written_is_named(run: Run, tmp_path: Path) -> None:
-    file = tmp_path / "file"
+    # A pond of one job: each of many waits for its own follower to say so.
+    pond, file = tmp_path / "pond", tmp_path / "file"
+    shutil.copytree(GOLDEN / "types" / "jobs" / "long", pond / "jobs" / "long")
+    shutil.copy(GOLDEN / "types" / "pond.json", pond)
     file.write_text("")
-    assert error_of(run("get", "long", "k=1", "--replica-dir", str(file / "below"))) == "REPLICA_NOT_WRITABLE"
+    assert error_of(run("get", "long", "k=1", "--replica-dir", str(file / "below"), folder=pond)) == "REPLICA_NOT_WRITABLE"
 
 
 def test_damaged_data_ends_with_its_own_code(run: Run, tmp_path: Path) -> None:

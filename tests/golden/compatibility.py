@@ -49,6 +49,7 @@ OPERATORS = {
 }
 NOT_READ = """
 State of the JVM's own operators (`flatMapGroupsWithState`, Scala's `transformWithState`) | `UNSUPPORTED` | PySpark can't write it
+Real-time mode (`trigger(realTime=…)`) | `UNSUPPORTED` | docs/operators.md tells how it is known
 State store providers other than Spark's two | `UNSUPPORTED` | their files are their own
 Ranges of deleted keys in change logs and SSTs | `UNSUPPORTED`, `UNKNOWN_FORMAT` | no operator of Spark 4.3 writes them
 Unknown versions of any file | `UNKNOWN_FORMAT` | the message names the file and what it found

@@ -14,8 +14,9 @@ import pytest
 from click.testing import CliRunner
 
 import millpond
-from millpond.catalogue import open_jobs
+from millpond.catalogue import create_beside, open_jobs
 from millpond.cli import main
+from millpond.schema.definition import parse_definition
 from millpond.tables.inspect import JobReport, inspect_job
 from written_checkpoint import WrittenCheckpoint
 
@@ -180,3 +181,13 @@ def test_hadoops_checksums_are_those_of_blocks(golden: Callable[[str], Any]) -> 
     paths[1].write_bytes(data[:600] + bytes([data[600] ^ 1]) + data[601:])
     (refused,) = [u for u in inspect_job(open_jobs(copy.checkpoint)[0], checksums=True).unread if u.part.startswith("checksum")]
     assert "byte 512" in refused.message
+
+
+def test_a_definition_of_other_state_is_said_not_to_fit(golden: Callable[[str], Any]) -> None:
+    copy, other = golden("windows-hdfs"), golden("counts-hdfs")
+    folder = create_beside(copy.checkpoint)
+    folder.write_definition(parse_definition(copy.read("definition")))
+    assert inspect(copy.checkpoint).unread == ()
+    folder.write_definition(parse_definition(other.read("definition")))
+    (unread,) = inspect(copy.checkpoint).unread
+    assert (unread.part, unread.condition) == ("table counts", "DEFINITION_MISMATCH")

@@ -103,6 +103,12 @@ def test_a_name_that_fits_no_operator_says_so_and_hides_nothing(chained: Any, en
                 pond[name]
             assert refused.value.condition == "DEFINITION_MISMATCH"
         assert len(pond.tables()) == 3
+        shown = pond.tables()
+    report = inspect_job(create_beside(chained.checkpoint))
+    (unread,) = report.unread
+    assert (unread.part, unread.condition) == ("table orders", "DEFINITION_MISMATCH")
+    assert entry.operator_name in unread.message
+    assert sorted(name for store in report.stores for name in store.tables) == shown
 
 
 def test_before_the_first_batch_a_name_says_that_there_is_none(chained: Any) -> None:

@@ -17,7 +17,7 @@ from millpond.checkpoint.inferred import JOIN_STORES, infer_operator
 from millpond.checkpoint.log import read_conf
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
-from millpond.errors import CheckpointError
+from millpond.errors import CheckpointError, real_time_mode
 from millpond.schema.types import Field
 from millpond.schema.undefined import EXPIRES_AT, TIMESTAMP
 from millpond.storage import Storage
@@ -26,6 +26,8 @@ from millpond.storage import Storage
 _STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _SCHEMA_PATH = re.compile(r"_stateSchema/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
+# What aggregations are called in real-time mode.
+_REAL_TIME_AGGREGATE = "StatefulStreamlineAggregate"
 _JOIN = "symmetricHashJoin"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
@@ -166,11 +168,13 @@ def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[Stor
     found: list[StoreSchema | UnreadStore] = []
     for index, (store, prefix, paths) in enumerate(metadata.stores):
         try:
+            if metadata.name == _REAL_TIME_AGGREGATE:
+                raise real_time_mode(f"The state of operator {operator} ({metadata.name}) was written in real-time mode.")
             if metadata.name not in SHORT_NAMES:
                 raise CheckpointError(
                     "UNSUPPORTED",
                     f"The state of operator {operator} ({metadata.name:.80}) can't be read.",
-                    hint="Read the other operators of this job; docs/compatibility.md lists those that can be read.",
+                    hint="Read the other operators of this job; COMPATIBILITY.md lists those that can be read.",
                     operator=operator,
                     operator_name=metadata.name,
                 )

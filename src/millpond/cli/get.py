@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -33,7 +32,7 @@ def get(
     table_name: str,
     columns: tuple[str, ...],
     key_json: str | None,
-    replica_dir: Path | None,
+    replica_dir: str | None,
     wait_seconds: float,
     as_json: bool,
     cold: bool,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -29,8 +28,8 @@ key_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object a line.")
 replica_option = click.option(
     "--replica-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where the local copy is kept. [default: under $MILLPOND_HOME, else the user's cache folder]",
+    type=click.Path(file_okay=False),  # as text: a Path makes a folder of memory://
+    help="Where the local copy is kept; memory:// for none. [default: under $MILLPOND_HOME, else the user's cache folder]",
 )
 wait_option = click.option(
     "--wait-seconds",
@@ -110,7 +109,7 @@ def parse_bounds(
 
 
 @contextmanager
-def open_caught_up(pond_dir: str, *, replica_dir: Path | None, wait_seconds: float, table: str | None = None) -> Iterator[Pond]:
+def open_caught_up(pond_dir: str, *, replica_dir: str | None, wait_seconds: float, table: str | None = None) -> Iterator[Pond]:
     """The pond, once the newest batch that was committed at the call is in; progress goes to stderr.
 
     table:   the one that is going to be read: trouble in other jobs is none of its

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -34,7 +33,7 @@ def scan(
     columns: tuple[str, ...],
     key_json: str | None,
     limit: int,
-    replica_dir: Path | None,
+    replica_dir: str | None,
     wait_seconds: float,
     as_json: bool,
     reverse: bool,

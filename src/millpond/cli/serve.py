@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import click
 
@@ -30,7 +29,7 @@ _DEFAULT = ServeSettings()
 )
 @options.replica_option
 @options.json_option
-def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replica_dir: Path | None, as_json: bool) -> None:
+def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replica_dir: str | None, as_json: bool) -> None:
     """Follow the jobs of a pond or checkpoint and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
     Whoever reaches the address may read everything: it is this machine only, unless --host says otherwise.

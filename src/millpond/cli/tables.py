@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from millpond.cli import options
@@ -16,7 +14,7 @@ from millpond.tables.values import encode_json
 @click.command()
 @options.pond_argument
 @options.reading_options
-def tables(pond_dir: str, replica_dir: Path | None, wait_seconds: float, as_json: bool) -> None:
+def tables(pond_dir: str, replica_dir: str | None, wait_seconds: float, as_json: bool) -> None:
     """List the tables of a pond or checkpoint: key, columns, rows, and the batch they are at.
 
     \b

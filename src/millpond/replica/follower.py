@@ -28,6 +28,7 @@ import msgspec
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
@@ -418,6 +419,7 @@ class Follower:
         began = time.monotonic()
         identity = job_id(self._storage)
         batch = read_batch(self._storage, batches[-1])
+        refuse_real_time(self._storage, batch)
         known, unread = read_stores(self._storage, batch.batch)
         before = self._generation if self._generation is not None and self._generation.job_id == identity else None
         lineage = before.stores.lineage if before is not None else None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import DefinitionError
+from millpond.errors import DefinitionError, real_time_mode
 from millpond.schema.types import Field, SparkType, parse_type
 
 # Objects in the JVM; py4j has no types to offer.
@@ -66,6 +66,15 @@ def require_classic(thing: object, attribute: str) -> None:
             f"{type(thing).__module__}.{type(thing).__name__} belongs to a Spark Connect session, whose plan can't be read.",
             hint="Define the table in a program with a classic SparkSession (without .remote()) and the same DataFrame.",
         )
+
+
+def refuse_real_time_trigger(trigger: Java) -> None:
+    """Refuse a query by its trigger.
+
+    Raises:  UNSUPPORTED for real-time mode.
+    """
+    if class_name(trigger) == "RealTimeTrigger":
+        raise real_time_mode(f"The query runs in real-time mode ({trigger.toString()}).")
 
 
 def elements(sequence: Java) -> list[Java]:

@@ -22,7 +22,7 @@ from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.schema.named import Entry, NamedOperator
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
-from millpond.spark.plan import require_classic
+from millpond.spark.plan import refuse_real_time_trigger, require_classic
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def start(
                   configure and return, with two it gets each batch and its id (foreachBatch)
     partitions:   of the state; by default the number of cores, at least FEWEST_PARTITIONS; an existing checkpoint keeps its own
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, INVALID_REQUEST, NOT_WRITABLE; and
-             what Spark raises where the query can't start.
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, INVALID_REQUEST, NOT_WRITABLE;
+             UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where the query can't start.
     """
     require_classic(df, "_jdf")
     if output_mode not in OUTPUT_MODES:
@@ -80,6 +80,7 @@ def start(
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
     wanted = partitions or max(FEWEST_PARTITIONS, spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
+    _refuse_real_time_writer(writer)
     _tell_choices(folder.job, spark, pinned, wanted, partitions)
     folder.write_definition(definition)
     with _shuffle_partitions(spark, wanted):
@@ -96,12 +97,14 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
     table:   as `start` has it
     pond:    where the definition is put, None for the folder beside the query's checkpoint
     strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS,
+             INVALID_NAME, NOT_WRITABLE.
     """
     require_classic(query, "_jsq")
     from pyspark import SparkContext
 
     execution = query._jsq.streamingQuery()
+    refuse_real_time_trigger(execution.trigger())
     checkpoint = open_storage(str(execution.resolvedCheckpointRoot())).uri
     pinned = pinned_conf(checkpoint)
     context = SparkContext._active_spark_context
@@ -140,9 +143,15 @@ def define(
     pond:         where the definition is put, None for the folder beside the checkpoint
     output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    Raises:  UNSUPPORTED where a query of this session runs there in real-time mode (readers refuse it as well, where the
+             checkpoint shows it); DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     uri = open_storage(checkpoint).uri
+    require_classic(df, "_jdf")
+    for query in df.sparkSession.streams.active:
+        execution = query._jsq.streamingQuery()
+        if open_storage(str(execution.resolvedCheckpointRoot())).uri == uri:
+            refuse_real_time_trigger(execution.trigger())
     format_ = _pinned_format(pinned_conf(uri))
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=format_)
     return _put(definition, uri, pond, None)
@@ -240,6 +249,15 @@ def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
     if configured is None:
         raise _invalid("the sink function returned None", "Return the DataStreamWriter that it was given.")
     return configured
+
+
+def _refuse_real_time_writer(writer: DataStreamWriter) -> None:
+    """Refuse before anything is written what the sink function has configured; Spark shows no writer's trigger."""
+    jwriter = writer._jwrite
+    for field in jwriter.getClass().getDeclaredFields():
+        if str(field.getName()) == "trigger":
+            field.setAccessible(True)
+            refuse_real_time_trigger(field.get(jwriter))
 
 
 def _parameters(function: Callable[..., Any]) -> int:

@@ -66,7 +66,12 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
         if unread.operator == definition.operator:
             kind = CONDITIONS[unread.condition].kind
             raise kind(unread.condition, unread.message, hint=unread.hint, table=definition.table)
-    raise DefinitionError(
+    raise store_missing(definition)
+
+
+def store_missing(definition: TableDefinition) -> DefinitionError:
+    """The state has no such store."""
+    return DefinitionError(
         "DEFINITION_MISMATCH",
         f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
         hint="Define the table again with the DataFrame that the job runs.",

@@ -19,17 +19,18 @@ from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.columns import Array, Spans, hash_words
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator, store_id
+from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch, Position
+from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
-from millpond.errors import CheckpointError, DefinitionError, ReplicaError, RequestError
+from millpond.errors import CheckpointError, ReplicaError, RequestError
 from millpond.replica.record import make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.arrow import is_among, newest_of_each, pyarrow, table_schema
-from millpond.tables.binding import check_schemas
+from millpond.tables.binding import check_schemas, store_missing
 from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.keys import Key, KeyReader
@@ -120,6 +121,8 @@ class _ColdTable:
                 checkpoint=storage.uri,
             )
         at = committed[-1] if number is None else Batch(number)
+        committed_batch = read_batch(storage, at)
+        refuse_real_time(storage, committed_batch)
         stores, unread = read_each_operator(storage, at)
         record = make_stores_record(job_id(storage), storage.uri, stores, unread)
         others = {definition.table: definition for definition, _ in stored_tables(folder, record, entries)}
@@ -129,7 +132,7 @@ class _ColdTable:
             return None
         schema = _store_of(definition, stores, unread)
         check_schemas(definition, schema.key, schema.value)
-        return definition, read_batch(storage, at), schema
+        return definition, committed_batch, schema
 
     @property
     def definition(self) -> TableDefinition:
@@ -194,12 +197,7 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
     for store in unread:
         if store.operator == definition.operator:
             raise store.error
-    raise DefinitionError(
-        "DEFINITION_MISMATCH",
-        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
-        hint="Define the table again with the DataFrame that the job runs.",
-        table=definition.table,
-    )
+    raise store_missing(definition)
 
 
 def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:

@@ -20,15 +20,18 @@ from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.records import DELETE, PUT
 from millpond.checkpoint.sidecars import verify_file
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
-from millpond.replica.record import make_stores_record
+from millpond.replica.record import StoresRecord, make_stores_record
 from millpond.schema.definition import TableDefinition
+from millpond.schema.named import Entry, NamedOperator
 from millpond.storage import Storage, open_storage
-from millpond.tables.pond import stored_tables
+from millpond.tables.binding import check_schemas, store_missing
+from millpond.tables.pond import stored_tables, why_hidden
 
 Found = TypeVar("Found")
 StoreId = tuple[int, str, str]
@@ -181,9 +184,11 @@ class _Inspection:
         # An older batch's settings and offsets would be shown as if they were those of now.
         newest = read[0] if read else None
         conf = self._try(f"settings of batch {newest.batch}", lambda: read_conf(storage, newest.batch)) if newest else None
+        if newest:
+            self._try("trigger", partial(refuse_real_time, storage, newest))
         last = numbers[-1] if numbers else Batch(0)
         known, unread = self._try("operators", lambda: read_each_operator(storage, last)) or ([], [])
-        names = self._table_names(identity or "", known, unread)
+        names = self._table_names(identity or "", newest, known, unread)
         stores = [self._store(s, names, newest) for s in known] + [self._refused(u) for u in unread]  # 2
         sizes = [s.replica_bytes for s in stores if s.key or s.value]
         held = self._verify() if checksums else None
@@ -227,10 +232,15 @@ class _Inspection:
     def _note(self, part: str, error: MillpondError) -> None:
         self._unread.append(Unread(part=part, condition=error.condition, message=error.message, hint=error.hint))
 
-    def _table_names(self, identity: str, known: list[StoreSchema], unread: list[UnreadStore]) -> dict[StoreId, list[str]]:
+    def _table_names(
+        self, identity: str, batch: CommittedBatch | None, known: list[StoreSchema], unread: list[UnreadStore]
+    ) -> dict[StoreId, list[str]]:
+        """The names under which each store is shown; names that fit none any more are noted."""
         entries = self._try("definitions of tables", self._folder.entries) or []
         names: dict[StoreId, list[str]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
+        for entry in entries if batch else ():
+            self._try(f"table {entry.table}", partial(_check_fits, entry, known, stores))
         defined = [entry for entry in entries if isinstance(entry, TableDefinition)]
         for definition in (*defined, *(shown for shown, _ in stored_tables(self._folder, stores, entries))):
             names.setdefault(definition.store_id, []).append(definition.table)
@@ -295,6 +305,24 @@ class _Inspection:
                 sizes[key] = sizes.get(key, 0) + len(value)
         row_bytes = sum(len(key) + size for key, size in sizes.items())
         return len(sizes), row_bytes, _replica_bytes((len(table.transcode_key(key)), size) for key, size in sizes.items())
+
+
+def _check_fits(entry: Entry, known: list[StoreSchema], stores: StoresRecord) -> None:
+    """Hold a definition, or a name of an operator, against the state.
+
+    Raises:  DEFINITION_MISMATCH where it isn't of this state; nothing where its operator can't be read, which is said elsewhere.
+    """
+    if any(unread.operator == entry.operator for unread in stores.unread):
+        return
+    if isinstance(entry, NamedOperator):
+        if (why := why_hidden(entry, stores)) is not None:
+            raise why
+        return
+    for store in known:
+        if (store.operator, store.store, store.family) == entry.store_id:
+            check_schemas(entry, store.key, store.value)
+            return
+    raise store_missing(entry)
 
 
 def _all_files(storage: Storage, folder: str) -> list[str]:

@@ -339,7 +339,7 @@ class Pond:
             yield from self._shown.get(job.folder.job, ())
             return
         shown = self._shown[job.folder.job] = list(stored_tables(job.folder, stores, entries))
-        hidden += [(entry, why) for entry in named if (why := _why_hidden(entry, stores)) is not None]
+        hidden += [(entry, why) for entry in named if (why := why_hidden(entry, stores)) is not None]
         yield from shown
 
 
@@ -387,7 +387,7 @@ def store_shape(schema: StoreSchema) -> StoreShape:
     )
 
 
-def _why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | None:
+def why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | None:
     """Why no table has this name: its operator can't be read, isn't there, or is another one; None where tables have it."""
     kinds = {s.operator_name for s in stores.stores if s.operator == entry.operator}
     if entry.operator_name in kinds:
