@@ -15,15 +15,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import MillpondError
+from millpond.replica.closed import SnapshotWithClosed
 from millpond.replica.follower import Follower
+from millpond.replica.history import SnapshotAsOf, check_kept, position_at
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.place import ReplicaPlace
-from millpond.replica.scan import iter_prefix
-from millpond.settings import ReplicaSettings
+from millpond.replica.scan import iter_prefix, iter_range
+from millpond.replica.stamp import is_final, without_stamp
+from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
 from written_checkpoint import KEY, VALUE, WrittenCheckpoint
 
+SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 KEYS = st.one_of(st.text("ab", max_size=3), st.integers(490, 520).map(lambda n: "z" * n))
 CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(-5, 5))), max_size=8)
 
@@ -40,6 +44,9 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.checkpoint = WrittenCheckpoint(self.root / "ck")
         self.storage = open_storage(self.root / "ck")
         self.history: dict[int, dict[str, int]] = {}
+        # Of this run of the job: what was there at each batch, and with which values a key was ever deleted.
+        self.run: dict[int, dict[str, int]] = {}
+        self.deleted: dict[str, set[int]] = {}
         self.serving: list[Any] = []
         self.follower: Follower | None = None
 
@@ -55,9 +62,16 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(changes=CHANGES, snapshot=st.booleans())
     def batch(self, changes: list[tuple[str, int | None]], snapshot: bool) -> None:
+        rows = self.checkpoint.content()
+        for key, value in changes:
+            if value is not None:
+                rows[key] = value
+            elif key in rows:
+                self.deleted.setdefault(key, set()).add(rows.pop(key))
         self.checkpoint.plan(changes, snapshot=snapshot)
         self.checkpoint.commit()
         self.history[self.checkpoint.next_batch - 1] = self.checkpoint.content()
+        self.run[self.checkpoint.next_batch - 1] = self.checkpoint.content()
 
     @rule(changes=CHANGES)
     def batch_that_is_only_planned_and_tried_again(self, changes: list[tuple[str, int | None]]) -> None:
@@ -71,9 +85,7 @@ class ReplicaMachine(RuleBasedStateMachine):
     def step(self) -> None:
         if self.follower is None:
             place = None if self.in_memory else ReplicaPlace(self.root / "home", self.storage.uri)
-            self.follower = Follower(
-                self.storage, place, ReplicaSettings(), new_backend=MemoryBackend, on_backend=self.serving.append
-            )
+            self.follower = Follower(self.storage, place, SETTINGS, new_backend=MemoryBackend, on_backend=self.serving.append)
         while self.follower.step():
             pass
 
@@ -96,6 +108,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         clock = self.checkpoint.clock
         self.checkpoint = WrittenCheckpoint(self.root / "ck", job_id=f"job-{clock}")
         self.checkpoint.clock = clock
+        self.run, self.deleted = {}, {}
         self.batch([("over", 1)], snapshot=False)
         self.step()
 
@@ -116,6 +129,41 @@ class ReplicaMachine(RuleBasedStateMachine):
             if self.follower is not None and record.batch == self.checkpoint.next_batch - 1:
                 assert rows == self.history[record.batch]
             self.caught_up = rows
+
+    @invariant()
+    def what_was_read_at_a_batch_is_still_told(self) -> None:
+        """Through builds in between: batches that were cleaned up before they could be read are refused, and never guessed."""
+        if not self.serving:
+            return
+        codec, decode = KeyCodec(KEY), decoder(VALUE)
+        with contextlib.suppress(MillpondError), self.serving[-1].snapshot() as snapshot:
+            record, stores = snapshot.record(), self.serving[-1].stores()
+            if record.status != "live" or self.run.get(record.batch) != self.rows_of(snapshot):
+                return  # of the job before; the follower hasn't seen yet that there is another one
+            for batch, expected in self.run.items():
+                try:
+                    check_kept(record, "0/default", batch, table="t")
+                except MillpondError:
+                    continue
+                then = position_at(snapshot, batch)
+                assert then is not None
+                as_of = SnapshotAsOf(snapshot, stores, then)
+                assert self.rows_of(as_of) == expected
+                keys = [key for key, _ in as_of.iterate("0/default", b"\x00")]
+                assert [key for key, _ in as_of.iterate_back("0/default", None)] == keys[::-1]
+                assert as_of.count("0/default") == len(expected)
+            both = SnapshotWithClosed(snapshot)
+            shown = dict(iter_prefix(both, "0/default", b""))
+            assert {codec.decode(o)[0] for o, s in shown.items() if not is_final(s)} == set(self.run[record.batch])
+            for ordered, stored in shown.items():
+                key = codec.decode(ordered)[0]
+                assert not is_final(stored) or decode(without_stamp(stored))[0] in self.deleted[key]
+            assert both.count("0/default") == len(shown)
+            assert [o for o, _ in iter_range(both, "0/default", b"", None, reverse=True)] == sorted(shown, reverse=True)
+
+    def rows_of(self, snapshot: Any) -> dict[str, int]:
+        codec, decode = KeyCodec(KEY), decoder(VALUE)
+        return {codec.decode(o)[0]: decode(without_stamp(row))[0] for o, row in iter_prefix(snapshot, "0/default", b"")}
 
     @precondition(lambda self: self.follower is not None)
     @rule()
