@@ -22,7 +22,12 @@ _HEARTBEAT_CACHE_SECONDS = 0.5
 
 
 class JobReads:
-    """A job as its tables read it."""
+    """A job as its tables read it.
+
+    fixed:  whether all reads are of one batch, so that a page of another has no place among them
+    """
+
+    fixed = False
 
     def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
         self.folder = folder
@@ -51,11 +56,11 @@ class JobReads:
 
         now:  a view of the newest batch, opened before: so the job is still the same
 
-        What this process holds is all that is looked at; a replica that keeps history has the batch as well.
+        What this process holds is all that is looked at; a table whose history is kept has the batch there as well.
         """
         if (now.generation, now.record.batch) == (generation, batch):
             return now
-        if now.generation != generation:
+        if self.fixed or now.generation != generation:
             return None  # built anew, perhaps since the job was rewound: another run of this batch has other rows
         lease = self.held.try_page(generation, batch)
         return lease and self._looked_at(lease)
@@ -136,6 +141,8 @@ class JobReads:
 
 class CutReads(JobReads):
     """A job as the tables of one cut read it: always the same view, one read at a time."""
+
+    fixed = True
 
     def __init__(self, job: JobReads, held: Held) -> None:
         super().__init__(job.folder, job.replica, job.settings)
