@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from decimal import Decimal
@@ -341,6 +342,40 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
             advance(checkpoint, [("a", n)])
             pond.catch_up(10)
         assert [row["v"] for row in pond[TABLE].scan(token=tokens[-1])] == [3, 0]
+
+
+def test_many_readers_page_through_one_batch_each_while_batches_are_applied(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    keys = [f"k{n:02}" for n in range(20)]
+    advance(checkpoint, [(k, 0) for k in keys])
+    problems: list[BaseException] = []
+    scans: list[int] = []
+    # Enough views for every scan that is under way.
+    with millpond.open(checkpoint.path, replica_dir=home, settings=ReplicaSettings(page_views=100)) as pond:
+        ended = threading.Event()
+
+        def read(reverse: bool) -> None:
+            try:
+                while not ended.is_set():
+                    rows = pages(pond[TABLE].scan, limit=3, reverse=reverse)
+                    (batch,) = {row.batch for row in rows}
+                    assert [(row["k"], row["v"]) for row in rows] == [(k, batch) for k in (keys[::-1] if reverse else keys)]
+                    scans.append(batch)
+            except BaseException as problem:  # noqa: BLE001 - told by the test
+                problems.append(problem)
+
+        threads = [threading.Thread(target=read, args=(bool(n % 2),)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while (len(set(scans)) < 5 or checkpoint.next_batch < 20) and not problems:
+            assert time.monotonic() < deadline
+            advance(checkpoint, [(k, checkpoint.next_batch) for k in keys])
+            time.sleep(0.02)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
 
 
 def test_held_views_end_by_themselves(tmp_path: Path, home: str) -> None:
