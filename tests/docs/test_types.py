@@ -52,6 +52,19 @@ def test_the_cases_cover_what_spark_can_group_by(type_cases: ModuleType) -> None
     assert list(type_cases.CASES) == TYPES
 
 
+@pytest.mark.parametrize("name", ["date", "timestamp", "timestamp_ntz", "time"])
+def test_python_takes_times_as_text_too(name: str, pond: millpond.Pond, type_cases: ModuleType) -> None:
+    table = pond[name]
+    (key,) = table.definition.key
+    found = 0
+    for case in type_cases.CASES[name][1]:
+        row = table.get({key.name: to_text(key.type)(case.python)})
+        assert alike(row[key.name], case.python)
+        assert table.range(start={key.name: to_text(key.type)(case.python)})[0] == row
+        found += 1
+    assert found
+
+
 @pytest.mark.parametrize("name", TYPES)
 def test_python_finds_and_shows_each_value(name: str, pond: millpond.Pond, type_cases: ModuleType) -> None:
     table = pond[name]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -14,6 +12,7 @@ from typing import Any
 import pytest
 
 import millpond
+from maven import dependency, fetched_jars
 from millpond.checkpoint.log import committed_batches
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
@@ -26,48 +25,24 @@ SDK = "2.35.4"
 # Jars that Spark has itself, in its own versions.
 _SPARKS_OWN = ("netty-", "slf4j-", "commons-", "http")
 _KEPT = ("http-auth", "http-client-spi")
-_POM = """<project><modelVersion>4.0.0</modelVersion><groupId>millpond</groupId><artifactId>s3a</artifactId><version>1</version>
-<dependencies>
-<dependency><groupId>org.apache.hadoop</groupId><artifactId>hadoop-aws</artifactId><version>{hadoop}</version>
-<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
-<dependency><groupId>software.amazon.s3.analyticsaccelerator</groupId><artifactId>analyticsaccelerator-s3</artifactId>
-<version>1.3.1</version><exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions></dependency>
-<dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3</artifactId><version>{sdk}</version></dependency>
-<dependency><groupId>software.amazon.awssdk</groupId><artifactId>s3-transfer-manager</artifactId><version>{sdk}</version></dependency>
-<dependency><groupId>software.amazon.awssdk</groupId><artifactId>sts</artifactId><version>{sdk}</version></dependency>
-</dependencies></project>
-"""
 
 
 @pytest.fixture(scope="session")
 def s3a_jars() -> Path:
     """S3A and the parts of the AWS SDK that it needs, 16 MB; fetched once by Maven into the user's cache folder."""
-    maven = shutil.which("mvn")
-    if maven is None:
-        pytest.skip("there is no Maven (mvn) on the PATH to fetch S3A's jars with")
     import pyspark
 
     (api,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
     hadoop = api.stem.removeprefix("hadoop-client-api-")
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jars = cache / "millpond-tests" / f"s3a-{hadoop}-{SDK}-1"
-    if jars.is_dir():
-        return jars
-    fetched = jars.with_name(f"{jars.name}.{uuid.uuid4().hex}")
-    (fetched / "lib").mkdir(parents=True)
-    (fetched / "pom.xml").write_text(_POM.format(hadoop=hadoop, sdk=SDK))
-    command = [maven, "-q", "-B", "dependency:copy-dependencies", f"-DoutputDirectory={fetched / 'lib'}"]
-    done = subprocess.run(command, cwd=fetched, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
-    if done.returncode != 0:
-        shutil.rmtree(fetched)
-        reason = f"Maven can't fetch S3A's jars: {done.stdout[-500:]}"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
-    for jar in (fetched / "lib").iterdir():
-        if jar.name.startswith(_SPARKS_OWN) and not jar.name.startswith(_KEPT):
-            jar.unlink()
-    (fetched / "lib").rename(jars)
-    shutil.rmtree(fetched)
-    return jars
+    return fetched_jars(
+        f"s3a-{hadoop}-{SDK}-1",
+        [
+            dependency(f"org.apache.hadoop:hadoop-aws:{hadoop}", alone=True),
+            dependency("software.amazon.s3.analyticsaccelerator:analyticsaccelerator-s3:1.3.1", alone=True),
+            *(dependency(f"software.amazon.awssdk:{part}:{SDK}") for part in ("s3", "s3-transfer-manager", "sts")),
+        ],
+        wanted=lambda jar: not jar.startswith(_SPARKS_OWN) or jar.startswith(_KEPT),
+    )
 
 
 def recomputed(offsets: dict[str, Any]) -> dict[int, tuple[int, int]]:

@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import shutil
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from decimal import Decimal
@@ -22,7 +23,7 @@ from conftest import GoldenCell
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.settings import ReplicaSettings
+from millpond.settings import ReplicaSettings, Retention
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -343,6 +344,40 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
         assert [row["v"] for row in pond[TABLE].scan(token=tokens[-1])] == [3, 0]
 
 
+def test_many_readers_page_through_one_batch_each_while_batches_are_applied(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    keys = [f"k{n:02}" for n in range(20)]
+    advance(checkpoint, [(k, 0) for k in keys])
+    problems: list[BaseException] = []
+    scans: list[int] = []
+    # Enough views for every scan that is under way.
+    with millpond.open(checkpoint.path, replica_dir=home, settings=ReplicaSettings(page_views=100)) as pond:
+        ended = threading.Event()
+
+        def read(reverse: bool) -> None:
+            try:
+                while not ended.is_set():
+                    rows = pages(pond[TABLE].scan, limit=3, reverse=reverse)
+                    (batch,) = {row.batch for row in rows}
+                    assert [(row["k"], row["v"]) for row in rows] == [(k, batch) for k in (keys[::-1] if reverse else keys)]
+                    scans.append(batch)
+            except BaseException as problem:  # noqa: BLE001 - told by the test
+                problems.append(problem)
+
+        threads = [threading.Thread(target=read, args=(bool(n % 2),)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 60
+        while (len(set(scans)) < 5 or checkpoint.next_batch < 20) and not problems:
+            assert time.monotonic() < deadline
+            advance(checkpoint, [(k, checkpoint.next_batch) for k in keys])
+            time.sleep(0.02)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert problems == []
+
+
 def test_held_views_end_by_themselves(tmp_path: Path, home: str) -> None:
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     advance(checkpoint, [("a", 0), ("b", 0)])
@@ -411,6 +446,88 @@ def test_a_token_of_a_job_that_was_replaced_leads_nowhere(tmp_path: Path, home: 
         with pytest.raises(MillpondError) as raised:
             pond[TABLE].scan(token=token)
         assert raised.value.condition == "TOKEN_EXPIRED"
+
+
+# ---------------------------------------------------------------- pages and history
+
+
+def aged(pond: millpond.Pond, checkpoint: WrittenCheckpoint, batches: int) -> None:
+    """Apply batches that change every row."""
+    for _ in range(batches):
+        advance(checkpoint, [(k, checkpoint.next_batch) for k in "abc"])
+        pond.catch_up(10)
+
+
+def test_pages_go_on_through_history_where_no_view_is_held(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    advance(checkpoint, [(k, 0) for k in "abc"])
+    settings = ReplicaSettings(page_views=0, retention=Retention(history_batches=3))
+    with millpond.open(checkpoint.path, replica_dir=home, settings=settings) as pond:
+        table = pond[TABLE]
+        aged(pond, checkpoint, 1)
+        page = table.scan(limit=1)
+        rows = list(page)
+        while page.more:
+            aged(pond, checkpoint, 1)
+            page = table.scan(limit=1, token=page.token)
+            assert page.batch == 1
+            rows += page
+        assert [(row["k"], row["v"]) for row in rows] == [("a", 1), ("b", 1), ("c", 1)]
+        token = table.scan(limit=1).token
+        aged(pond, checkpoint, 8)
+        with pytest.raises(MillpondError) as raised:
+            table.scan(token=token)
+        assert raised.value.condition == "TOKEN_EXPIRED"
+
+
+def test_pages_as_of_a_batch_stay_there_and_arent_taken_for_those_of_another_table(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    advance(checkpoint, [(k, 0) for k in "abc"])
+    settings = ReplicaSettings(retention=Retention(history_batches=None))
+    with millpond.open(checkpoint.path, replica_dir=home, settings=settings) as pond:
+        table = pond[TABLE]
+        aged(pond, checkpoint, 4)
+        then = table.at(batch=2)
+        assert pages(then.scan, limit=1) == then.scan()
+        page, newest = then.scan(limit=1), table.scan(limit=1)
+        aged(pond, checkpoint, 1)
+        assert [row["v"] for row in then.scan(token=page.token)] == [2, 2]
+        assert [row["v"] for row in table.scan(token=page.token)] == [2, 2]  # the same question, of batch 2
+        with pytest.raises(MillpondError) as raised:
+            then.scan(token=newest.token)  # of batch 4
+        assert raised.value.condition == "TOKEN_EXPIRED"
+        # What was read from one table's history isn't held for others, which may have none.
+        assert [batch for _, batch in table._job.held._pages] == [4]
+
+
+def test_a_bound_holds_for_the_batch_that_is_read(tmp_path: Path) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck", sources=lambda batch: [{"views": {"0": 10 * batch}}])
+    advance(checkpoint, [(k, 0) for k in "abc"])
+    settings = ReplicaSettings(retention=Retention(history_batches=None))
+    with millpond.open(checkpoint.path, replica_dir="memory://", settings=settings) as pond:
+        aged(pond, checkpoint, 4)
+        then = pond[TABLE].at(batch=2)
+        assert then.get(k="a", bounds=millpond.Bounds(contains_offset="views:0:19"))["v"] == 2
+        with pytest.raises(MillpondError) as raised:
+            then.get(k="a", bounds=millpond.Bounds(contains_offset="views:0:20"))
+        assert raised.value.condition == "NOT_UP_TO_BOUND"
+
+
+def test_earlier_batches_inside_a_cut(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    advance(checkpoint, [(k, 0) for k in "abc"])
+    settings = ReplicaSettings(retention=Retention(history_batches=None))
+    with millpond.open(checkpoint.path, replica_dir=home, settings=settings) as pond:
+        aged(pond, checkpoint, 3)
+        with pond.cut("ck") as cut:
+            aged(pond, checkpoint, 2)
+            for _ in range(2):
+                assert [row["v"] for row in cut[TABLE].at(batch=1).scan()] == [1, 1, 1]
+                assert [row["v"] for row in cut[TABLE].scan()] == [3, 3, 3]
+            token = pond[TABLE].scan(limit=1).token
+            with pytest.raises(MillpondError) as raised:
+                cut[TABLE].scan(token=token)  # of batch 5
+            assert raised.value.condition == "TOKEN_EXPIRED"
 
 
 # ---------------------------------------------------------------- cuts

@@ -48,7 +48,7 @@ def scan(
     Examples:
       millpond scan ./pond page_views
       millpond scan ./pond page_minutes page=/index.html --limit 10
-      millpond scan ./pond page_minutes page=/ --start minute_start=2026-03-01T12:00:00Z --reverse
+      millpond scan ./pond page_minutes page=/ --start minute=2026-03-01T12:00:00Z --reverse
       millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
     """
     if limit < 1:

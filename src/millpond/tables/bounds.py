@@ -143,7 +143,8 @@ class BoundCheck:
             )
         is_it = same_file(path)
         for name, upto in sources.items():
-            if find_file(self._storage, name, is_it, upto=upto, after=self._searched.get(name, -1)) is not None:
+            searched = self._searched.get(name, -1)
+            if searched < upto and find_file(self._storage, name, is_it, upto=upto, after=searched) is not None:
                 return True
             self._searched[name] = upto
         return False

@@ -19,6 +19,8 @@ from millpond.tables.values import from_text
 class EarlierReads(JobReads):
     """The reads of one table's job, as of a batch."""
 
+    fixed = True
+
     def __init__(self, job: JobReads, store: str, table: str, batch: int) -> None:
         super().__init__(job.folder, job.replica, job.settings)
         self.held = job.held
@@ -28,14 +30,33 @@ class EarlierReads(JobReads):
         self._batch = batch
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
-        """A view of that batch.  Raises HISTORY_GONE, NOT_UP_TO_BOUND where it is yet to come; as `JobReads.open`."""
-        now, _ = self._now.open(bounds)
+        """A view of that batch.
+
+        Raises:  HISTORY_GONE; NOT_UP_TO_BOUND where it is yet to come, or doesn't meet the bounds, for which nobody need wait; as
+                 `JobReads.open`.
+        """
+        now, _ = self._now.open()
         try:
             view = as_of(now, self._store, self._table, self._batch)
-            return view, self.cut(view)
+            cut = self.cut(view)
+            self.check(bounds, cut)
+            return view, cut
         except BaseException:
             now.__exit__()
             raise
+
+
+class _AsOf(View):
+    """A view of an earlier batch through one of now, which ends with it."""
+
+    __slots__ = ("_now",)
+
+    def __init__(self, now: View, rows: SnapshotAsOf) -> None:
+        super().__init__(rows, rows.record(), now.stores, now.newer, now.generation)
+        self._now = now
+
+    def __exit__(self, *error: object) -> None:
+        self._now.__exit__(*error)
 
 
 def as_of(now: View, store: str, table: str, batch: int) -> View:
@@ -51,8 +72,7 @@ def as_of(now: View, store: str, table: str, batch: int) -> View:
             hint="Ask for a newer batch.",
             batch=batch,
         )
-    rows = SnapshotAsOf(now.rows, now.stores, record)
-    return View(rows, rows.record(), now.stores, now.newer, now.generation)
+    return _AsOf(now, SnapshotAsOf(now.rows, now.stores, record))
 
 
 def batch_of(view: View, when: int | dt.datetime | str) -> int:

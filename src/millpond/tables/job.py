@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import cached_property
 
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.position import Position
@@ -11,7 +12,7 @@ from millpond.errors import ReplicaError
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import Replica, View
 from millpond.settings import ReplicaSettings
-from millpond.storage import open_storage
+from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag
 from millpond.tables.bounds import BoundCheck, Bounds, error_of, open_within
 from millpond.tables.held import Held, HeldViews
@@ -21,7 +22,12 @@ _HEARTBEAT_CACHE_SECONDS = 0.5
 
 
 class JobReads:
-    """A job as its tables read it."""
+    """A job as its tables read it.
+
+    fixed:  whether all reads are of one batch, so that a page of another has no place among them
+    """
+
+    fixed = False
 
     def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
         self.folder = folder
@@ -37,7 +43,7 @@ class JobReads:
         Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND; as `Replica.snapshot`.
         """
         if bounds is not None:
-            return open_within(bounds, open_storage(self.folder.checkpoint), self.open, self.replica.wait_for_step)
+            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step)
         view = self.replica.snapshot()
         try:
             return view, self.cut(view)
@@ -49,13 +55,19 @@ class JobReads:
         """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.
 
         now:  a view of the newest batch, opened before: so the job is still the same
+
+        What this process holds is all that is looked at; a table whose history is kept has the batch there as well.
         """
         if (now.generation, now.record.batch) == (generation, batch):
             return now
-        if now.generation != generation:
+        if self.fixed or now.generation != generation:
             return None  # built anew, perhaps since the job was rewound: another run of this batch has other rows
         lease = self.held.try_page(generation, batch)
         return lease and self._looked_at(lease)
+
+    @cached_property
+    def _checkpoint(self) -> Storage:
+        return open_storage(self.folder.checkpoint)
 
     def keep(self, view: View) -> None:
         """Give back the view of a page that has more behind it: its batch stays readable for a while."""
@@ -81,13 +93,13 @@ class JobReads:
     def check(self, bounds: Bounds | None, cut: Cut) -> None:
         """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""
         if bounds is not None:
-            unmet = BoundCheck(bounds, open_storage(self.folder.checkpoint)).unmet(cut)
+            unmet = BoundCheck(bounds, self._checkpoint).unmet(cut)
             if unmet is not None:
                 raise error_of(unmet, 0.0)
 
     def reader_of(self, event: Bounds) -> Callable[[ReplicaRecord], bool]:
         """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND."""
-        check = BoundCheck(event, open_storage(self.folder.checkpoint))
+        check = BoundCheck(event, self._checkpoint)
         fresh = Lag(behind_batches=0, behind_seconds=0.0, age_seconds=0.0, age_from="commit", event_lag_seconds=None)
 
         def is_read(record: ReplicaRecord) -> bool:
@@ -129,6 +141,8 @@ class JobReads:
 
 class CutReads(JobReads):
     """A job as the tables of one cut read it: always the same view, one read at a time."""
+
+    fixed = True
 
     def __init__(self, job: JobReads, held: Held) -> None:
         super().__init__(job.folder, job.replica, job.settings)

@@ -26,7 +26,7 @@ from millpond.tables.answer import Count, Cut, Row, Rows
 from millpond.tables.binding import Binding, Define, bind
 from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, read_changes
-from millpond.tables.earlier import EarlierReads, batch_of, time_micros
+from millpond.tables.earlier import EarlierReads, as_of, batch_of, time_micros
 from millpond.tables.events import EventAnswer, find_event, is_built_late, may_have_expired
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
@@ -425,10 +425,11 @@ class Table:
         try:
             span = span_of(binding)
             # Only pages have an id, which costs a hash.
-            query = query_id(binding, span, reverse=reverse) if token is not None else b""
+            closed = binding.may_expire and self._shows_closed(binding)
+            query = query_id(binding, span, reverse=reverse, closed=closed) if token is not None else b""
             if token is not None:
                 page = parse_token(token, query, table=self.name)
-                view, cut = self._go_on(view, cut, page)
+                view, cut = self._go_on(view, binding, cut, page)
                 self._job.check(bounds, cut)
                 span = span.beyond(page.place, reverse=reverse)
             rows: list[Row] = []
@@ -441,7 +442,7 @@ class Table:
                 last = place
             if not more:
                 return Rows(rows, cut)
-            query = query or query_id(binding, span, reverse=reverse)
+            query = query or query_id(binding, span, reverse=reverse, closed=closed)
             next_page = PageToken(query, view.generation, view.record.batch, last[0], last[1])
             return Rows(rows, cut, more=True, token=write_token(next_page))
         except BaseException:
@@ -453,11 +454,19 @@ class Table:
             else:
                 view.__exit__()
 
-    def _go_on(self, view: View, cut: Cut, page: PageToken) -> tuple[View, Cut]:
+    def _go_on(self, view: View, binding: Binding, cut: Cut, page: PageToken) -> tuple[View, Cut]:
         """The view of a page's batch in place of one of the newest batch.  Raises TOKEN_EXPIRED."""
         earlier = self._job.try_batch(view, page.generation, page.batch)
         if earlier is None:
-            raise expired(page, self.name, view.record.batch)
+            # History as of then may lack expired rows that an earlier page had shown: they are forgotten as time goes by.
+            forgets = binding.may_expire and self._shows_closed(binding)
+            if self._job.fixed or view.generation != page.generation or forgets:
+                raise expired(page, self.name, view.record.batch)
+            try:
+                earlier = as_of(view, binding.table, self.name, page.batch)
+            except ReplicaError:
+                raise expired(page, self.name, view.record.batch) from None
+            return earlier, self._job.cut(earlier)
         if earlier is view:
             return view, cut
         try:

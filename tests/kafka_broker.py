@@ -1,0 +1,74 @@
+"""A Kafka broker for tests, a process of its own: one for each process that runs tests."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+from maven import dependency, fetched_jars
+from millpond.spark.java import require_java
+
+VERSION = "4.1.0"
+# Any id will do: 16 bytes in base64url.
+CLUSTER = "bWlsbHBvbmQtdGVzdHMwMQ"
+_PROPERTIES = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+auto.create.topics.enable=false
+log.dirs={folder}/log
+"""
+
+
+@cache
+def kafka_broker() -> str:
+    """The address of a broker.  Skips where Maven can't fetch it."""
+    jars = fetched_jars(
+        f"kafka-{VERSION}-1",
+        [dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"), dependency("org.slf4j:slf4j-simple:1.7.36")],
+    )
+    java = [str(require_java()), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
+    folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
+    port, controller = _free_ports(2)
+    properties = Path(folder.name) / "server.properties"
+    properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=folder.name))
+    storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
+    subprocess.run(storage, check=True, capture_output=True, timeout=60)
+    log = Path(folder.name) / "broker.log"
+    with log.open("w") as out:
+        broker = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out)
+    atexit.register(_end, broker, folder)
+    deadline = time.monotonic() + 60
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return f"127.0.0.1:{port}"
+        assert broker.poll() is None, log.read_text()[-3000:]
+        assert time.monotonic() < deadline, log.read_text()[-3000:]
+        time.sleep(0.1)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
+
+
+def _end(broker: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
+    os.kill(broker.pid, signal.SIGKILL)  # nothing of it is kept
+    broker.wait()
+    folder.cleanup()
