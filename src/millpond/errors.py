@@ -116,6 +116,7 @@ CONDITIONS: dict[str, Condition] = {
     "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
     "JOB_REPLACED": Condition(ReplicaError, 503, 4),
     "HISTORY_GONE": Condition(ReplicaError, 410, 4),
+    "NOT_ALIGNED": Condition(ReplicaError, 409, 4),
     "REPLICA_NOT_WRITABLE": Condition(ReplicaError, 500, 6),
     "NETWORK_FILE_SYSTEM": Condition(ReplicaError, 500, 6),
     "DISK_FULL": Condition(ReplicaError, 507, 6),

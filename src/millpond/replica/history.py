@@ -126,12 +126,16 @@ class SnapshotAsOf:
         if table in self._closed:
             found = self._rows.get(table, key)
             return found if found is not None and self._had_expired(found) else None
+        if table not in self._numbers:
+            return self._rows.get(table, key)
         for _, _, change in iter_versions(self._rows, self._numbers[table], key, first=self._batch + 1):
             return change.old
         return self._rows.get(table, key)
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         now = self._rows.iterate(table, start)
+        if table not in self._numbers and table not in self._closed:
+            return now  # what is kept of batches
         if table in self._closed:
             return (pair for pair in now if self._had_expired(pair[1]))
         return self._overlay(table).over(now, start)
@@ -145,6 +149,8 @@ class SnapshotAsOf:
     def count(self, table: str) -> int:
         if table in self._closed:
             return sum(1 for _ in self.iterate(table, b"\x00"))
+        if table not in self._numbers:
+            return self._rows.count(table)
         overlay = self._overlay(table)
         return self._rows.count(table) + sum(
             (old is not None) - (self._rows.get(table, key) is not None) for key, old in overlay.rows.items()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+import msgspec
+
 from millpond.checkpoint.position import Batch
 from millpond.errors import ReplicaError
 from millpond.replica.history import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
@@ -72,7 +74,7 @@ def as_of(now: View, store: str, table: str, batch: int) -> View:
             hint="Ask for a newer batch.",
             batch=batch,
         )
-    return _AsOf(now, SnapshotAsOf(now.rows, now.stores, record))
+    return _AsOf(now, SnapshotAsOf(now.rows, now.stores, msgspec.structs.replace(record, kept=now.record.kept)))
 
 
 def batch_of(view: View, when: int | dt.datetime | str) -> int:

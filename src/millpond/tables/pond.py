@@ -9,6 +9,7 @@ import difflib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +26,7 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, Retention, home
 from millpond.storage import open_storage
+from millpond.tables.align import batch_ending_at, newest_common
 from millpond.tables.binding import Define
 from millpond.tables.bounds import Bounds
 from millpond.tables.cut import PondCut
@@ -61,7 +63,6 @@ def open(
     if wait_seconds > 0:
         try:
             pond.catch_up(wait_seconds)
-            pond._check_retention()
         except MillpondError:
             # One job that can't be read doesn't hide the others; reads of its own tables say why.
             if not pond._any_readable():
@@ -70,6 +71,7 @@ def open(
         except BaseException:
             pond.close()
             raise
+        pond._check_retention()
     return pond
 
 
@@ -143,6 +145,19 @@ class Pond:
         self._look()
         return sorted(self._jobs)
 
+    def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, Table]:
+        """Tables of several jobs as of the same point of their input, by name: jobs that read the same sources, and keep history.
+
+        offsets:  where the input ends, as the position of an answer has it; by default the newest at which a batch of each job ends
+        Raises:   UNKNOWN_TABLE; NOT_ALIGNED where there is no such batch; HISTORY_GONE where it isn't kept any more.
+        """
+        wanted = {name: self[name] for name in tables}
+        with ExitStack() as stack:
+            views = {table.job: stack.enter_context(self._jobs[table.job].replica.snapshot()) for table in wanted.values()}
+            end = offsets if offsets is not None else newest_common(views.items())
+            batches = {job: batch_ending_at(view, end, job) for job, view in views.items()}
+        return {name: table.at(batch=batches[table.job]) for name, table in wanted.items()}
+
     def catch_up(
         self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None
     ) -> None:
@@ -179,9 +194,13 @@ class Pond:
         return PondCut(self, job if job is not None else self._jobs[self[name].job], bounds)
 
     def _check_retention(self) -> None:
-        """Raise UNKNOWN_TABLE where something is to be kept of a table that isn't there."""
-        for name in self._retention:
-            self[name]
+        """Close, and raise UNKNOWN_TABLE, where something is to be kept of a table that isn't there."""
+        try:
+            for name in self._retention:
+                self[name]
+        except BaseException:
+            self.close()
+            raise
 
     def _any_readable(self) -> bool:
         for job in self._jobs.values():

@@ -14,7 +14,7 @@ from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.backend import Snapshot
 from millpond.replica.closed import SnapshotWithClosed, is_known
-from millpond.replica.history import check_kept, kept_of
+from millpond.replica.history import SnapshotAsOf, check_kept, kept_of
 from millpond.replica.kept import closed_table
 from millpond.replica.ordered import split_value, store_key
 from millpond.replica.record import StoresRecord
@@ -400,7 +400,11 @@ class Table:
         """Whether a row that isn't there expired; None where it may have, and was forgotten."""
         if closed is not None:
             return True
-        may_be_forgotten = kept_of(view.record, binding.table).closed_forgotten is not None or is_built_late(view)
+        may_be_forgotten = (
+            kept_of(view.record, binding.table).closed_forgotten is not None
+            or is_built_late(view)
+            or isinstance(view.rows, SnapshotAsOf)  # it may have expired once more since
+        )
         return None if may_be_forgotten and may_have_expired(view, binding, key) else False
 
     def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:

@@ -1,0 +1,273 @@
+"""Changes, earlier batches and rows that expired, through builds, restarts and replaced jobs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.errors import MillpondError
+from millpond.tables.changes import RowChange
+from written_checkpoint import WrittenCheckpoint
+
+TABLE = "ck.aggregate_0"
+ALL = millpond.Retention(history_batches=None)
+Open = Callable[..., millpond.Pond]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenCheckpoint:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    commit(checkpoint, ("a", 1), ("b", 1))
+    return checkpoint
+
+
+@pytest.fixture
+def opened(job: WrittenCheckpoint, tmp_path: Path) -> Open:
+    def open_(retention: Any = ALL) -> millpond.Pond:
+        return millpond.open(job.path, replica_dir=tmp_path / "home", retention=retention)
+
+    return open_
+
+
+def commit(checkpoint: WrittenCheckpoint, *changes: tuple[str, int | None], snapshot: bool = False) -> None:
+    checkpoint.plan(list(changes), snapshot=snapshot)
+    checkpoint.commit()
+
+
+def told(changes: list[RowChange]) -> list[tuple[str, int, Any, Any]]:
+    return [(c.kind, c.batch, c.old and (c.old["k"], c.old["v"]), c.new and (c.new["k"], c.new["v"])) for c in changes]
+
+
+def values(rows: list[Any]) -> dict[str, int]:
+    return {row["k"]: row["v"] for row in rows}
+
+
+def condition(ask: Callable[[], Any]) -> str:
+    with pytest.raises(MillpondError) as raised:
+        ask()
+    return raised.value.condition
+
+
+def test_changes_are_told_in_order_with_what_was_before(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        begin = pond[TABLE].changes()
+        assert list(begin) == []
+        commit(job, ("b", 2), ("c", 5), ("a", 1))
+        commit(job, ("a", None), ("d", 1))
+        pond.catch_up(10)
+        changes = pond[TABLE].changes(begin.token)
+        # a was written again as it was in batch 1: nothing changed.
+        assert told(changes) == [
+            ("update", 1, ("b", 1), ("b", 2)),
+            ("insert", 1, None, ("c", 5)),
+            ("expire", 2, ("a", 1), None),
+            ("insert", 2, None, ("d", 1)),
+        ]
+        assert changes[2].final == {"k": "a", "v": 1}
+        assert pond[TABLE].changes(since=1)[0].batch == 2
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+def test_a_token_goes_on_without_loss_or_repetition_over_restarts(job: WrittenCheckpoint, opened: Open, limit: int) -> None:
+    with opened() as pond:
+        token = pond[TABLE].changes().token
+    seen: list[RowChange] = []
+    for n in range(2, 12):
+        commit(job, ("a", n), ("b", n), (f"new{n}", n))
+        with opened() as pond:
+            changes = pond[TABLE].changes(token, limit=limit)
+            assert len(changes) <= limit
+            token, seen = changes.token, seen + changes
+    with opened() as pond:
+        while found := pond[TABLE].changes(token, limit=limit):
+            token, seen = found.token, seen + found
+        assert not found.more
+        assert seen == list(pond[TABLE].changes(since=0))
+    assert len(seen) == 30
+
+
+def test_batches_that_were_cleaned_up_unread_are_one_change_and_say_so(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        token = pond[TABLE].changes().token
+        commit(job, ("a", 2))
+        pond.catch_up(10)
+    for n in range(3, 8):
+        commit(job, ("a", n), snapshot=n == 6)
+        if n == 4:
+            commit(job, ("b", None), ("c", 1))
+    job.clean(keep=2)
+    with opened() as pond:
+        newest = pond[TABLE].scan().batch
+        assert pond.statistics()["ck"]["bootstraps"] == 1
+        changes = pond[TABLE].changes(token)
+        assert told(changes) == [
+            ("update", 1, ("a", 1), ("a", 2)),
+            ("update", newest, ("a", 2), ("a", 7)),
+            ("expire", newest, ("b", 1), None),
+            ("insert", newest, None, ("c", 1)),
+        ]
+        assert [c.first_batch for c in changes] == [1, 2, 2, 2]
+        # b was in the state when it was last seen, and what it was in the end nobody knows.
+        assert changes[2].final is None
+        assert pond[TABLE].get(k="b").evicted
+        assert not pond[TABLE].get(k="b")
+        assert values(pond[TABLE].at(batch=1).live().scan()) == {"a": 2, "b": 1}
+        for unknown in range(2, newest):
+            assert condition(lambda batch=unknown: pond[TABLE].at(batch=batch)) == "HISTORY_GONE"
+        commit(job, ("a", 9))
+        pond.catch_up(10)
+        assert told(pond[TABLE].changes(changes.token)) == [("update", newest + 1, ("a", 7), ("a", 9))]
+
+
+def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        commit(job, ("a", 2))
+        pond.catch_up(10)
+        token = pond[TABLE].changes().token
+        shutil.rmtree(job.path)
+        other = WrittenCheckpoint(job.path, job_id="job-2")
+        for n in range(4):
+            commit(other, ("a", 100 + n))
+        pond.catch_up(10)
+        assert values(pond[TABLE].scan()) == {"a": 103}
+        assert condition(lambda: pond[TABLE].changes(token)) == "HISTORY_GONE"
+        assert condition(lambda: pond[TABLE].changes(since=0)) == "HISTORY_GONE"
+
+
+def test_a_token_is_checked(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        token = pond[TABLE].changes().token
+        for wrong in ("", "abc", token[:-1], "A" + token[1:], token + "A", "ü"):
+            assert condition(lambda text=wrong: pond[TABLE].changes(text)) == "INVALID_TOKEN"
+        assert condition(lambda: pond[TABLE].changes(since=17)) == "NOT_UP_TO_BOUND"
+        assert condition(lambda: pond[TABLE].changes(limit=0)) == "INVALID_LIMIT"
+
+
+def test_only_so_much_history_is_kept_as_was_asked_for(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened(millpond.Retention(history_batches=3)) as pond:
+        for n in range(2, 10):
+            commit(job, ("a", n), ("b", None if n % 2 else n))
+        pond.catch_up(10)
+        newest = pond[TABLE].scan().batch
+        assert newest == 8
+        for batch in range(5, 9):
+            assert pond[TABLE].at(batch=batch).get(k="a")["v"] == batch + 1
+            assert pond[TABLE].at(batch=batch).live().count() == (1 if batch % 2 == 0 else 2)
+        assert condition(lambda: pond[TABLE].at(batch=4)) == "HISTORY_GONE"
+        assert condition(lambda: pond[TABLE].changes(since=4)) == "HISTORY_GONE"
+        assert {c.batch for c in pond[TABLE].changes(since=5)} == {6, 7, 8}
+        size = pond.statistics()["ck"]["size_bytes"]
+        for n in range(10, 60):
+            commit(job, ("a", n), ("b", None if n % 2 else n))
+        pond.catch_up(20)
+        assert pond.statistics()["ck"]["size_bytes"] < 3 * size
+
+
+def test_history_costs_nothing_and_tells_nothing_where_it_is_off(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened(None) as pond:
+        commit(job, ("a", 2))
+        pond.catch_up(10)
+        assert condition(lambda: pond[TABLE].changes()) == "HISTORY_GONE"
+        assert condition(lambda: pond[TABLE].at(batch=0)) == "HISTORY_GONE"
+        assert pond[TABLE].at(batch=1).get(k="a")["v"] == 2
+    with opened({TABLE: ALL}) as pond:
+        commit(job, ("a", 3))
+        pond.catch_up(10)
+        assert pond[TABLE].at(batch=1).get(k="a")["v"] == 2
+        assert condition(lambda: pond[TABLE].at(batch=0)) == "HISTORY_GONE"
+    with opened(None) as pond:
+        commit(job, ("a", 4))
+        pond.catch_up(10)
+        assert condition(lambda: pond[TABLE].at(batch=2)) == "HISTORY_GONE"
+    assert condition(lambda: opened({"no_such_table": ALL})) == "UNKNOWN_TABLE"
+
+
+def test_every_version_of_a_row_or_a_range_between_two_batches(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        commit(job, ("a", 2), ("c", 1))  # 1
+        commit(job, ("b", 5))  # 2
+        commit(job, ("a", None), ("c", 2))  # 3
+        commit(job, ("a", 7))  # 4
+        pond.catch_up(10)
+        table = pond[TABLE]
+        one = [(v.row["v"], v.kind, v.batch, v.until_batch) for v in table.history(k="a")]
+        assert one == [(1, None, None, 1), (2, "update", 1, 3), (2, "expire", 3, 4), (7, "insert", 4, None)]
+        assert [(v.row["v"], v.batch) for v in table.history(k="a", since=1, until=1)] == [(2, 1)]
+        assert [(v.row["v"], v.batch) for v in table.history(k="a", since=2, until=3)] == [(2, 1), (2, 3)]
+        some = [(v.row["k"], v.row["v"], v.batch) for v in table.history(start={"k": "b"}, since=2)]
+        assert some == [("b", 5, 2), ("c", 1, 1), ("c", 2, 3)]
+        cut = table.history(start={"k": "b"}, since=2, limit=2)
+        assert (len(cut), cut.more) == (2, True)
+        assert table.history(k="nobody") == []
+        assert all(v.committed_ms for v in table.history(k="c"))
+
+
+def test_as_of_a_time_is_as_of_the_newest_batch_that_was_committed_by_then(job: WrittenCheckpoint, opened: Open) -> None:
+    import datetime as dt
+    import os
+
+    with opened() as pond:
+        pond.catch_up(10)
+        for batch in (1, 2, 3):
+            job.plan([("a", batch * 10)], snapshot=False)
+            job.commit()
+            at = dt.datetime(2030, 1, 1, 12, batch, tzinfo=dt.UTC).timestamp()
+            os.utime(job.path / f"commits/{batch}", (at, at))
+            pond.catch_up(10)
+        first = pond[TABLE].at(time="2030-01-01T12:01:30Z")
+        assert values(first.live().scan()) == {"a": 10, "b": 1}
+        assert first.scan().batch == 1
+        assert pond[TABLE].at(time=dt.datetime(2030, 1, 1, 12, 2, tzinfo=dt.UTC)).get(k="a")["v"] == 20
+        assert condition(lambda: pond[TABLE].at(time="1999-01-01T00:00:00Z")) == "HISTORY_GONE"
+
+
+def test_a_row_that_expired_and_came_back_is_live(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened() as pond:
+        commit(job, ("a", None))
+        pond.catch_up(10)
+        table = pond[TABLE].with_closed()
+        gone = table.get(k="a")
+        assert (dict(gone), gone.final, gone.changed_batch) == ({"k": "a", "v": 1}, True, 1)
+        assert table.live().get(k="a").evicted is True
+        assert [(r["k"], r.final) for r in table.scan()] == [("a", True), ("b", False)]
+        assert [(r["k"], r.final) for r in table.scan(reverse=True)] == [("b", False), ("a", True)]
+        commit(job, ("a", 8))
+        pond.catch_up(10)
+        back = table.get(k="a")
+        assert (dict(back), back.final, back.changed_batch) == ({"k": "a", "v": 8}, False, 2)
+        assert table.count() == 2
+        commit(job, ("a", None))
+        pond.catch_up(10)
+        assert table.get(k="a")["v"] == 8
+        assert table.at(batch=1).get(k="a") == {}  # it has expired since, with another value: what it was then isn't kept
+
+
+@pytest.mark.parametrize(
+    "retention",
+    [millpond.Retention(closed_seconds=0.0035), millpond.Retention(closed_bytes=200)],
+)
+def test_what_expired_long_ago_or_is_too_much_is_forgotten(
+    job: WrittenCheckpoint, opened: Open, retention: millpond.Retention
+) -> None:
+    with opened(retention) as pond:
+        for n in range(2, 40):
+            commit(job, (f"k{n:02}", n), (f"k{n - 1:02}", None))
+        pond.catch_up(10)
+        table = pond[TABLE].with_closed()
+        kept = [row["k"] for row in table.scan() if row.final]
+        assert 2 <= len(kept) <= 6
+        assert kept == [f"k{n:02}" for n in range(39 - len(kept), 39)]
+        assert table.get(k="k05").evicted is None
+        assert table.get(k="k38").final
+
+
+def test_nothing_is_kept_of_rows_that_expired_where_nobody_wants_it(job: WrittenCheckpoint, opened: Open) -> None:
+    with opened(millpond.Retention(closed_seconds=0)) as pond:
+        commit(job, ("a", None))
+        pond.catch_up(10)
+        assert values(pond[TABLE].with_closed().scan()) == {"b": 1}

@@ -1,0 +1,102 @@
+"""Two jobs over one source, read at the same point of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_job
+from millpond.errors import MillpondError
+from written_checkpoint import WrittenCheckpoint
+
+ALL = millpond.Retention(history_batches=None)
+EVENTS = [f"k{n % 5}" for n in range(40)]
+FAST, SLOW = "fast.aggregate_0", "slow.aggregate_0"
+
+
+def condition(ask: Callable[[], Any]) -> str:
+    with pytest.raises(MillpondError) as raised:
+        ask()
+    return raised.value.condition
+
+
+class Counting:
+    """A job that counts the events of a topic with one partition, so many a batch."""
+
+    def __init__(self, pond: Path, name: str, step: int) -> None:
+        self.end = 0
+        self._ends: list[int] = []
+        self._step = step
+        self.written = WrittenCheckpoint(
+            pond / name / "ck", job_id=name, sources=lambda batch: [{"views": {"0": self._ends[batch]}}]
+        )
+        create_job(pond / "pond", name, str(pond / name / "ck"))
+
+    def run_batch(self) -> None:
+        counts = self.counts(self.end)
+        self.end = min(self.end + self._step, len(EVENTS))
+        self._ends.append(self.end)
+        now = self.counts(self.end)
+        self.written.plan([(k, v) for k, v in now.items() if counts.get(k) != v], snapshot=False)
+        self.written.commit()
+
+    @staticmethod
+    def counts(end: int) -> dict[str, int]:
+        return {key: EVENTS[:end].count(key) for key in EVENTS[:end]}
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> tuple[Counting, Counting]:
+    return Counting(tmp_path, "fast", 6), Counting(tmp_path, "slow", 4)
+
+
+@pytest.fixture
+def pond(jobs: tuple[Counting, Counting], tmp_path: Path) -> Iterator[millpond.Pond]:
+    for job in jobs:
+        job.run_batch()
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
+        for job in jobs:
+            for _ in range(4):
+                job.run_batch()
+        opened.catch_up(10)
+        yield opened
+
+
+def test_both_jobs_show_the_same_events(jobs: tuple[Counting, Counting], pond: millpond.Pond) -> None:
+    assert [job.end for job in jobs] == [30, 20]
+    both = pond.at([FAST, SLOW])
+    for name, batch in ((FAST, 1), (SLOW, 2)):  # both had read 12 of the events then
+        rows = both[name].scan()
+        assert rows.batch == batch
+        assert rows.position.offsets == {"0": {"views": {"0": 12}}}
+        assert {row["k"]: row["v"] for row in rows} == Counting.counts(12)
+
+
+def test_by_offsets_each_job_is_read_at_the_batch_that_ends_there(pond: millpond.Pond) -> None:
+    assert pond.at([SLOW], offsets={"0": {"views": {"0": 16}}})[SLOW].scan().batch == 3
+    assert condition(lambda: pond.at([FAST, SLOW], offsets={"0": {"views": {"0": 16}}})) == "NOT_ALIGNED"
+    assert condition(lambda: pond.at([FAST], offsets={"0": {"views": {"0": 13}}})) == "NOT_ALIGNED"
+    assert condition(lambda: pond.at(["nobody"])) == "UNKNOWN_TABLE"
+
+
+def test_jobs_that_keep_no_history_arent_read_at_another_point(jobs: tuple[Counting, Counting], tmp_path: Path) -> None:
+    for job in jobs:
+        job.run_batch()
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as pond:
+        for job in jobs:
+            for _ in range(4):
+                job.run_batch()
+        pond.catch_up(10)
+        assert condition(lambda: pond.at([FAST, SLOW])) == "HISTORY_GONE"
+
+
+def test_offsets_that_count_a_jobs_own_log_are_never_taken_for_anothers(tmp_path: Path) -> None:
+    written = WrittenCheckpoint(tmp_path / "ck")
+    written.plan([("a", 1)], snapshot=False)
+    written.commit()
+    with millpond.open(written.path, replica_dir=tmp_path / "home", retention=ALL) as pond:
+        assert condition(lambda: pond.at(["ck.aggregate_0"])) == "NOT_ALIGNED"
