@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from pathlib import Path
 
 import lz4.block
@@ -51,7 +52,7 @@ class WrittenCheckpoint:
         self.path = path
         self.next_batch = 0
         self.state: list[dict[str, int]] = [{} for _ in range(PARTITIONS)]
-        self.clock = 1_000
+        self.clock = time.time_ns() // 1_000_000
         schema = json.dumps(struct_of(KEY).to_json()), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
