@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -69,7 +70,7 @@ class WrittenCheckpoint:
         self.sources = sources
         self.next_batch = 0
         self.state: list[dict[Any, int]] = [{} for _ in range(PARTITIONS)]
-        self.clock = 1_000
+        self.clock = time.time_ns() // 1_000_000
         schema = json.dumps(struct_of(key).to_json()), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {

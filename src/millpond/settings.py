@@ -23,7 +23,8 @@ class CheckpointSettings:
     unpacked_floor_bytes:  what every file may unpack to, however small it is: rows that are all alike pack without bound.
     unpacked_ratio:        above the floor, so many bytes for each byte of the file.  State packs 2 to 20 times, LZ4 and LZF can't
                            do better than 255; only zstd and zip can, and then it is no state.
-    clock_tolerance_ms:    so much may the clocks of Spark's driver and of the storage differ before a file counts as too old.
+    clock_tolerance_ms:    so much may the clocks of Spark's driver and of the storage differ before a file counts as
+                           too old, or as copied.
     """
 
     unpacked_floor_bytes: int = 256 << 20

@@ -14,8 +14,10 @@ from typing import Any
 from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError
+from millpond.settings import CheckpointSettings
 from millpond.storage import FileStamp, Storage
 
+_LIMITS = CheckpointSettings()
 _STORE = "spark.sql.streaming.stateStore."
 _PROVIDERS = {
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
@@ -66,6 +68,7 @@ class CommittedBatch:
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
     fingerprint:   hash of the checkpoint's id and both log files: another job, or another run of this batch, has another one
     commit_stamp:  of commits/N, taken before it was read
+    committed_ns:  when commits/N was written; None where its time isn't that of the commit: the file was copied
     """
 
     batch: Batch
@@ -77,6 +80,7 @@ class CommittedBatch:
     state_ids: dict[int, list[list[str]]]
     fingerprint: str
     commit_stamp: FileStamp
+    committed_ns: int | None
 
 
 def committed_batches(storage: Storage) -> list[Batch]:
@@ -106,17 +110,32 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
         or _integer(planned, "batchWatermarkMs", f"offsets/{batch}")
         or None
     )
+    started_ms = _integer(planned, "batchTimestampMs", f"offsets/{batch}")
     return CommittedBatch(
         batch=batch,
         offsets=_source_offsets(offset_lines, f"offsets/{batch}"),
         watermark_ms=watermark,
         planned_watermark_ms=_integer(planned, "batchWatermarkMs", f"offsets/{batch}"),
-        started_ms=_integer(planned, "batchTimestampMs", f"offsets/{batch}"),
+        started_ms=started_ms,
         settings=_settings(_texts(planned, "conf", f"offsets/{batch}"), f"offsets/{batch}"),
         state_ids=_state_ids(commit, f"commits/{batch}"),
         fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
+        committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, started_ms) else None,
     )
+
+
+def _is_commits_time(storage: Storage, batch: Batch, commit: FileStamp, started_ms: int) -> bool:
+    """Whether the time of commits/N can be when it was written.
+
+    A copy has another time: before the batch began, or long after.  So has a batch that ran long; but its offsets/N was written
+    when it began, and that of a copy wasn't.
+    """
+    late_ms = commit.modified_ns // 1_000_000 - started_ms
+    if abs(late_ms) <= _LIMITS.clock_tolerance_ms:
+        return True
+    offsets = storage.stamp(f"offsets/{batch}") if late_ms > 0 else None
+    return offsets is not None and offsets.modified_ns // 1_000_000 - started_ms <= _LIMITS.clock_tolerance_ms
 
 
 def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:

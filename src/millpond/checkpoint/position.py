@@ -28,7 +28,7 @@ class Position:
     offsets:            per source, its end offset as Spark wrote it (JSON), None where the source had none yet
     watermark_ms:       Spark's event-time watermark of that batch, None where the job has none
     batch_started_ms:   when Spark planned the batch
-    committed_ns:       modification time of commits/N as seen when it was applied
+    committed_ns:       modification time of commits/N as seen last; see `Lag.age_from` for copies
     """
 
     batch: Batch

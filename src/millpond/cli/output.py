@@ -25,6 +25,8 @@ from millpond.tables.values import encode_json, to_text
 
 _PLAIN = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL = "\\N"
+# How an answer's age is counted, `Lag.age_from`.
+_SINCE = {"commit": "committed", "batch_start": "begun"}
 
 
 def write_rows(definition: TableDefinition, rows: Iterable[Row], cut: Cut, *, as_json: bool) -> None:
@@ -54,7 +56,7 @@ def write_footer(cut: Cut) -> None:
     """batch 41 · page-views · caught up · 3 s old · job running"""
     lag = cut.lag
     behind = "caught up" if not lag.behind_batches else f"{lag.behind_batches} batches ({lag.behind_seconds:.1f} s) behind"
-    parts = [f"batch {cut.position.batch} of {cut.job}", behind, f"committed {_age(lag.age_seconds)} ago"]
+    parts = [f"batch {cut.position.batch} of {cut.job}", behind, f"{_SINCE[lag.age_from]} {_age(lag.age_seconds)} ago"]
     if lag.event_lag_seconds is not None:
         parts.append(f"watermark {_age(lag.event_lag_seconds)} ago")
     parts.append(f"job {cut.job_state}" if cut.job_state != "unknown" else "job state unknown")

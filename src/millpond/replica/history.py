@@ -56,7 +56,7 @@ def position_at_time(rows: Snapshot, time_ms: int) -> ReplicaRecord | None:
     """Of the newest batch that was committed by then, None where none is kept."""
     found = None
     for record in iter_positions(rows):
-        if record.commit_modified_ns > time_ms * 1_000_000:
+        if record.committed_ms > time_ms:
             break
         found = record
     return found

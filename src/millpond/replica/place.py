@@ -169,14 +169,20 @@ class ReplicaPlace:
 def file_system(path: Path) -> str:
     """The kind of file system that a path lies on, as the system names it; empty where it doesn't tell."""
     try:
-        mounts = Path("/proc/self/mounts").read_text().splitlines()
+        mounts = Path("/proc/self/mounts").read_text()
     except OSError:
         return ""
-    target = os.path.realpath(path)
+    return kind_in(mounts, os.path.realpath(path))
+
+
+def kind_in(mounts: str, target: str) -> str:
+    """The same from the lines of /proc/mounts: `device folder kind options 0 0`, blanks in folders as octal numbers."""
     best, kind = "", ""
-    for line in mounts:
+    for line in mounts.split("\n"):
         fields = line.split(" ")
-        point = fields[1].replace("\\040", " ")
+        if len(fields) < 3:
+            continue
+        point = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[1])
         inside = target == point or target.startswith(point.rstrip("/") + "/")
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]

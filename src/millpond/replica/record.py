@@ -43,6 +43,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
     commit_*:      the stamp of commits/N
     planned_watermark_ms:  the watermark that the batch was planned with
+    committed_ns:  when it was written, None where its time doesn't tell
     partitions:    of stateful operators in that batch
     kept:          by store, what is kept beside its rows
     """
@@ -59,7 +60,19 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
     commit_size_bytes: int
     partitions: int
     provider: str
+    committed_ns: int | None = None
     kept: dict[str, KeptRecord] = {}
+
+    @property
+    def committed_ms(self) -> int:
+        """When the batch was committed, or began where that isn't known, in milliseconds since 1970."""
+        return self.started_ms if self.committed_ns is None else self.committed_ns // 1_000_000
+
+    def age(self, now: float) -> tuple[float, str]:
+        """Seconds since the batch was committed, or began where that isn't known, and which of the two: `Lag.age_from`."""
+        if self.committed_ns is None:
+            return max(0.0, now - self.started_ms / 1000), "batch_start"
+        return max(0.0, now - self.committed_ns / 1e9), "commit"
 
     @property
     def commit_stamp(self) -> FileStamp:
@@ -174,6 +187,7 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
         commit_size_bytes=batch.commit_stamp.size_bytes,
         partitions=batch.settings.partitions,
         provider=batch.settings.provider,
+        committed_ns=batch.committed_ns,
     )
 
 

@@ -21,7 +21,7 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
     behind_batches:     batches that the job has committed and the replica hasn't applied
     behind_seconds:     age of the oldest of these commits; 0.0 when caught up
     age_seconds:        since the newest applied commit
-    age_from:           `commit` where that is the commit file's time, `batch_start` where only the batch's start is known
+    age_from:           `commit` where that is the commit file's time, `batch_start` where that file was copied and has another
     event_lag_seconds:  now less the watermark, None where the job has no watermark
     """
 

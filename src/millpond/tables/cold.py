@@ -25,7 +25,7 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
 from millpond.errors import CheckpointError, ReplicaError, RequestError
-from millpond.replica.record import make_stores_record
+from millpond.replica.record import make_record, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag, Row
@@ -162,11 +162,12 @@ class _ColdTable:
             committed_ns=batch.commit_stamp.modified_ns,
         )
         now = time.time()
+        age_seconds, age_from = make_record(batch).age(now)
         lag = Lag(
             behind_batches=0,
             behind_seconds=0.0,
-            age_seconds=max(0.0, now - position.committed_ns / 1e9),
-            age_from="commit",
+            age_seconds=age_seconds,
+            age_from=age_from,
             event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
         )
         return Row(values or (), Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state()))

@@ -90,7 +90,7 @@ def time_micros(when: dt.datetime | str) -> int:
 
 def batch_at(view: View, time_ms: int) -> Batch:
     """The newest batch that was committed by then.  Raises HISTORY_GONE where no batch so old is known."""
-    if time_ms * 1_000_000 >= view.record.commit_modified_ns:
+    if time_ms >= view.record.committed_ms:
         return Batch(view.record.batch)
     found = position_at_time(view.rows, time_ms)
     if found is None:

@@ -81,11 +81,12 @@ class JobReads:
             position = record.position()
             self._position = (record, position)
         assert position is not None
+        age_seconds, age_from = record.age(now)
         lag = Lag(
             behind_batches=newer.batches,
             behind_seconds=max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0,
-            age_seconds=max(0.0, now - record.commit_modified_ns / 1e9),
-            age_from="commit",
+            age_seconds=age_seconds,
+            age_from=age_from,
             event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
         )
         return Cut(job=self.folder.job, position=position, lag=lag, job_state=self.job_state())

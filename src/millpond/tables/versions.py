@@ -132,5 +132,5 @@ class _Clock:
             return None
         if batch not in self._known:
             record = position_at(self._rows, batch)
-            self._known[batch] = None if record is None else record.commit_modified_ns // 1_000_000
+            self._known[batch] = None if record is None else record.committed_ms
         return self._known[batch]
