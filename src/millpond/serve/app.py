@@ -1,4 +1,4 @@
-"""The HTTP door: routes, and what each answers.
+"""The HTTP door: what each route answers.
 
 Lookups run on the event loop (microseconds, no I/O but memory); whatever may take long runs in a thread.  A path is decoded
 segment by segment from its raw bytes, so that a name may hold a slash.
@@ -6,11 +6,11 @@ segment by segment from its raw bytes, so that a name may hold a slash.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, unquote_to_bytes
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,163 +18,239 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from millpond.errors import MillpondError, ReplicaError, RequestError, http_status
+from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.schema.definition import TableDefinition
+from millpond.serve import replies
+from millpond.serve.access import Access
+from millpond.serve.formats import choose_format
+from millpond.serve.gate import gate
 from millpond.serve.keys import parse_object, parse_pairs
-from millpond.serve.query import parse_limit, parse_query, split_controls
-from millpond.serve.shapes import WriteRow, answer_json, describe_table, error_json, row_writer
+from millpond.serve.meter import Meter
+from millpond.serve.openapi import openapi
+from millpond.serve.ponds import Ponds
+from millpond.serve.query import Pairs, parse_limit, parse_query, split_controls
+from millpond.serve.routes import ROUTE_OF, ROUTES
+from millpond.serve.shapes import describe_table, error_json
+from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
-from millpond.tables.pond import Pond
+from millpond.tables.answer import Row, Rows
+from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
-from millpond.tables.values import Json, decode_json, encode_json
+from millpond.tables.values import Json, decode_json
 
-log = logging.getLogger(__name__)
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
-_HEADERS = {"cache-control": "no-store"}
-
-
-class RouteText(NamedTuple):
-    """A route as `GET /` and the manual show it; `endpoint` is the method of HttpDoor."""
-
-    method: str
-    path: str
-    summary: str
-    endpoint: str
-
-
-ROUTES = (
-    RouteText("GET", "/", "these routes", "index"),
-    RouteText("GET", "/tables", "all tables", "tables"),
-    RouteText("GET", "/tables/{table}", "what a table means: columns, types, key, warnings", "table"),
-    RouteText("GET", "/tables/{table}/rows", "rows by column=value; ?_limit=n", "rows"),
-    RouteText("POST", "/tables/{table}/rows:get", 'rows by {"keys": [{column: value}]}', "rows_get"),
-    RouteText("GET", "/livez", "whether the process runs", "livez"),
-    RouteText("GET", "/readyz", "whether answers are fresh enough; ?_max_behind_seconds=s", "readyz"),
-)
 
 
 class HttpDoor:
-    """Answers requests on one pond.  Each method is the endpoint of one route."""
+    """Answers requests on ponds.  Each public method is the endpoint of one route."""
 
-    def __init__(self, pond: Pond, settings: ServeSettings) -> None:
-        self._pond = pond
-        self._settings = settings
-        self._writers: dict[str, tuple[object, WriteRow]] = {}
+    def __init__(self, ponds: Ponds, settings: ServeSettings, meter: Meter, access: Access) -> None:
+        self.ponds = ponds
+        self.settings = settings
+        self.meter = meter
+        self.access = access
+        self._shapes: dict[str, replies.Shape] = {}
 
     async def index(self, request: Request) -> Response:
-        _refuse_parameters(request)
+        _controls(request)
         routes = [{"method": r.method, "path": r.path, "summary": r.summary} for r in ROUTES]
-        return _json({"millpond": "state you can query, for Spark streams", "routes": routes})
+        return replies.as_json({"millpond": "state you can query, for Spark streams", "routes": routes})
+
+    async def openapi(self, request: Request) -> Response:
+        _controls(request)
+        return replies.as_json(openapi(self.settings, version("millpond")))
 
     async def tables(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return await run_in_threadpool(lambda: _json({"tables": [self._listed(name) for name in self._pond.tables()]}))
+        _controls(request)
+        return await run_in_threadpool(self._list, _reader(request))
 
     async def table(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return await run_in_threadpool(lambda: _json(describe_table(self._table(request))))
+        _controls(request)
+        name, table = self._table(request)
+        return await run_in_threadpool(lambda: replies.as_json({**describe_table(table), "table": name}))
+
+    async def definition(self, request: Request) -> Response:
+        _controls(request)
+        _, table = self._table(request)
+        return await run_in_threadpool(self._definition, table)
 
     async def rows(self, request: Request) -> Response:
-        columns, controls = split_controls(parse_query(request.scope["query_string"]), ("_limit",))
-        limit = parse_limit(controls.get("_limit"), default=self._settings.limit_rows, maximum=self._settings.max_rows)
-        table = self._table(request)
+        columns, controls = _controls(request)
+        ask = self._ask(request)
+        name, table = self._table(request)
         key = parse_pairs(table.definition, columns)
         if len(key) == len(table.definition.key) and all(c.name in key for c in table.definition.key):
-            return self._lookup(table, [key], missing_as_null=False)
-        return await run_in_threadpool(self._scan, table, key, limit)
+            parse_limit(controls.get("_limit"), default=1, maximum=self.settings.max_rows)
+            return self._lookup(ask, name, table, [key], gaps=False)
+        # Rows alone are a download: nobody would see that there are more.
+        usual = self.settings.limit_rows if ask.form.name == "json" else self.settings.max_rows
+        limit = parse_limit(controls.get("_limit"), default=usual, maximum=self.settings.max_rows)
+        return await run_in_threadpool(self._scan, ask, name, table, key, limit)
 
     async def rows_get(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        body = _parse_body(await _read_body(request, self._settings.max_body_bytes))
-        if len(body) > self._settings.max_keys:
+        _controls(request)
+        ask = self._ask(request)
+        body = _parse_body(await _read_body(request, self.settings.max_body_bytes))
+        if len(body) > self.settings.max_keys:
             raise RequestError(
                 "INVALID_LIMIT",
-                f"A request may ask for {self._settings.max_keys} keys, not {len(body)}.",
-                hint=f"Send {self._settings.max_keys} keys at a time.",
-                maximum=self._settings.max_keys,
+                f"A request may ask for {self.settings.max_keys} keys, not {len(body)}.",
+                hint=f"Send {self.settings.max_keys} keys at a time.",
+                maximum=self.settings.max_keys,
             )
-        table = self._table(request)
-        answer = partial(self._lookup_objects, table, body)
+        name, table = self._table(request)
+        answer = partial(self._lookup_objects, ask, name, table, body)
         return answer() if len(body) <= _SHORT else await run_in_threadpool(answer)
 
+    async def metrics(self, request: Request) -> Response:
+        from millpond.serve.metrics import MEDIA_TYPE, write_metrics
+
+        _controls(request)
+        if not _reader(request).metrics:
+            raise RequestError(
+                "NOT_ALLOWED",
+                "This token doesn't open /metrics, which speaks of all jobs.",
+                hint="Make one that does: millpond token FILE NAME --metrics",
+            )
+        statistics = await run_in_threadpool(self.ponds.statistics)
+        self.meter.note_followers(statistics)
+        text = await run_in_threadpool(lambda: write_metrics(statistics, self.meter.total()))
+        return Response(text, headers={"content-type": MEDIA_TYPE, "cache-control": "no-store"})
+
     async def livez(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return _json({"live": True})
+        _controls(request)
+        return replies.as_json({"live": True})
 
     async def readyz(self, request: Request) -> Response:
-        columns, controls = split_controls(parse_query(request.scope["query_string"]), ("_max_behind_seconds",))
-        _refuse_columns(columns)
-        bound = _parse_seconds(controls.get("_max_behind_seconds"), default=self._settings.ready_behind_seconds)
-        ready, reason = await run_in_threadpool(self._pond.ready, bound)
+        _, controls = _controls(request)
+        bound = _parse_seconds(controls.get("_max_behind_seconds"), default=self.settings.ready_behind_seconds)
+        ready, reason = await run_in_threadpool(self.ponds.ready, bound)
         if not ready:
+            # Who asks needs no token, and the reason names jobs.
+            shown = reason if self.settings.tokens is None else "/metrics says of which job"
             raise ReplicaError(
                 "REPLICA_BEHIND",
-                f"Not ready: {reason}.",
+                f"Not ready: {shown}.",
                 hint="Wait, or ask with a larger _max_behind_seconds; GET /tables shows each table's batch and lag.",
                 max_behind_seconds=bound,
             )
-        return _json({"ready": True, "max_behind_seconds": bound})
+        return replies.as_json({"ready": True, "max_behind_seconds": bound})
 
-    def _table(self, request: Request) -> Table:
-        return self._pond[unquote(request.path_params["table"], errors="surrogateescape")]
+    # ------------------------------------------------------------ tables
+
+    def shape(self, table: Table) -> replies.Shape:
+        """How the rows of a table are written, made once for each definition."""
+        definition: TableDefinition = table.definition
+        known = self._shapes.get(table.name)
+        if known is None or known.definition is not definition:
+            known = self._shapes[table.name] = replies.Shape(definition)
+        return known
+
+    def _table(self, request: Request) -> tuple[str, Table]:
+        """The table that the path names, and the name it goes by there.  Raises NOT_ALLOWED, and as `Ponds`."""
+        name, reader = unquote(request.path_params["table"], errors="surrogateescape"), _reader(request)
+        check_reader(self.ponds, reader, name)
+        try:
+            return name, self.ponds[name]
+        except RequestError as error:
+            if error.condition != "UNKNOWN_TABLE" or reader is EVERYBODY:
+                raise
+            raise unknown_table(name, "what this token opens", self._names(reader)) from None
+
+    def _names(self, reader: Reader) -> list[str]:
+        return [name for name in self.ponds.tables() if reader is EVERYBODY or reader.may_read(self.ponds.names_of(name))]
+
+    def _list(self, reader: Reader) -> Response:
+        return replies.as_json({"tables": [self._listed(name) for name in self._names(reader)]})
 
     def _listed(self, name: str) -> dict[str, Json]:
         # One table that can't be read mustn't hide the others.
         try:
-            return describe_table(self._pond[name])
+            return {**describe_table(self.ponds[name]), "table": name}
         except MillpondError as error:
             return {"table": name, **error_json(error)}
 
-    def _lookup_objects(self, table: Table, objects: list[Json]) -> Response:
+    def _definition(self, table: Table) -> Response:
+        table.count()  # what isn't defined is told by the newest state
+        shape = self.shape(table)
+        return replies.as_json(shape.definition.to_json(), headers={replies.DEFINITION: shape.digest})
+
+    # ------------------------------------------------------------ rows
+
+    def _ask(self, request: Request) -> replies.Ask:
+        headers = request.headers
+        route = ROUTE_OF[request.scope["endpoint"].__name__]
+        return replies.Ask(
+            form=choose_format(",".join(headers.getlist("accept")), route.formats),
+            if_none_match=headers.get("if-none-match", ""),
+            accept_encoding=headers.get("accept-encoding", ""),
+            settings=self.settings,
+        )
+
+    def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json]) -> Response:
         keys = [parse_object(table.definition, o) for o in objects]
-        return self._lookup(table, keys, missing_as_null=True)
+        return self._lookup(ask, name, table, keys, gaps=True)
 
-    def _lookup(self, table: Table, keys: list[dict[str, Any]], *, missing_as_null: bool) -> Response:
+    def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[dict[str, Any]], *, gaps: bool) -> Response:
         rows = table.get_all(keys)
-        shown = rows if missing_as_null else [row for row in rows if row]
-        return _json(answer_json(table.name, rows.cut, shown, self._writer(table), more=False))
+        shown: list[Row] = rows if gaps else [row for row in rows if row]
+        return replies.reply(ask, name, self.shape(table), Rows(shown, rows.cut))
 
-    def _scan(self, table: Table, key: dict[str, Any], limit: int) -> Response:
-        rows = table.scan(key, limit=limit)
-        return _json(answer_json(table.name, rows.cut, rows, self._writer(table), more=rows.more))
-
-    def _writer(self, table: Table) -> WriteRow:
-        known = self._writers.get(table.name)
-        if known is None or known[0] is not table.definition:
-            known = self._writers[table.name] = (table.definition, row_writer(table.definition))
-        return known[1]
+    def _scan(self, ask: replies.Ask, name: str, table: Table, key: dict[str, Any], limit: int) -> Response:
+        return replies.reply(ask, name, self.shape(table), table.scan(key, limit=limit))
 
 
-def create_app(pond: Pond, *, settings: ServeSettings | None = None) -> ASGIApp:
-    """The HTTP door to a pond, as an ASGI application.  The caller opens the pond and closes it."""
-    door = HttpDoor(pond, settings or ServeSettings())
+def create_app(door: HttpDoor) -> ASGIApp:
+    """The HTTP door as an ASGI application.  The caller opens the ponds and closes them."""
     routes = [Route(r.path, getattr(door, r.endpoint), methods=[r.method]) for r in ROUTES]
     handlers: Mapping[Any, Callable[[Request, Exception], Response]] = {
-        MillpondError: _answer_error,
-        HTTPException: _answer_routing,
-        Exception: _answer_mistake,
+        MillpondError: replies.answer_error,
+        HTTPException: replies.answer_routing,
+        Exception: replies.answer_mistake,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _by_raw_path(app)
+    return gate(app, door.access, door.meter)
 
 
-def _by_raw_path(app: ASGIApp) -> ASGIApp:
-    """Route by the raw path with each segment in one canonical encoding, which the endpoints decode."""
-
-    async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path")
-        if scope["type"] == "http" and raw is not None and b"%" in raw:
-            segments = [quote(unquote_to_bytes(part), safe=":@!$&'()*+,;=~") for part in raw.split(b"/")]
-            scope = {**scope, "path": "/".join(segments)}
-        await app(scope, receive, send)
-
-    return route
+def check_reader(ponds: Ponds, reader: Reader, name: str) -> None:
+    """Raise NOT_ALLOWED where this reader may not read that table, whether there is one or not."""
+    if reader is not EVERYBODY and not reader.may_read(ponds.names_of(name)):
+        raise RequestError(
+            "NOT_ALLOWED",
+            f"This token doesn't open the table {name!r}.",
+            hint="GET /tables lists those that it opens; whoever runs the server changes that.",
+            table=name,
+        )
 
 
 # ---------------------------------------------------------------- requests
+
+
+def _reader(request: Request) -> Reader:
+    reader = request.scope["reader"]
+    assert isinstance(reader, Reader)
+    return reader
+
+
+def _controls(request: Request) -> tuple[Pairs, dict[str, str]]:
+    """Columns and controls of the request.  Raises INVALID_REQUEST for what its route doesn't take."""
+    query = request.scope["query_string"]
+    if not query:
+        return [], {}
+    route = ROUTE_OF[request.scope["endpoint"].__name__]
+    columns, controls = split_controls(parse_query(query), route.control_names)
+    if columns and not route.columns:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"This route takes no columns, but {columns[0][0]!r} is given.",
+            hint="Ask for rows at /tables/{table}/rows.",
+            parameter=columns[0][0],
+        )
+    return columns, controls
 
 
 async def _read_body(request: Request, maximum: int) -> bytes:
@@ -205,22 +281,6 @@ def _parse_body(body: bytes) -> list[Json]:
 _BODY_HINT = 'Send {"keys": [{"column": "value"}]} as UTF-8.'
 
 
-def _refuse_parameters(request: Request) -> None:
-    if request.scope["query_string"]:
-        columns, _ = split_controls(parse_query(request.scope["query_string"]), ())
-        _refuse_columns(columns)
-
-
-def _refuse_columns(columns: list[tuple[str, str]]) -> None:
-    if columns:
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"This route takes no columns, but {columns[0][0]!r} is given.",
-            hint="Ask for rows at /tables/{table}/rows.",
-            parameter=columns[0][0],
-        )
-
-
 def _parse_seconds(text: str | None, *, default: float) -> float:
     if text is None:
         return default
@@ -231,39 +291,3 @@ def _parse_seconds(text: str | None, *, default: float) -> float:
     if not 0 <= seconds < float("inf"):
         raise RequestError("INVALID_REQUEST", f"{text[:40]!r} is no number of seconds.", hint="Write it like 2.5.")
     return seconds
-
-
-# ---------------------------------------------------------------- responses
-
-
-def _json(data: Json, *, status: int = 200, headers: Mapping[str, str] = _HEADERS) -> Response:
-    return Response(encode_json(data), status_code=status, media_type="application/json", headers=headers)
-
-
-def _answer_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, MillpondError)
-    return _json(error_json(error), status=http_status(error))
-
-
-def _answer_routing(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.scope["path"]
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        wrong = RequestError(
-            "METHOD_NOT_ALLOWED",
-            f"{path} doesn't take {request.method}.",
-            hint=f"Use {allowed or 'another method'}; GET / lists the routes.",
-        )
-        return _json(error_json(wrong), status=405, headers={**_HEADERS, **(error.headers or {})})
-    return _answer_error(request, RequestError("UNKNOWN_ROUTE", f"There is nothing at {path}.", hint="GET / lists the routes."))
-
-
-def _answer_mistake(_request: Request, error: Exception) -> Response:
-    # Starlette raises it again once this is sent, so the server logs the traceback; the caller gets none of it.
-    mistake = MillpondError(
-        "INTERNAL_ERROR",
-        f"Millpond made a mistake ({type(error).__name__}); the request may be all right.",
-        hint="Report it with the server's log.",
-    )
-    return _json(error_json(mistake), status=500)
