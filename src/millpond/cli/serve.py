@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from millpond.serve.access import check_exposure
 from millpond.serve.ponds import check_room, name_places, open_ponds
 from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
 from millpond.serve.tokens import read_tokens
+from millpond.serve.workers import Plan, counts_folder, remove_counts, serve_workers
 from millpond.settings import ReplicaSettings, ServeSettings
 from millpond.tables.pond import Pond
 from millpond.tables.values import encode_json
@@ -83,11 +85,9 @@ def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: Path | No
     if settings.tokens is not None:
         read_tokens(settings.tokens)
     named = name_places(places)
-    tls = settings.tls_cert is not None
-    if settings.workers > 1:
-        raise NotImplementedError
-    with open_listener(settings.host, settings.port) as listener:
-        address = address_of(listener, tls=tls)
+    with ExitStack() as opened:
+        first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
+        address = address_of(first, tls=settings.tls_cert is not None)
         if max_bytes is not None:
             check_room(named.values(), max_bytes)
 
@@ -96,9 +96,18 @@ def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: Path | No
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
 
+        if settings.workers > 1:
+            counts = counts_folder()
+            opened.callback(remove_counts, counts)
+            port = first.getsockname()[1]
+            more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
+            plan = Plan(places=named, replica_dir=replica_dir, settings=settings, counts=counts)
+            serve_workers(plan, [first, *more], on_ready=announce)
+            return
+
         def open_pond(place: str) -> Pond:
             reads = ReplicaSettings(read_deadline_seconds=settings.max_seconds)
             return millpond.open(place, replica_dir=replica_dir, wait_seconds=0, settings=reads)
 
         with open_ponds(named, open_pond) as ponds:
-            serve_http(ponds, listener, settings=settings, on_ready=announce)
+            serve_http(ponds, first, settings=settings, on_ready=announce)

@@ -1,7 +1,7 @@
 """The forms of an answer: chosen by Accept, written piece by piece, packed where the client takes gzip.
 
-JSON is one object with the cut and the rows.  The others are rows alone; the cut travels in the header `Millpond-Cut`.  An answer in
-pieces that meets an error ends without its last piece, so that no client takes a part for the whole.
+JSON is one object with the cut and the rows.  The others are rows alone, and the cut travels in the header `Millpond-Cut`.  What is
+broken off by an error lacks its last piece, so that no client takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from millpond.tables.answer import Row, Rows
 from millpond.tables.values import encode_json, to_text
 
 # Pieces are about so large.
-_PIECE_BYTES = 1 << 16
+PIECE_BYTES = 1 << 16
 
 
 class Format(NamedTuple):
@@ -104,7 +104,7 @@ def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
     for line in lines:
         piece.append(line)
         size += len(line)
-        if size >= _PIECE_BYTES:
+        if size >= PIECE_BYTES:
             yield b"".join(piece)
             piece, size = [], 0
     if piece:

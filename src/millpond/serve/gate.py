@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from urllib.parse import quote, unquote_to_bytes
 
@@ -15,7 +14,6 @@ from millpond.serve.meter import Meter
 from millpond.serve.routes import ROUTES
 from millpond.serve.tokens import EVERYBODY
 
-log = logging.getLogger(__name__)
 _OPEN = frozenset(route.path for route in ROUTES if route.open)
 
 
@@ -43,10 +41,6 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
                 scope["reader"] = access.admit(headers, (scope.get("client") or ("",))[0])
             await app(scope, receive, told)
         except MillpondError as error:
-            if status:
-                # Pieces are out: that the last one is missing tells the client.
-                log.warning("an answer was broken off: %s", error.condition)
-                return
             await replies.answer_error(None, error)(scope, receive, told)
         finally:
             endpoint = scope.get("endpoint")

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from millpond.errors import MillpondError, RequestError, http_status
 from millpond.schema.definition import TableDefinition
-from millpond.serve.formats import JSON, Format, bounded, packed, takes_gzip, write_rows
+from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_rows
 from millpond.serve.shapes import answer_json, cut_json, error_json, row_writer
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
 from millpond.tables.values import Json, encode_json
 
+log = logging.getLogger(__name__)
 # Clients read and write values by a table's definition; when this header changes they get it anew.
 DEFINITION = "millpond-definition"
 CUT = "millpond-cut"
@@ -76,12 +79,31 @@ def reply(ask: Ask, name: str, shape: Shape, rows: Rows) -> Response:
         return Response(body, media_type=form.media_type, headers=headers)
     headers |= {CUT: _cut_header(rows.cut, rows.more), "content-type": form.content_type}
     pieces = bounded(write_rows(form, shape.definition, rows), settings.max_answer_bytes, lambda: _too_large(settings))
-    first = next(pieces, b"")  # most of what can go wrong goes wrong here, while it can be said
-    pieces = chain([first], pieces)
-    if len(first) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
+    # Most of what can go wrong goes wrong here, while it can be said.
+    begun = list(_until(pieces, PIECE_BYTES))
+    pieces = chain(begun, pieces)
+    if sum(map(len, begun)) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
         headers["content-encoding"] = "gzip"
         pieces = packed(pieces)
-    return StreamingResponse(pieces, headers=headers)
+    return _Pieces(pieces, headers=headers)
+
+
+class _Pieces(StreamingResponse):
+    """Pieces that an error of ours breaks off: the last one isn't sent."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except MillpondError as error:
+            log.warning("An answer was broken off: %s", error.condition)
+
+
+def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        size -= len(piece)
+        if size <= 0:
+            return
 
 
 def _cut_header(cut: Cut, more: bool) -> str:
