@@ -145,6 +145,24 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client asks a server.
+
+    timeout_seconds:  a request that hears nothing for so long has failed; what a bound may be waited for is added to it
+    tries:            how often one question is asked in all, where it fails in a way that may pass: a connection that breaks, a
+                      server that is away or builds its replica, a client that asks too often
+    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one, each less up to a half by chance
+    page_rows:        rows of one request of a scan; the server's own limit is 100,000
+    """
+
+    timeout_seconds: float = 30.0
+    tries: int = 6
+    first_pause_seconds: float = 0.1
+    last_pause_seconds: float = 2.0
+    page_rows: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """How the HTTP door answers.
 

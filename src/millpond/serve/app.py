@@ -6,12 +6,16 @@ segment by segment from its raw bytes, so that a name may hold a slash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -24,24 +28,36 @@ from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve import replies
 from millpond.serve.access import Access
-from millpond.serve.formats import choose_format
+from millpond.serve.formats import ARROW, JSON, choose_format, write_pages, write_table
 from millpond.serve.gate import gate
-from millpond.serve.keys import parse_object, parse_pairs
+from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.meter import Meter
 from millpond.serve.openapi import openapi
 from millpond.serve.ponds import Ponds
-from millpond.serve.query import Pairs, parse_limit, parse_query, split_controls
+from millpond.serve.query import Pairs, parse_query, split_controls
+from millpond.serve.question import (
+    Question,
+    bounds_of_controls,
+    check_members,
+    iter_pages,
+    parse_bounds,
+    parse_json,
+    parse_url,
+)
 from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import describe_table, error_json
+from millpond.serve.shapes import count_json, describe_table, error_json
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Row, Rows
+from millpond.tables.bounds import Bounds
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
 from millpond.tables.values import Json, decode_json
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
+# Requests that wait for a bound at the same time; more wait for them.
+_MOST_WAITS = 256
 
 
 class HttpDoor:
@@ -53,6 +69,7 @@ class HttpDoor:
         self.meter = meter
         self.access = access
         self._shapes: dict[str, replies.Shape] = {}
+        self._waits: CapacityLimiter | None = None
 
     async def index(self, request: Request) -> Response:
         _controls(request)
@@ -81,29 +98,45 @@ class HttpDoor:
         columns, controls = _controls(request)
         ask = self._ask(request)
         name, table = self._table(request)
-        key = parse_pairs(table.definition, columns)
-        if len(key) == len(table.definition.key) and all(c.name in key for c in table.definition.key):
-            parse_limit(controls.get("_limit"), default=1, maximum=self.settings.max_rows)
-            return self._lookup(ask, name, table, [key], gaps=False)
-        # Rows alone are a download: nobody would see that there are more.
-        usual = self.settings.limit_rows if ask.form.name == "json" else self.settings.max_rows
-        limit = parse_limit(controls.get("_limit"), default=usual, maximum=self.settings.max_rows)
-        return await run_in_threadpool(self._scan, ask, name, table, key, limit)
+        return await self._answer(ask, name, table, parse_url(table.definition, columns, controls, self.settings))
+
+    async def rows_scan(self, request: Request) -> Response:
+        _controls(request)
+        ask = self._ask(request)
+        body = await _read_body(request, self.settings.max_body_bytes)
+        name, table = self._table(request)
+        return await self._answer(ask, name, table, parse_json(table.definition, body, self.settings))
 
     async def rows_get(self, request: Request) -> Response:
         _controls(request)
         ask = self._ask(request)
-        body = _parse_body(await _read_body(request, self.settings.max_body_bytes))
-        if len(body) > self.settings.max_keys:
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"keys", "bounds"})
+        objects, bounds = body.get("keys"), parse_bounds(body.get("bounds"), self.settings)
+        if not isinstance(objects, list):
+            raise RequestError("INVALID_REQUEST", "The body has no list of keys.", hint='Send {"keys": [{"column": "value"}]}.')
+        if len(objects) > self.settings.max_keys:
             raise RequestError(
                 "INVALID_LIMIT",
-                f"A request may ask for {self.settings.max_keys} keys, not {len(body)}.",
+                f"A request may ask for {self.settings.max_keys} keys, not {len(objects)}.",
                 hint=f"Send {self.settings.max_keys} keys at a time.",
                 maximum=self.settings.max_keys,
             )
         name, table = self._table(request)
-        answer = partial(self._lookup_objects, ask, name, table, body)
-        return answer() if len(body) <= _SHORT else await run_in_threadpool(answer)
+        answer = partial(self._lookup_objects, ask, name, table, objects, bounds)
+        return answer() if len(objects) <= _SHORT and bounds is None else await self._in_thread(answer, bounds)
+
+    async def count(self, request: Request) -> Response:
+        columns, controls = _controls(request)
+        name, table = self._table(request)
+        key, bounds = parse_pairs(table.definition, columns), bounds_of_controls(controls, self.settings)
+        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
+
+    async def rows_count(self, request: Request) -> Response:
+        _controls(request)
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"})
+        name, table = self._table(request)
+        key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
+        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
 
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics
@@ -190,17 +223,56 @@ class HttpDoor:
             settings=self.settings,
         )
 
-    def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json]) -> Response:
-        keys = [parse_object(table.definition, o) for o in objects]
-        return self._lookup(ask, name, table, keys, gaps=True)
+    async def _answer(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        if question.is_lookup(table.definition):
+            answer = partial(self._lookup, ask, name, table, [question.key], question.bounds, gaps=False)
+            return answer() if question.bounds is None else await self._in_thread(answer, question.bounds)
+        if ask.form is not JSON and question.limit is None and question.token is None:
+            return await self._in_thread(partial(self._download, ask, name, table, question), question.bounds)
+        limit = self.settings.limit_rows if question.limit is None else question.limit
+        return await self._in_thread(partial(self._scan, ask, name, table, replace(question, limit=limit)), question.bounds)
 
-    def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[dict[str, Any]], *, gaps: bool) -> Response:
-        rows = table.get_all(keys)
+    async def _in_thread(self, answer: Callable[[], Response], bounds: Bounds | None) -> Response:
+        """In a thread; those that may wait for long have threads of their own, so that the others aren't kept."""
+        if bounds is None or not bounds.wait_seconds:
+            return await run_in_threadpool(answer)
+        if self._waits is None:
+            self._waits = CapacityLimiter(_MOST_WAITS)
+        return await to_thread.run_sync(answer, limiter=self._waits)
+
+    def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json], bounds: Bounds | None) -> Response:
+        keys = [parse_object(table.definition, o) for o in objects]
+        return self._lookup(ask, name, table, keys, bounds, gaps=True)
+
+    def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
+        rows = table.get_all(keys, bounds=bounds)
         shown: list[Row] = rows if gaps else [row for row in rows if row]
         return replies.reply(ask, name, self.shape(table), Rows(shown, rows.cut))
 
-    def _scan(self, ask: replies.Ask, name: str, table: Table, key: dict[str, Any], limit: int) -> Response:
-        return replies.reply(ask, name, self.shape(table), table.scan(key, limit=limit))
+    def _scan(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        rows = question.ask(table)
+        return replies.reply(ask, name, self.shape(table), rows)
+
+    def _download(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
+        with ExitStack() as opened:
+            cut = opened.enter_context(self.ponds.cut(name, question.bounds))
+            reads = cut[table.name]
+            pages = iter_pages(reads, question)
+            first = next(pages)  # the table is read as its state is now
+            shape = self.shape(reads)
+            if (known := replies.try_known(ask, shape, cut.cut, more=False)) is not None:
+                return known
+            if ask.form is ARROW and question.is_everything and not reads.definition.many:
+                pieces = write_table(reads)
+            else:
+                pieces = write_pages(ask.form, shape.definition, chain([first], pages))
+            return replies.stream(ask, shape, cut.cut, _closing(pieces, opened.pop_all()), more=False)
+
+
+def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:
+    with opened:
+        yield from pieces
 
 
 def create_app(door: HttpDoor) -> ASGIApp:
@@ -253,7 +325,8 @@ def _controls(request: Request) -> tuple[Pairs, dict[str, str]]:
     return columns, controls
 
 
-async def _read_body(request: Request, maximum: int) -> bytes:
+async def _read_body(request: Request, maximum: int) -> Json:
+    """The decoded JSON of the body.  Raises REQUEST_TOO_LARGE, INVALID_REQUEST."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -264,21 +337,10 @@ async def _read_body(request: Request, maximum: int) -> bytes:
                 hint="Send fewer keys at a time.",
                 maximum_bytes=maximum,
             )
-    return bytes(body)
-
-
-def _parse_body(body: bytes) -> list[Json]:
     try:
-        data = decode_json(body)
+        return decode_json(bytes(body))
     except ValueError as wrong:
-        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint=_BODY_HINT) from None
-    keys = data.get("keys") if isinstance(data, dict) and len(data) == 1 else None
-    if not isinstance(keys, list):
-        raise RequestError("INVALID_REQUEST", 'The body must be an object with one member, the list "keys".', hint=_BODY_HINT)
-    return keys
-
-
-_BODY_HINT = 'Send {"keys": [{"column": "value"}]} as UTF-8.'
+        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None
 
 
 def _parse_seconds(text: str | None, *, default: float) -> float:

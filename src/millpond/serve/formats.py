@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.shapes import row_writer, typed_columns
 from millpond.tables.answer import Row, Rows
+from millpond.tables.table import Table
 from millpond.tables.values import encode_json, to_text
 
 # Pieces are about so large.
@@ -85,17 +87,26 @@ def _quality(form: Format, ranges: list[tuple[str, float]]) -> float:
     return 0.0
 
 
-def write_rows(form: Format, definition: TableDefinition, rows: Rows) -> Iterator[bytes]:
-    """The rows in one of the forms that are rows alone.  A row that isn't there is `null` in NDJSON and left out in the others.
+def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]) -> Iterator[bytes]:
+    """Pages of rows, one after the other, in one of the forms that are rows alone.
+
+    A row that isn't there is `null` in NDJSON, and left out in the others.
 
     Raises:  LIBRARY_MISSING, WRONG_TYPE, VALUE_OUT_OF_RANGE for Arrow.
     """
     if form is ARROW:
         from millpond.tables.arrow import ipc_stream, to_arrow
 
-        rows = Rows([row for row in rows if row], rows.cut)
-        return ipc_stream(to_arrow(definition, rows))
+        return ipc_stream(to_arrow(definition, Rows([row for row in rows if row], rows.cut)) for rows in pages)
+    rows = chain.from_iterable(pages)
     return _pieces(_ndjson(definition, rows) if form is NDJSON else _csv(definition, rows))
+
+
+def write_table(table: Table) -> Iterator[bytes]:
+    """All rows of a table as Arrow, made many at a time.  Raises as `Table.to_arrow`."""
+    from millpond.tables.arrow import ipc_stream
+
+    yield from ipc_stream([table.to_arrow()])
 
 
 def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:

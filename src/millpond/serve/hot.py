@@ -67,7 +67,7 @@ class _Plan:
         if self._cut is None or self._cut[0] is not cut.position or self._cut[1] != cut.job:
             self._remember(cut)
         rows = encode_json(self.shape.write(row)) if row else b""
-        body = b'%b%b,"job_state":"%b","rows":[%b],"more":false}' % (
+        body = b'%b%b,"job_state":"%b","rows":[%b],"more":false,"token":null}' % (
             self._where,
             _lag(cut.lag),
             cut.job_state.encode(),

@@ -15,6 +15,10 @@ def _object(members: Json, *, more: bool = False) -> Json:
     return {"type": "object", "properties": members, "required": list(members), "additionalProperties": more}
 
 
+def _some(members: Json, *required: str) -> Json:
+    return {"type": "object", "properties": members, "required": list(required), "additionalProperties": False}
+
+
 def _ref(name: str) -> Json:
     return {"$ref": f"#/components/schemas/{name}"}
 
@@ -26,7 +30,10 @@ def _or_null(schema: Json) -> Json:
 _TEXT: Json = {"type": "string"}
 _WHOLE: Json = {"type": "integer"}
 _SECONDS: Json = {"type": "number"}
+_NOT_NEGATIVE: Json = {"type": "number", "minimum": 0}
 _ROW: Json = {"type": "object"}
+_BOUNDED: Json = {"bounds": {"$ref": "#/components/schemas/Bounds"}}
+_PAGE: Json = {"more": {"type": "boolean"}, "token": {"type": ["string", "null"]}}
 _CUT: Json = {
     "job": _TEXT,
     "batch": _WHOLE,
@@ -52,11 +59,29 @@ def _schemas(settings: ServeSettings) -> Json:
         "UnreadTable": _object({"table": _TEXT, **_error()["properties"]}),
         "Column": _object({"name": _TEXT, "type": _TEXT, "key": {"type": "boolean"}, "raw": _or_null(_TEXT)}),
         "Definition": _object({"format": _WHOLE, "table": _TEXT}, more=True),
-        "Answer": _object({"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _ROW}, "more": {"type": "boolean"}}),
-        "AnswerWithGaps": _object(
-            {"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _or_null(_ROW)}, "more": {"type": "boolean"}}
+        "Answer": _object({"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _ROW}, **_PAGE}),
+        "AnswerWithGaps": _object({"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _or_null(_ROW)}, **_PAGE}),
+        "Count": _object({"table": _TEXT, **_CUT, "count": _WHOLE}),
+        "Keys": _some({"keys": {"type": "array", "items": _ROW, "maxItems": settings.max_keys}, **_BOUNDED}, "keys"),
+        "Scan": _some(
+            {
+                **dict.fromkeys(("key", "start", "end"), _ROW),
+                **dict.fromkeys(("since", "until", "token"), _TEXT),
+                "limit": {"type": "integer", "minimum": 1, "maximum": settings.max_rows},
+                "reverse": {"type": "boolean"},
+                **_BOUNDED,
+            }
         ),
-        "Keys": _object({"keys": {"type": "array", "items": {"type": "object"}, "maxItems": settings.max_keys}}),
+        "CountOf": _some({"key": _ROW, **_BOUNDED}),
+        "Bounds": _some(
+            {
+                "min_batch": _WHOLE,
+                "min_offsets": _ROW,
+                "contains_offset": {"anyOf": [_TEXT, {"type": "array", "items": _TEXT}]},
+                "contains_file": _TEXT,
+                **dict.fromkeys(("max_behind_seconds", "max_age_seconds", "wait_seconds"), _NOT_NEGATIVE),
+            }
+        ),
         "Position": _object(
             {
                 "offsets": {"type": "object"},

@@ -15,6 +15,8 @@ from typing import Any
 
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.tables.bounds import Bounds
+from millpond.tables.cut import PondCut
 from millpond.tables.inspect import inspect_job
 from millpond.tables.pond import Pond, unknown_table
 from millpond.tables.table import Table
@@ -45,6 +47,14 @@ class Ponds:
             if error.condition == "UNKNOWN_TABLE":
                 self._refuse_while_building()
             raise
+
+    def cut(self, name: str, bounds: Bounds | None) -> PondCut:
+        """One batch of a table's job, for several reads of it.  Raises as `Pond.cut`."""
+        pond = self._only
+        if pond is None or "/" in name:
+            owner, name = self._find(name)
+            pond = self._ponds[owner]
+        return pond.cut(name, bounds=bounds)
 
     def tables(self) -> list[str]:
         """The names of all tables, sorted: with their pond's where another has a table of the same name."""

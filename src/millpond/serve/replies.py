@@ -15,7 +15,7 @@ from starlette.types import Send
 
 from millpond.errors import MillpondError, RequestError, http_status
 from millpond.schema.definition import TableDefinition
-from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_rows
+from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_pages
 from millpond.serve.shapes import answer_json, cut_json, error_json, row_writer
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
@@ -64,21 +64,25 @@ def etag(cut: Cut, shape: Shape, form: Format) -> str:
 def reply(ask: Ask, name: str, shape: Shape, rows: Rows) -> Response:
     """An answer of rows, in the form that was asked for; 304 where the client has it.
 
-    Raises:  ANSWER_TOO_LARGE, and as `formats.write_rows`.
+    Raises:  ANSWER_TOO_LARGE, and as `formats.write_pages`.
     """
-    tag, form, settings = etag(rows.cut, shape, ask.form), ask.form, ask.settings
-    headers = {"etag": tag, "cache-control": CACHE_CONTROL, "vary": VARY, DEFINITION: shape.digest}
-    if tag in ask.if_none_match:
-        return Response(status_code=304, headers={**headers, CUT: _cut_header(rows.cut, rows.more)})
-    if form is JSON:
-        body = encode_json(answer_json(name, rows.cut, rows, shape.write, more=rows.more))
-        if len(body) > settings.max_answer_bytes:
-            raise _too_large(settings)
-        if len(body) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
-            return Response(b"".join(packed([body])), media_type=form.media_type, headers={**headers, "content-encoding": "gzip"})
-        return Response(body, media_type=form.media_type, headers=headers)
-    headers |= {CUT: _cut_header(rows.cut, rows.more), "content-type": form.content_type}
-    pieces = bounded(write_rows(form, shape.definition, rows), settings.max_answer_bytes, lambda: _too_large(settings))
+    if (known := try_known(ask, shape, rows.cut, more=rows.more)) is not None:
+        return known
+    if ask.form is not JSON:
+        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [rows]), more=rows.more)
+    body = encode_json(answer_json(name, rows, shape.write))
+    headers = _headers(ask, shape, rows.cut)
+    if len(body) > ask.settings.max_answer_bytes:
+        raise _too_large(ask.settings)
+    if len(body) >= ask.settings.gzip_bytes and takes_gzip(ask.accept_encoding):
+        body, headers["content-encoding"] = b"".join(packed([body])), "gzip"
+    return Response(body, headers=headers)
+
+
+def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: bool) -> Response:
+    """An answer in pieces.  Raises what the first of them raise."""
+    settings, headers = ask.settings, _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
+    pieces = bounded(pieces, settings.max_answer_bytes, lambda: _too_large(settings))
     # Most of what can go wrong goes wrong here, while it can be said.
     begun = list(_until(pieces, PIECE_BYTES))
     pieces = chain(begun, pieces)
@@ -86,6 +90,25 @@ def reply(ask: Ask, name: str, shape: Shape, rows: Rows) -> Response:
         headers["content-encoding"] = "gzip"
         pieces = packed(pieces)
     return _Pieces(pieces, headers=headers)
+
+
+def try_known(ask: Ask, shape: Shape, cut: Cut, *, more: bool) -> Response | None:
+    """304 where the client has this answer; None where it hasn't."""
+    if etag(cut, shape, ask.form) not in ask.if_none_match:
+        return None
+    headers = _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
+    del headers["content-type"]
+    return Response(status_code=304, headers=headers)
+
+
+def _headers(ask: Ask, shape: Shape, cut: Cut) -> dict[str, str]:
+    return {
+        "etag": etag(cut, shape, ask.form),
+        "cache-control": CACHE_CONTROL,
+        "vary": VARY,
+        DEFINITION: shape.digest,
+        "content-type": ask.form.content_type,
+    }
 
 
 class _Pieces(StreamingResponse):

@@ -56,6 +56,24 @@ class RouteText:
 
 _LIMIT = Control("_limit", "at most so many rows", {"type": "integer", "minimum": 1, "maximum": _DEFAULT.max_rows})
 _READY = Control("_max_behind_seconds", "how far behind a job may be", {"type": "number", "minimum": 0})
+_SECONDS = {"type": "number", "minimum": 0}
+_BOUNDS = (
+    Control("_min_batch", "at least this batch", {"type": "integer"}),
+    Control("_min_offsets", "at least these ends of sources, as JSON", {"type": "string", "contentMediaType": "application/json"}),
+    Control("_contains_offset", "records that were read, topic:partition:offset, separated by commas", {"type": "string"}),
+    Control("_contains_file", "a file that was read", {"type": "string"}),
+    Control("_max_behind_seconds", "no commit waits for longer to be applied", _SECONDS),
+    Control("_max_age_seconds", "the newest commit is no older", _SECONDS),
+    Control("_wait_seconds", "wait so long for all of these", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
+)
+_RANGE = (
+    Control("_reverse", "1: against the order of the key", {"type": "string", "enum": ["0", "1", "true", "false"]}),
+    Control("_start", "begin here: the next key columns, as a JSON object", {"type": "string"}),
+    Control("_end", "end before this", {"type": "string"}),
+    Control("_since", "windows that begin then or later", {"type": "string"}),
+    Control("_until", "windows that begin before", {"type": "string"}),
+    Control("_token", "the page behind the answer that had this token", {"type": "string"}),
+)
 
 ROUTES = (
     RouteText(method="GET", path="/", summary="these routes", endpoint="index", answer="Index"),
@@ -80,10 +98,10 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}/rows",
-        summary="rows by column=value; ?_limit=n",
+        summary="rows by column=value, ranges, windows, pages",
         endpoint="rows",
         answer="Answer",
-        controls=(_LIMIT,),
+        controls=(_LIMIT, *_RANGE, *_BOUNDS),
         columns=True,
         formats=ROW_FORMATS,
     ),
@@ -95,6 +113,32 @@ ROUTES = (
         answer="AnswerWithGaps",
         formats=ROW_FORMATS,
         body="Keys",
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/rows:scan",
+        summary="as GET …/rows, asked in JSON",
+        endpoint="rows_scan",
+        answer="Answer",
+        formats=ROW_FORMATS,
+        body="Scan",
+    ),
+    RouteText(
+        method="GET",
+        path="/tables/{table}/count",
+        summary="how many rows, of all or of those with column=value",
+        endpoint="count",
+        answer="Count",
+        controls=_BOUNDS,
+        columns=True,
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/rows:count",
+        summary="the same, asked in JSON",
+        endpoint="rows_count",
+        answer="Count",
+        body="CountOf",
     ),
     RouteText(
         method="GET",

@@ -1,6 +1,6 @@
 """What the doors say: one JSON shape for answers, one for tables and one for errors, pinned by tests over all routes.
 
-    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "more"}
+    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "more", "token"}
     table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings"}
     error   {"error": {"condition", "message", "hint", "context"}}
 
@@ -9,7 +9,7 @@ The command line's --json uses the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
@@ -17,7 +17,7 @@ from millpond.errors import MillpondError
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.tables import Row
-from millpond.tables.answer import Cut, Lag
+from millpond.tables.answer import Count, Cut, Lag, Rows
 from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
@@ -73,9 +73,20 @@ def position_json(position: Position) -> dict[str, Json]:
     }
 
 
-def answer_json(table: str, cut: Cut, rows: Iterable[Row], write: WriteRow, *, more: bool) -> dict[str, Json]:
+def answer_json(table: str, rows: Rows, write: WriteRow) -> dict[str, Json]:
     """An answer.  `rows` of a lookup by several keys has null in the place of a row that isn't there."""
-    return {"table": table, **cut_json(cut), "rows": [write(row) for row in rows], "more": more}
+    return {
+        "table": table,
+        **cut_json(rows.cut),
+        "rows": [write(row) for row in rows],
+        "more": rows.more,
+        "token": rows.token,
+    }
+
+
+def count_json(table: str, count: Count) -> dict[str, Json]:
+    """A number of rows."""
+    return {"table": table, **cut_json(count.cut), "count": int(count)}
 
 
 def describe_table(table: Table) -> dict[str, Json]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from millpond.checkpoint.codecs import corrupt
@@ -270,14 +271,16 @@ class _Pieces(io.RawIOBase):
         return taken
 
 
-def ipc_stream(table: Any) -> Iterator[bytes]:
-    """The pieces of an Arrow IPC stream of a pyarrow.Table, a record batch each."""
-    pa, sink = pyarrow(), _Pieces()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
+def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
+    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table."""
+    pa, sink, rest = pyarrow(), _Pieces(), iter(tables)
+    first = next(rest)
+    with pa.ipc.new_stream(sink, first.schema) as writer:
         yield sink.take()
-        for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
-            writer.write_batch(batch)
-            yield sink.take()
+        for table in chain([first], rest):
+            for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
+                writer.write_batch(batch)
+                yield sink.take()
     yield sink.take()
 
 
