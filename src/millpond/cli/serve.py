@@ -65,7 +65,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
 @options.replica_option
 @options.json_option
-def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: Path | None, as_json: bool, **limits: Any) -> None:
+def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: str | None, as_json: bool, **limits: Any) -> None:
     """Follow the jobs of ponds and checkpoints and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
     It is this machine only, unless --host says otherwise, and then only with --tokens or --insecure-open.

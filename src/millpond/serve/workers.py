@@ -50,7 +50,7 @@ class Plan:
     """
 
     places: dict[str, str]
-    replica_dir: Path | None
+    replica_dir: str | None
     settings: ServeSettings
     counts: Path
 
