@@ -126,7 +126,9 @@ def _told(definition: TableDefinition, question: Question, answer: Any) -> Told:
         return {**told, "count": int(answer)}
     write = row_writer(definition)
     rows = [answer] if question.read == "get" else answer
-    return {**told, "rows": [json.loads(encode_json(write(row))) for row in rows], "more": getattr(answer, "more", False)}
+    marks = [(row.changed_batch, row.final) for row in rows if row]
+    shown = [json.loads(encode_json(write(row))) for row in rows]
+    return {**told, "rows": shown, "marks": marks, "more": getattr(answer, "more", False)}
 
 
 def ask_python(asked: Asked, name: str, question: Question) -> Told:
@@ -276,6 +278,9 @@ def _read_http(answer: httpx.Response, question: Question) -> Told:
     if question.read == "count":
         return {**told, "count": data["count"]}
     rows = data["rows"]
+    final = set(data["final"])
+    found = [place for place, row in enumerate(rows) if row is not None]
+    told["marks"] = [(data["changed"][place], place in final) for place in found]
     return {**told, "rows": rows or [None] if question.read == "get" else rows, "more": data["more"]}
 
 

@@ -17,7 +17,7 @@ from millpond.settings import ServeSettings
 
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}
-ANSWER = CUT | {"table", "rows", "more", "token"}
+ANSWER = CUT | {"table", "rows", "changed", "final", "evicted", "maybe_evicted", "more", "token"}
 TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings"}
 LAG = {"behind_batches", "behind_seconds", "age_seconds", "age_from", "event_lag_seconds"}
 POSITION = {"offsets", "watermark_ms", "batch_started_ms", "committed_ms"}

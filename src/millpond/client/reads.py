@@ -13,6 +13,7 @@ from urllib.parse import quote
 from millpond.checkpoint.position import Batch, Position
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_json
 from millpond.errors import MillpondError, RequestError
+from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
 from millpond.settings import ClientSettings
@@ -43,9 +44,18 @@ class Known:
         """A key, or a part of it, as JSON.  Raises as `Table.get`."""
         return {name: self._write(name, value) for name, value in self.keys.stored(key).items()}
 
-    def row(self, data: Json, cut: Cut) -> Row:
-        """A row from JSON; an empty one from null."""
-        return Row(() if data is None else {name: read(data[name]) for name, read in self._readers}, cut)
+    def rows(self, data: Json) -> Rows:
+        """The rows of an answer; empty ones where there are none."""
+        cut, final, evicted, maybe = cut_of(data), set(data["final"]), set(data["evicted"]), set(data["maybe_evicted"])
+        rows = []
+        for place, (row, changed) in enumerate(zip(data["rows"], data["changed"], strict=True)):
+            if row is None:
+                rows.append(Row((), cut, evicted=None if place in maybe else place in evicted))
+                continue
+            write = stamp_final if place in final else stamp
+            stored = stamp_at_most(0) if changed is None else write(changed)
+            rows.append(Row({name: read(row[name]) for name, read in self._readers}, cut, stored))
+        return Rows(rows, cut, more=data["more"], token=data["token"])
 
     def _write(self, name: str, stored: Any) -> Json:
         convert, write = self._writers[name]
@@ -97,7 +107,7 @@ class TableReads:
             return post(f"{self._path}/rows:get", {"keys": [known.key(key) for key in wanted], **_bounded(bounds)})
 
         known, reply = yield from self._ask(ask)
-        return _rows(known, read_json(reply))
+        return known.rows(read_json(reply))
 
     def scan(
         self,
@@ -230,7 +240,7 @@ class TableReads:
                 return post(f"{self._path}/rows:scan", {**question(known), **rest})
 
             known, reply = yield from self._ask(ask)
-            page = _rows(known, read_json(reply))
+            page = known.rows(read_json(reply))
             rows += page
             if not page.more or (limit is not None and len(rows) >= limit):
                 return Rows(rows, page.cut, more=page.more, token=page.token)
@@ -243,11 +253,6 @@ def _bounded(bounds: Bounds | None) -> dict[str, Json]:
     names = bounds.__struct_fields__
     given = {name: getattr(bounds, name) for name in names if getattr(bounds, name) is not None}
     return {"bounds": {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}}
-
-
-def _rows(known: Known, data: Json) -> Rows:
-    cut = cut_of(data)
-    return Rows([known.row(row, cut) for row in data["rows"]], cut, more=data["more"], token=data["token"])
 
 
 def cut_of(data: Json) -> Cut:

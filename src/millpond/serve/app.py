@@ -48,7 +48,6 @@ from millpond.serve.routes import ROUTE_OF, ROUTES
 from millpond.serve.shapes import count_json, describe_table, error_json
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
-from millpond.tables.answer import Row, Rows
 from millpond.tables.bounds import Bounds
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
@@ -246,8 +245,7 @@ class HttpDoor:
 
     def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
         rows = table.get_all(keys, bounds=bounds)
-        shown: list[Row] = rows if gaps else [row for row in rows if row]
-        return replies.reply(ask, name, self.shape(table), Rows(shown, rows.cut))
+        return replies.reply(ask, name, self.shape(table), rows, gaps=gaps)
 
     def _scan(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         rows = question.ask(table)

@@ -29,6 +29,8 @@ _BEGIN, _END = b"/tables/", b"/rows"
 _ANY = frozenset({b"*/*", b"application/json"})
 # Requests that carry one of these go the long way.
 _UNUSUAL = frozenset({b"if-none-match", b"content-length", b"transfer-encoding", b"upgrade", b"expect"})
+_ONE = b'"rows":[%b],"changed":[%b],"final":[%b],"evicted":[],"maybe_evicted":[],"more":false,"token":null}'
+_NONE = b'"rows":[],"changed":[],"final":[],"evicted":[%b],"maybe_evicted":[%b],"more":false,"token":null}'
 _lag = msgspec.json.Encoder().encode
 
 
@@ -64,16 +66,15 @@ class _Plan:
         """The head and the body of an answer."""
         row = self.table.get(key)
         cut = row.cut
-        if self._cut is None or self._cut[0] is not cut.position or self._cut[1] != cut.job:
+        if self._cut is None or self._cut[0] is not cut.position or self._cut[1] != cut.generation:
             self._remember(cut)
-        rows = encode_json(self.shape.write(row)) if row else b""
-        body = b'%b%b,"job_state":"%b","rows":[%b],"more":false,"token":null}' % (
-            self._where,
-            _lag(cut.lag),
-            cut.job_state.encode(),
-            rows,
-        )
-        return self._head, body
+        state = cut.job_state.encode()
+        if not row:
+            evicted, maybe = b"0" if row.evicted else b"", b"0" if row.evicted is None else b""
+            return self._head, b'%b%b,"job_state":"%b",%b' % (self._where, _lag(cut.lag), state, _NONE % (evicted, maybe))
+        changed, final = row.changed_batch, b"0" if row.final else b""
+        told = encode_json(self.shape.write(row)), b"null" if changed is None else b"%d" % changed, final
+        return self._head, b'%b%b,"job_state":"%b",%b' % (self._where, _lag(cut.lag), state, _ONE % told)
 
     def _remember(self, cut: Cut) -> None:
         """What is the same in all answers of a batch."""
@@ -82,7 +83,7 @@ class _Plan:
         tag = etag(cut, self.shape, JSON)
         head = f"etag: {tag}\r\ncache-control: {CACHE_CONTROL}\r\nvary: {VARY}\r\n{DEFINITION}: {self.shape.digest}\r\n"
         self._head = head.encode() + b"content-type: application/json\r\ncontent-length: "
-        self._cut = (cut.position, cut.job)
+        self._cut = (cut.position, cut.generation)
 
 
 class HotRows:

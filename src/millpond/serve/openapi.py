@@ -33,7 +33,15 @@ _SECONDS: Json = {"type": "number"}
 _NOT_NEGATIVE: Json = {"type": "number", "minimum": 0}
 _ROW: Json = {"type": "object"}
 _BOUNDED: Json = {"bounds": {"$ref": "#/components/schemas/Bounds"}}
-_PAGE: Json = {"more": {"type": "boolean"}, "token": {"type": ["string", "null"]}}
+_PLACES: Json = {"type": "array", "items": {"type": "integer", "minimum": 0}}
+_PAGE: Json = {
+    "changed": {"type": "array", "items": {"type": ["integer", "null"]}},
+    "final": _PLACES,
+    "evicted": _PLACES,
+    "maybe_evicted": _PLACES,
+    "more": {"type": "boolean"},
+    "token": {"type": ["string", "null"]},
+}
 _CUT: Json = {
     "job": _TEXT,
     "batch": _WHOLE,

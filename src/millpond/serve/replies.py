@@ -55,22 +55,25 @@ class Ask:
 
 
 def etag(cut: Cut, shape: Shape, form: Format) -> str:
-    """What stays the same as long as the rows do: the batch, by number and time of commit, and how it is shown.  Weak, for the lag
-    that an answer tells goes on."""
-    position = cut.position
-    return f'W/"{position.batch}.{position.committed_ns:x}.{shape.digest}.{form.name}"'
+    """What stays the same as long as the rows do: the batch, in which build of the replica, and how it is shown.
+
+    Weak, for the lag that an answer tells goes on.
+    """
+    return f'W/"{cut.position.batch}.{cut.generation}.{shape.digest}.{form.name}"'
 
 
-def reply(ask: Ask, name: str, shape: Shape, rows: Rows) -> Response:
+def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) -> Response:
     """An answer of rows, in the form that was asked for; 304 where the client has it.
 
+    gaps:    whether a row that isn't there is shown as null
     Raises:  ANSWER_TOO_LARGE, and as `formats.write_pages`.
     """
     if (known := try_known(ask, shape, rows.cut, more=rows.more)) is not None:
         return known
     if ask.form is not JSON:
-        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [rows]), more=rows.more)
-    body = encode_json(answer_json(name, rows, shape.write))
+        shown = rows if gaps else Rows([row for row in rows if row], rows.cut)
+        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [shown]), more=rows.more)
+    body = encode_json(answer_json(name, rows, shape.write, gaps=gaps))
     headers = _headers(ask, shape, rows.cut)
     if len(body) > ask.settings.max_answer_bytes:
         raise _too_large(ask.settings)

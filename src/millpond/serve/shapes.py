@@ -1,6 +1,7 @@
 """What the doors say: one JSON shape for answers, one for tables and one for errors, pinned by tests over all routes.
 
-    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "more", "token"}
+    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "changed": […],
+             "final": […], "evicted": […], "maybe_evicted": […], "more", "token"}
     table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings"}
     error   {"error": {"condition", "message", "hint", "context"}}
 
@@ -9,7 +10,7 @@ The command line's --json uses the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
@@ -73,12 +74,20 @@ def position_json(position: Position) -> dict[str, Json]:
     }
 
 
-def answer_json(table: str, rows: Rows, write: WriteRow) -> dict[str, Json]:
-    """An answer.  `rows` of a lookup by several keys has null in the place of a row that isn't there."""
+def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[str, Json]:
+    """An answer.
+
+    gaps:  whether a row that isn't there is null in `rows`, or left out
+    """
+    shown: Iterable[Row] = rows if gaps else [row for row in rows if row]
     return {
         "table": table,
         **cut_json(rows.cut),
-        "rows": [write(row) for row in rows],
+        "rows": [write(row) for row in shown],
+        "changed": [row.changed_batch for row in shown],
+        "final": [place for place, row in enumerate(rows) if row.final],
+        "evicted": [place for place, row in enumerate(rows) if row.evicted],
+        "maybe_evicted": [place for place, row in enumerate(rows) if row.evicted is None],
         "more": rows.more,
         "token": rows.token,
     }
