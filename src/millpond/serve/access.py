@@ -22,6 +22,7 @@ _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _TOKENS_SECONDS = 1.0
 # Clients whose requests are counted at one time; beyond it those that asked longest ago are forgotten.
 _MAX_CLIENTS = 10_000
+_MAX_KNOWN_HOSTS = 100
 # So many seconds' worth of requests may come at once.
 _BURST_SECONDS = 2.0
 
@@ -56,6 +57,7 @@ class Access:
         if is_loopback(settings.host):
             self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
         self._tokens = Tokens(settings.tokens) if settings.tokens is not None else None
+        self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
         self._rate = settings.requests_per_second
         self._clients: dict[str, tuple[float, float]] = {}
 
@@ -82,7 +84,7 @@ class Access:
 
     def check_host(self, host: bytes | None) -> None:
         """Raises HOST_NOT_ALLOWED where the request was meant for another host."""
-        if not self._hosts or host is None:
+        if not self._hosts or host is None or host in self._known_hosts:
             return
         name = host.decode("latin-1").lower()
         if not name.endswith("]"):
@@ -95,6 +97,8 @@ class Access:
                 hint="Ask localhost, or start the server with --allow-host and this name.",
                 host=name[:80],
             )
+        if len(self._known_hosts) < _MAX_KNOWN_HOSTS:
+            self._known_hosts.add(host)
 
     def _count(self, client: str) -> None:
         """One more request of a client: each refills its bucket as time goes by, and takes one out."""
