@@ -10,16 +10,15 @@ from typing import Any
 
 import click
 
-import millpond
 from millpond.cli import options
 from millpond.cli.output import write_line
 from millpond.serve.access import check_exposure
+from millpond.serve.keep import parse_retention
 from millpond.serve.ponds import check_room, name_places, open_ponds
 from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
 from millpond.serve.tokens import read_tokens
 from millpond.serve.workers import Plan, counts_folder, remove_counts, serve_workers
-from millpond.settings import ReplicaSettings, ServeSettings
-from millpond.tables.pond import Pond
+from millpond.settings import ServeSettings
 from millpond.tables.values import encode_json
 
 _DEFAULT = ServeSettings()
@@ -62,10 +61,20 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="Of one client at one process; 0 is no limit.",
 )
+@click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
+@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
 @options.replica_option
 @options.json_option
-def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: str | None, as_json: bool, **limits: Any) -> None:
+def serve(
+    places: tuple[str, ...],
+    history: tuple[str, ...],
+    keep_closed: tuple[str, ...],
+    max_bytes: int | None,
+    replica_dir: str | None,
+    as_json: bool,
+    **limits: Any,
+) -> None:
     """Follow the jobs of ponds and checkpoints and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
     It is this machine only, unless --host says otherwise, and then only with --tokens or --insecure-open.
@@ -84,7 +93,7 @@ def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: str | Non
     check_certificate(settings)
     if settings.tokens is not None:
         read_tokens(settings.tokens)
-    named = name_places(places)
+    named, retention = name_places(places), parse_retention(history, keep_closed)
     with ExitStack() as opened:
         first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
         address = address_of(first, tls=settings.tls_cert is not None)
@@ -96,18 +105,13 @@ def serve(places: tuple[str, ...], max_bytes: int | None, replica_dir: str | Non
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
 
-        if settings.workers > 1:
-            counts = counts_folder()
+        counts = counts_folder() if settings.workers > 1 else None
+        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=retention, counts=counts)
+        if counts is not None:
             opened.callback(remove_counts, counts)
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
-            plan = Plan(places=named, replica_dir=replica_dir, settings=settings, counts=counts)
             serve_workers(plan, [first, *more], on_ready=announce)
             return
-
-        def open_pond(place: str) -> Pond:
-            reads = ReplicaSettings(read_deadline_seconds=settings.max_seconds)
-            return millpond.open(place, replica_dir=replica_dir, wait_seconds=0, settings=reads)
-
-        with open_ponds(named, open_pond) as ponds:
+        with open_ponds(named, lambda place: plan.open_pond(place, follow=True)) as ponds:
             serve_http(ponds, first, settings=settings, on_ready=announce)

@@ -12,14 +12,16 @@ from urllib.parse import quote
 
 from millpond.checkpoint.position import Batch, Position
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_json
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import MillpondError
 from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
 from millpond.tables.bounds import Bounds
+from millpond.tables.changes import Changes, RowChange
 from millpond.tables.keys import Key, KeyReader
+from millpond.tables.table import check_limit
 from millpond.tables.values import Json, from_json, to_json
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -54,8 +56,17 @@ class Known:
                 continue
             write = stamp_final if place in final else stamp
             stored = stamp_at_most(0) if changed is None else write(changed)
-            rows.append(Row({name: read(row[name]) for name, read in self._readers}, cut, stored))
+            rows.append(Row(self._values(row), cut, stored))
         return Rows(rows, cut, more=data["more"], token=data["token"])
+
+    def change(self, data: Json) -> RowChange:
+        """A change from JSON."""
+        old, new, final = (None if data[name] is None else self._values(data[name]) for name in ("old", "new", "final"))
+        kind, batch, first = data["kind"], data["batch"], data["first_batch"]
+        return RowChange(kind=kind, batch=batch, first_batch=first, old=old, new=new, final=final)
+
+    def _values(self, row: Json) -> dict[str, Any]:
+        return {name: read(row[name]) for name, read in self._readers}
 
     def _write(self, name: str, stored: Any) -> Json:
         convert, write = self._writers[name]
@@ -179,6 +190,25 @@ class TableReads:
         data = read_json(reply)
         return Count(data["count"], cut_of(data))
 
+    def changes(
+        self,
+        since: str | int | None = None,
+        *,
+        limit: int | None = None,
+        wait_seconds: float = 0.0,
+    ) -> Exchange[Changes]:
+        """As `Table.changes`; at most 1000 at a time where no limit is given."""
+        check_limit(limit)
+        given = {"_since": since, "_limit": limit, "_wait_seconds": wait_seconds}
+        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items() if value is not None)
+
+        def ask(_known: Known) -> Request:
+            return Request(method="GET", path=f"{self._path}/changes?{query}", wait_seconds=wait_seconds)
+
+        known, reply = yield from self._ask(ask)
+        data = read_json(reply)
+        return Changes(map(known.change, data["changes"]), cut_of(data), token=data["token"], more=data["more"])
+
     def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
         """As `Table.to_arrow`."""
         from millpond.tables.arrow import pyarrow, read_ipc_stream
@@ -229,8 +259,7 @@ class TableReads:
         bounds: Bounds | None,
     ) -> Exchange[Rows]:
         """All rows up to the limit: all of one batch, as many requests as it takes."""
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-            raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
+        check_limit(limit)
         rows: list[Row] = []
         while True:
             size = self._settings.page_rows if limit is None else min(limit - len(rows), self._settings.page_rows)

@@ -72,6 +72,7 @@ class RemoteTable:
     windows = _of_table(TableReads.windows)
     count = _of_table(TableReads.count)
     to_arrow = _of_table(TableReads.to_arrow)
+    changes = _of_table(TableReads.changes)
     load = _of_table(TableReads.load)
 
     @property
@@ -167,6 +168,7 @@ class AsyncRemoteTable:
     windows = _awaited_of_table(TableReads.windows)
     count = _awaited_of_table(TableReads.count)
     to_arrow = _awaited_of_table(TableReads.to_arrow)
+    changes = _awaited_of_table(TableReads.changes)
     load = _awaited_of_table(TableReads.load)
 
     @property

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from anyio import CapacityLimiter, to_thread
@@ -20,7 +20,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -28,13 +28,14 @@ from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve import replies
 from millpond.serve.access import Access
-from millpond.serve.formats import ARROW, JSON, choose_format, write_pages, write_table
+from millpond.serve.events import event_stream
+from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
 from millpond.serve.gate import gate
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.meter import Meter
 from millpond.serve.openapi import openapi
 from millpond.serve.ponds import Ponds
-from millpond.serve.query import Pairs, parse_query, split_controls
+from millpond.serve.query import Pairs, parse_limit, parse_query, parse_seconds, split_controls
 from millpond.serve.question import (
     Question,
     bounds_of_controls,
@@ -42,10 +43,11 @@ from millpond.serve.question import (
     iter_pages,
     parse_bounds,
     parse_json,
+    parse_since,
     parse_url,
 )
 from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import count_json, describe_table, error_json
+from millpond.serve.shapes import changes_json, count_json, describe_table, error_json
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
 from millpond.tables.bounds import Bounds
@@ -57,6 +59,9 @@ from millpond.tables.values import Json, decode_json
 _SHORT = 64
 # Requests that wait for a bound at the same time; more wait for them.
 _MOST_WAITS = 256
+# Changes of one answer where no limit is named.
+_PAGE_CHANGES = 1000
+Result = TypeVar("Result")
 
 
 class HttpDoor:
@@ -69,6 +74,7 @@ class HttpDoor:
         self.access = access
         self._shapes: dict[str, replies.Shape] = {}
         self._waits: CapacityLimiter | None = None
+        self.is_ending: Callable[[], bool] = lambda: False
 
     async def index(self, request: Request) -> Response:
         _controls(request)
@@ -137,6 +143,27 @@ class HttpDoor:
         key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
         return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
 
+    async def changes(self, request: Request) -> Response:
+        _, controls = _controls(request)
+        form = self._ask(request).form
+        name, table = self._table(request)
+        since = parse_since(controls.get("_since") or request.headers.get("last-event-id"))
+        limit = parse_limit(controls.get("_limit"), default=_PAGE_CHANGES, maximum=self.settings.max_rows)
+        wait = parse_seconds(controls.get("_wait_seconds"), default=0.0, maximum=self.settings.max_seconds)
+
+        async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
+            def read() -> dict[str, Json]:
+                found = table.changes(since, limit=limit, wait_seconds=wait_seconds)
+                return changes_json(name, found, self.shape(table).write)
+
+            return await self._waiting(read)
+
+        first = await look(since, limit, 0.0 if form is EVENTS else wait)
+        if form is EVENTS:
+            headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
+            return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
+        return replies.as_json(first, headers={replies.DEFINITION: self.shape(table).digest})
+
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics
 
@@ -158,7 +185,7 @@ class HttpDoor:
 
     async def readyz(self, request: Request) -> Response:
         _, controls = _controls(request)
-        bound = _parse_seconds(controls.get("_max_behind_seconds"), default=self.settings.ready_behind_seconds)
+        bound = parse_seconds(controls.get("_max_behind_seconds"), default=self.settings.ready_behind_seconds)
         ready, reason = await run_in_threadpool(self.ponds.ready, bound)
         if not ready:
             # Who asks needs no token, and the reason names jobs.
@@ -224,24 +251,34 @@ class HttpDoor:
 
     async def _answer(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         if question.is_lookup(table.definition):
-            answer = partial(self._lookup, ask, name, table, [question.key], question.bounds, gaps=False)
-            return answer() if question.bounds is None else await self._in_thread(answer, question.bounds)
-        if ask.form is not JSON and question.limit is None and question.token is None:
+            answer = partial(self._lookup_as_of, ask, name, table, question)
+            short = question.bounds is None and question.batch is None and question.time is None
+            return answer() if short else await self._in_thread(answer, question.bounds)
+        newest = question.batch is None and question.time is None
+        if newest and ask.form is not JSON and question.limit is None and question.token is None:
             return await self._in_thread(partial(self._download, ask, name, table, question), question.bounds)
-        limit = self.settings.limit_rows if question.limit is None else question.limit
+        usual = self.settings.limit_rows if ask.form is JSON else self.settings.max_rows
+        limit = usual if question.limit is None else question.limit
         return await self._in_thread(partial(self._scan, ask, name, table, replace(question, limit=limit)), question.bounds)
 
     async def _in_thread(self, answer: Callable[[], Response], bounds: Bounds | None) -> Response:
         """In a thread; those that may wait for long have threads of their own, so that the others aren't kept."""
         if bounds is None or not bounds.wait_seconds:
             return await run_in_threadpool(answer)
+        return await self._waiting(answer)
+
+    async def _waiting(self, read: Callable[[], Result]) -> Result:
+        """What may wait for long, in a thread of its own kind."""
         if self._waits is None:
             self._waits = CapacityLimiter(_MOST_WAITS)
-        return await to_thread.run_sync(answer, limiter=self._waits)
+        return await to_thread.run_sync(read, limiter=self._waits)
 
     def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json], bounds: Bounds | None) -> Response:
         keys = [parse_object(table.definition, o) for o in objects]
         return self._lookup(ask, name, table, keys, bounds, gaps=True)
+
+    def _lookup_as_of(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        return self._lookup(ask, name, question.as_of(table), [question.key], question.bounds, gaps=False)
 
     def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
         rows = table.get_all(keys, bounds=bounds)
@@ -339,15 +376,3 @@ async def _read_body(request: Request, maximum: int) -> Json:
         return decode_json(bytes(body))
     except ValueError as wrong:
         raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None
-
-
-def _parse_seconds(text: str | None, *, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise RequestError("INVALID_REQUEST", f"{text[:40]!r} is no number of seconds.", hint="Write it like 2.5.")
-    return seconds

@@ -39,6 +39,7 @@ JSON = Format("json", "application/json")
 NDJSON = Format("ndjson", "application/x-ndjson")
 CSV = Format("csv", "text/csv", "; charset=utf-8; header=present")
 ARROW = Format("arrow", "application/vnd.apache.arrow.stream")
+EVENTS = Format("events", "text/event-stream")
 ROW_FORMATS = (JSON, NDJSON, CSV, ARROW)
 
 

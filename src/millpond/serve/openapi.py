@@ -70,11 +70,31 @@ def _schemas(settings: ServeSettings) -> Json:
         "Answer": _object({"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _ROW}, **_PAGE}),
         "AnswerWithGaps": _object({"table": _TEXT, **_CUT, "rows": {"type": "array", "items": _or_null(_ROW)}, **_PAGE}),
         "Count": _object({"table": _TEXT, **_CUT, "count": _WHOLE}),
+        "Changes": _object(
+            {
+                "table": _TEXT,
+                **_CUT,
+                "changes": {"type": "array", "items": _ref("Change")},
+                "more": {"type": "boolean"},
+                "token": _TEXT,
+            }
+        ),
+        "Change": _object(
+            {
+                "kind": {"type": "string", "enum": ["insert", "update", "delete", "expire", "remove"]},
+                "batch": _WHOLE,
+                "first_batch": _WHOLE,
+                "old": _or_null(_ROW),
+                "new": _or_null(_ROW),
+                "final": _or_null(_ROW),
+            }
+        ),
         "Keys": _some({"keys": {"type": "array", "items": _ROW, "maxItems": settings.max_keys}, **_BOUNDED}, "keys"),
         "Scan": _some(
             {
                 **dict.fromkeys(("key", "start", "end"), _ROW),
-                **dict.fromkeys(("since", "until", "token"), _TEXT),
+                **dict.fromkeys(("since", "until", "token", "time"), _TEXT),
+                "batch": _WHOLE,
                 "limit": {"type": "integer", "minimum": 1, "maximum": settings.max_rows},
                 "reverse": {"type": "boolean"},
                 **_BOUNDED,

@@ -42,7 +42,8 @@ _SECONDS = ("max_behind_seconds", "max_age_seconds", "wait_seconds")
 class Question:
     """A read of rows, as `Table.scan`, `range` and `windows` have it.
 
-    limit:  None where none was named
+    limit:        None where none was named
+    batch, time:  as of when, where history is kept
     """
 
     key: Key
@@ -54,6 +55,8 @@ class Question:
     reverse: bool = False
     token: str | None = None
     bounds: Bounds | None = None
+    batch: int | None = None
+    time: str | None = None
 
     def is_lookup(self, definition: TableDefinition) -> bool:
         """Whether it asks for the one row of a whole key."""
@@ -62,9 +65,16 @@ class Question:
             return False
         return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
 
+    def as_of(self, table: Table) -> Table:
+        """The table as it is asked for.  Raises HISTORY_GONE, NOT_UP_TO_BOUND, INVALID_REQUEST where batch and time are given."""
+        if self.batch is None and self.time is None:
+            return table
+        return table.at(batch=self.batch, time=self.time)
+
     def ask(self, table: Table) -> Rows:
         """The rows.  Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two of them."""
         page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
+        table = self.as_of(table)
         timed = self.since is not None or self.until is not None
         if self.start is not None or self.end is not None:
             if timed:
@@ -81,8 +91,8 @@ class Question:
     @property
     def is_everything(self) -> bool:
         """Whether it asks for the whole table, in its order."""
-        narrowed = self.key or self.start is not None or self.end is not None or self.reverse or self.limit or self.token
-        return not narrowed and self.since is None and self.until is None
+        edges = (self.start, self.end, self.since, self.until, self.batch, self.time)
+        return not (self.key or self.reverse or self.limit or self.token) and all(edge is None for edge in edges)
 
 
 def iter_pages(table: Table, question: Question) -> Iterator[Rows]:
@@ -117,16 +127,20 @@ def parse_url(definition: TableDefinition, columns: Pairs, controls: dict[str, s
         reverse=_WORDS[reverse],
         token=controls.get("_token"),
         bounds=bounds_of_controls(controls, settings),
+        batch=None if "_batch" not in controls else int(_number("batch", controls["_batch"])),
+        time=controls.get("_time"),
     )
 
 
 def parse_json(definition: TableDefinition, data: Json, settings: ServeSettings) -> Question:
     """A question from a decoded JSON object.  Raises as `parse_url`."""
-    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds"})
+    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds", "batch", "time"})
     limit, reverse = members.get("limit"), members.get("reverse", False)
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
         limit = str(limit)
-    for name in ("since", "until", "token"):
+    if isinstance(members.get("batch"), bool) or not isinstance(members.get("batch"), int | None):
+        raise RequestError("INVALID_REQUEST", "batch must be a whole number.", hint="Leave it out for the newest.")
+    for name in ("since", "until", "token", "time"):
         if not isinstance(members.get(name), str | None):
             raise RequestError(
                 "INVALID_REQUEST", f"{name} must be a string.", hint="Leave it out where there is none.", member=name
@@ -143,7 +157,14 @@ def parse_json(definition: TableDefinition, data: Json, settings: ServeSettings)
         reverse=reverse,
         token=members.get("token"),
         bounds=parse_bounds(members.get("bounds"), settings),
+        batch=members.get("batch"),
+        time=members.get("time"),
     )
+
+
+def parse_since(text: str | None) -> str | int | None:
+    """A token of changes, or a batch's number."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else text
 
 
 def check_members(data: Json, known: set[str]) -> dict[str, Json]:
@@ -191,7 +212,7 @@ def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
 
 def _number(name: str, text: str) -> int | float:
     try:
-        return int(text) if name == "min_batch" else float(text)
+        return int(text) if name in ("min_batch", "batch") else float(text)
     except ValueError:
         raise _invalid(f"_{name}={text[:40]} is no number") from None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.serve.formats import ROW_FORMATS, Format
+from millpond.serve.formats import EVENTS, JSON, ROW_FORMATS, Format
 from millpond.settings import ServeSettings
 
 _DEFAULT = ServeSettings()
@@ -66,12 +66,18 @@ _BOUNDS = (
     Control("_max_age_seconds", "the newest commit is no older", _SECONDS),
     Control("_wait_seconds", "wait so long for all of these", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
 )
+_CHANGES = (
+    Control("_since", "the token of an earlier answer, or a batch: all changes after it; begin now without it", {"type": "string"}),
+    Control("_wait_seconds", "where there are none yet, wait so long", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
+)
 _RANGE = (
     Control("_reverse", "1: against the order of the key", {"type": "string", "enum": ["0", "1", "true", "false"]}),
     Control("_start", "begin here: the next key columns, as a JSON object", {"type": "string"}),
     Control("_end", "end before this", {"type": "string"}),
     Control("_since", "windows that begin then or later", {"type": "string"}),
     Control("_until", "windows that begin before", {"type": "string"}),
+    Control("_batch", "as of this batch, where history is kept", {"type": "integer"}),
+    Control("_time", "as of the newest batch that was committed by then", {"type": "string"}),
     Control("_token", "the page behind the answer that had this token", {"type": "string"}),
 )
 
@@ -139,6 +145,15 @@ ROUTES = (
         endpoint="rows_count",
         answer="Count",
         body="CountOf",
+    ),
+    RouteText(
+        method="GET",
+        path="/tables/{table}/changes",
+        summary="what happened to rows, in order; as a stream of server-sent events, too",
+        endpoint="changes",
+        answer="Changes",
+        controls=(_LIMIT, *_CHANGES),
+        formats=(JSON, EVENTS),
     ),
     RouteText(
         method="GET",

@@ -132,8 +132,10 @@ def serve_http(
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
+    server = Server(config)
+    door.is_ending = lambda: server.should_exit
     with _ending_at_sigterm(), contextlib.suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
     counts.write()
 
 

@@ -10,7 +10,7 @@ The command line's --json uses the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
@@ -22,9 +22,10 @@ from millpond.tables.answer import Count, Cut, Lag, Rows
 from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
+    from millpond.tables.changes import Changes
     from millpond.tables.table import Table
 
-WriteRow = Callable[[Row], "dict[str, Json] | None"]
+WriteRow = Callable[[Mapping[str, Any]], "dict[str, Json] | None"]
 
 
 def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
@@ -36,7 +37,7 @@ def row_writer(definition: TableDefinition) -> WriteRow:
     """A function from a row to its JSON object, columns in the table's order; null where the row isn't there."""
     writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
 
-    def write(row: Row) -> dict[str, Json] | None:
+    def write(row: Mapping[str, Any]) -> dict[str, Json] | None:
         return {name: writer(row[name]) for name, writer in writers} if row else None
 
     return write
@@ -91,6 +92,22 @@ def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[
         "more": rows.more,
         "token": rows.token,
     }
+
+
+def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Json]:
+    """Changes of rows, in order."""
+    told = [
+        {
+            "kind": change.kind,
+            "batch": change.batch,
+            "first_batch": change.first_batch,
+            "old": write(change.old or {}),
+            "new": write(change.new or {}),
+            "final": write(change.final or {}),
+        }
+        for change in changes
+    ]
+    return {"table": table, **cut_json(changes.cut), "changes": told, "more": changes.more, "token": changes.token}
 
 
 def count_json(table: str, count: Count) -> dict[str, Json]:

@@ -30,7 +30,7 @@ from typing import Any
 from millpond.serve.meter import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.serve.server import serve_http
-from millpond.settings import ReplicaSettings, ServeSettings
+from millpond.settings import ReplicaSettings, Retention, ServeSettings
 from millpond.tables.pond import Pond, open
 
 log = logging.getLogger(__name__)
@@ -45,19 +45,21 @@ _SPAWN = multiprocessing.get_context("spawn")
 class Plan:
     """What all processes of one server have in common.
 
-    places:  pond's name -> where it lies
-    counts:  the folder where processes leave their counts
+    places:     pond's name -> where it lies
+    retention:  what is kept of tables beside their rows, by name
+    counts:     the folder where processes leave their counts, None where there is one process
     """
 
     places: dict[str, str]
     replica_dir: str | None
     settings: ServeSettings
-    counts: Path
+    retention: dict[str, Retention]
+    counts: Path | None
 
     def open_pond(self, place: str, *, follow: bool) -> Pond:
         """A pond as this server reads it."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
-        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, settings=reads)
+        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=self.retention, settings=reads)
 
 
 @dataclass(slots=True)
