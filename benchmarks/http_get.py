@@ -2,8 +2,9 @@
 
     python benchmarks/http_get.py [--rows 100000] [--seconds 8] [--out benchmarks/results/http_get.json]
 
-A real Spark job fills a table; `millpond serve` answers for it; wrk asks for random keys over 32 connections.  Beside it, in turns:
-uvicorn with one Starlette route, and uvicorn with a bare ASGI function, that answer with constant bytes of the same length.
+A real Spark job fills a table; `millpond serve` answers for it; wrk asks for random keys over 32 connections.  Beside it, in turns,
+what answers with constant bytes of the same length and reads nothing: uvicorn with a bare ASGI function; uvicorn with one Starlette
+route; and uvicorn's protocol answering by itself, below ASGI, which is where Millpond answers this route.
 wrk and the server share the machine's cores, and perhaps with others: requests a second of two rounds compare only where the load
 average says that nobody else ran.  CPU time a request is the server's own and compares on a busy machine too.
 """
@@ -33,7 +34,7 @@ import httpx
 
 CONNECTIONS = 32
 ROUNDS = 3
-SIDES = ("millpond", "starlette_constant", "asgi_constant")
+SIDES = ("millpond", "asgi_constant", "starlette_constant", "protocol_constant")
 
 _LUA = """
 math.randomseed(os.time())
@@ -62,8 +63,17 @@ async def bare(scope, receive, send):
         (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]})
     await send({"type": "http.response.body", "body": body})
 
-app = bare if sys.argv[1] == "asgi_constant" else Starlette(routes=[Route("/tables/{table}/rows", constant)])
-uvicorn.run(app, port=int(sys.argv[2]), lifespan="off", log_level="warning", access_log=False, server_header=False)
+class Constant:
+    def answer(self, url, headers, client):
+        return b"content-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n%b" % (len(body), body)
+
+app, http = bare, "httptools"
+if sys.argv[1] == "starlette_constant":
+    app = Starlette(routes=[Route("/tables/{table}/rows", constant)])
+elif sys.argv[1] == "protocol_constant":
+    from millpond.serve.hot import hot_protocol
+    http = hot_protocol(Constant())
+uvicorn.run(app, http=http, port=int(sys.argv[2]), lifespan="off", log_level="warning", access_log=False, server_header=False)
 """
 
 

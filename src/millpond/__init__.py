@@ -21,6 +21,7 @@ from millpond.settings import Retention
 from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, read_row
 
 if TYPE_CHECKING:
+    from millpond.client import connect, connect_async
     from millpond.spark import Job, define, publish, session, start
 
 __version__ = "0.1.0"
@@ -39,6 +40,8 @@ __all__ = [
     "SetupError",
     "StorageError",
     "Table",
+    "connect",
+    "connect_async",
     "define",
     "open",
     "publish",
@@ -48,6 +51,7 @@ __all__ = [
     "start",
 ]
 _SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
+_CLIENT = frozenset({"connect", "connect_async"})
 
 
 def __getattr__(name: str) -> Any:
@@ -56,4 +60,8 @@ def __getattr__(name: str) -> Any:
         from millpond import spark
 
         return getattr(spark, name)
+    if name in _CLIENT:
+        from millpond import client
+
+        return getattr(client, name)
     raise AttributeError(f"module 'millpond' has no attribute {name!r}")

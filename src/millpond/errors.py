@@ -3,7 +3,7 @@
     MillpondError
     ├── RequestError       what the caller asked for can't be answered as asked
     ├── CheckpointError    what lies in the checkpoint is missing, damaged or of a kind we don't know
-    ├── StorageError       what lies there can't be asked now: an object store that is away or refuses us
+    ├── StorageError       what lies there can't be asked now: an object store or a server that is away or refuses us
     ├── ReplicaError       the local copy can't serve now
     ├── DefinitionError    what a table means is unknown, contradictory or changed
     └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
@@ -94,6 +94,13 @@ CONDITIONS: dict[str, Condition] = {
     "INVALID_TOKEN": Condition(RequestError, 400, 2),
     "TOKEN_EXPIRED": Condition(RequestError, 410, 4),
     "OTHER_JOB": Condition(RequestError, 400, 2),
+    "ANSWER_TOO_LARGE": Condition(RequestError, 422, 2),
+    "NOT_ACCEPTABLE": Condition(RequestError, 406, 2),
+    "AMBIGUOUS_TABLE": Condition(RequestError, 409, 2),
+    "TOKEN_NEEDED": Condition(RequestError, 401, 6),
+    "NOT_ALLOWED": Condition(RequestError, 403, 6),
+    "HOST_NOT_ALLOWED": Condition(RequestError, 421, 6),
+    "TOO_MANY_REQUESTS": Condition(RequestError, 429, 4),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
@@ -107,6 +114,8 @@ CONDITIONS: dict[str, Condition] = {
     # storage
     "STORAGE_UNAVAILABLE": Condition(StorageError, 503, 4),
     "ACCESS_DENIED": Condition(StorageError, 502, 6),
+    "SERVER_UNAVAILABLE": Condition(StorageError, 503, 4),
+    "NOT_A_SERVER": Condition(StorageError, 502, 6),
     # replicas
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
     "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),
@@ -120,6 +129,7 @@ CONDITIONS: dict[str, Condition] = {
     "REPLICA_NOT_WRITABLE": Condition(ReplicaError, 500, 6),
     "NETWORK_FILE_SYSTEM": Condition(ReplicaError, 500, 6),
     "DISK_FULL": Condition(ReplicaError, 507, 6),
+    "REPLICA_TOO_LARGE": Condition(ReplicaError, 507, 6),
     "FOLLOWER_FAILED": Condition(ReplicaError, 503, 4),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
@@ -132,6 +142,9 @@ CONDITIONS: dict[str, Condition] = {
     "PYSPARK_MISSING": Condition(SetupError, 500, 6),
     "LIBRARY_MISSING": Condition(SetupError, 500, 6),
     "PORT_TAKEN": Condition(SetupError, 500, 6),
+    "OPEN_TO_ALL": Condition(SetupError, 500, 6),
+    "INVALID_TOKENS": Condition(SetupError, 500, 6),
+    "INVALID_CERTIFICATE": Condition(SetupError, 500, 6),
     "NOT_WRITABLE": Condition(SetupError, 500, 6),
     "FILE_MISSING": Condition(SetupError, 500, 3),
     "LOG_REPLACED": Condition(SetupError, 500, 5),

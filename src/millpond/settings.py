@@ -146,14 +146,41 @@ class ReplicaSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientSettings:
+    """How a client asks a server.
+
+    timeout_seconds:  a request that hears nothing for so long has failed; what a bound may be waited for is added to it
+    tries:            how often one question is asked in all, where it fails in a way that may pass: a connection that breaks, a
+                      server that is away or builds its replica, a client that asks too often
+    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one, each less up to a half by chance
+    page_rows:        rows of one request of a scan; the server's own limit is 100,000
+    """
+
+    timeout_seconds: float = 30.0
+    tries: int = 6
+    first_pause_seconds: float = 0.1
+    last_pause_seconds: float = 2.0
+    page_rows: int = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """How the HTTP door answers.
 
     port:         8642, unassigned and easy to type.
-    limit_rows:   rows of a scan where the caller names no limit: a screenful, not a download.
+    allow_hosts:  names that a request's Host may have beside the loopback's own, see `serve.access`.
+    tokens:       the file with the readers and their tokens; None lets everybody read.
+    insecure:     listen at other addresses than the loopback without tokens.
+    tls_cert, tls_key: PEM files; both or none.
+    workers:      door processes; with more than one, another process follows.
+    limit_rows:   rows of a JSON scan where the caller names no limit: a screenful, not a download.
     max_rows:     the largest limit one request may name; more than this belongs in pages or Arrow.
     max_keys:     keys in one rows:get.
     max_body_bytes:       largest body of a request: max_keys keys of 400 bytes.
+    max_answer_bytes:     largest answer: JSON is made in memory, and a client that asks for more wants Arrow on the machine itself.
+    max_seconds:          how long one read may take; what it holds open keeps old pages from reuse.
+    requests_per_second:  for each client and door process; 0 is no limit.  Twice as many may come at once.
+    gzip_bytes:           smaller answers are sent as they are: below it, packing costs more than the packets it saves.
     ready_behind_seconds: /readyz says no when a committed batch waits for longer: several triggers of a usual job.
     drain_seconds:        what a request that runs at SIGTERM may still take; below the 30 s after which orchestrators kill.
     keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies, which must close first.
@@ -161,10 +188,20 @@ class ServeSettings:
 
     host: str = "127.0.0.1"
     port: int = 8642
+    allow_hosts: tuple[str, ...] = ()
+    tokens: Path | None = None
+    insecure: bool = False
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    workers: int = 1
     limit_rows: int = 100
     max_rows: int = 100_000
     max_keys: int = 10_000
     max_body_bytes: int = 4_000_000
+    max_answer_bytes: int = 256 << 20
+    max_seconds: float = 30.0
+    requests_per_second: float = 0.0
+    gzip_bytes: int = 4096
     ready_behind_seconds: float = 10.0
     drain_seconds: int = 10
     keep_alive_seconds: int = 75

@@ -17,7 +17,7 @@ from millpond.settings import ServeSettings
 
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}
-ANSWER = CUT | {"table", "rows", "more"}
+ANSWER = CUT | {"table", "rows", "changed", "final", "evicted", "maybe_evicted", "more", "token"}
 TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings"}
 LAG = {"behind_batches", "behind_seconds", "age_seconds", "age_from", "event_lag_seconds"}
 POSITION = {"offsets", "watermark_ms", "batch_started_ms", "committed_ms"}
@@ -124,8 +124,10 @@ def test_head_answers_as_get_without_a_body(client: httpx.Client) -> None:
 
 
 def test_answers_are_not_cached_on_the_way(client: httpx.Client) -> None:
-    for path in ("/tables/long/rows", "/tables/nothing", "/nothing"):
+    for path in ("/tables", "/tables/nothing", "/nothing"):
         assert client.get(path).headers["cache-control"] == "no-store"
+    for path in ("/tables/long/rows", "/tables/long/rows?k=5"):
+        assert client.get(path).headers["cache-control"] == "private, no-cache"
 
 
 # ---------------------------------------------------------------- errors
@@ -232,7 +234,7 @@ def test_a_limit_that_is_too_large_names_the_maximum(client: httpx.Client) -> No
 def test_a_client_that_hangs_up_in_its_body_harms_nobody(client: httpx.Client, http_door: str) -> None:
     address = urlsplit(http_door)
     with socket.create_connection((address.hostname, address.port)) as connection:
-        connection.sendall(b"POST /tables/long/rows:get HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        connection.sendall(b"POST /tables/long/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
     assert client.get("/tables/long/rows?k=5").status_code == 200
 
 

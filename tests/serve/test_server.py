@@ -22,7 +22,7 @@ from millpond.serve.server import address_of, open_listener
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BODY = b'{"keys": [{"k": null}]}'
-REQUEST = b"POST /tables/long/rows:get HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
+REQUEST = b"POST /tables/long/rows:get HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 
 
 def test_a_port_that_is_taken_is_named() -> None:

@@ -22,6 +22,7 @@ COMMANDS = {
     "scan": "Show the rows of a table, or of a part of its key.",
     "serve": "Answer requests over HTTP.",
     "tables": "List the tables of a pond or checkpoint.",
+    "token": "Say who may read what from a server.",
 }
 INTERRUPTED = 130
 

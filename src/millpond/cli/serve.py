@@ -3,50 +3,115 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import click
 
-import millpond
 from millpond.cli import options
 from millpond.cli.output import write_line
-from millpond.serve.server import address_of, open_listener, serve_http
+from millpond.serve.access import check_exposure
+from millpond.serve.keep import parse_retention
+from millpond.serve.ponds import check_room, name_places, open_ponds
+from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
+from millpond.serve.tokens import read_tokens
+from millpond.serve.workers import Plan, counts_folder, remove_counts, serve_workers
 from millpond.settings import ServeSettings
 from millpond.tables.values import encode_json
 
 _DEFAULT = ServeSettings()
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@options.pond_argument
+@click.argument("places", metavar="[NAME=]DIR...", nargs=-1, required=True)
 @click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 takes a free one.")
 @click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is every one.")
+@click.option("--workers", type=click.IntRange(1, 64), default=_DEFAULT.workers, show_default=True, help="Processes that answer.")
+@click.option("--tokens", type=_FILE, help="Let in who has a token of this file; `millpond token` makes one.")
+@click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody read who reaches the address.")
+@click.option("--allow-host", "allow_hosts", metavar="NAME", multiple=True, help="Answer for this host name, too.")
+@click.option("--tls-cert", type=_FILE, help="Certificates, PEM: answer over TLS.")
+@click.option("--tls-key", type=_FILE, help="The certificate's key, PEM.")
 @click.option(
     "--max-behind-seconds",
+    "ready_behind_seconds",
     type=click.FloatRange(min=0),
     default=_DEFAULT.ready_behind_seconds,
     show_default=True,
     help="/readyz says no when a committed batch waits for longer.",
 )
+@click.option("--max-rows", type=click.IntRange(1), default=_DEFAULT.max_rows, show_default=True, help="Rows of one answer.")
+@click.option(
+    "--max-answer-bytes", type=click.IntRange(1), default=_DEFAULT.max_answer_bytes, show_default=True, help="Bytes of one answer."
+)
+@click.option(
+    "--max-seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=_DEFAULT.max_seconds,
+    show_default=True,
+    help="Time of one read.",
+)
+@click.option(
+    "--requests-per-second",
+    type=click.FloatRange(min=0),
+    default=_DEFAULT.requests_per_second,
+    show_default=True,
+    help="Of one client at one process; 0 is no limit.",
+)
+@click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
+@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
+@click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
 @options.replica_option
 @options.json_option
-def serve(pond_dir: str, port: int, host: str, max_behind_seconds: float, replica_dir: str | None, as_json: bool) -> None:
-    """Follow the jobs of a pond or checkpoint and answer requests over HTTP, until Ctrl-C or SIGTERM.
+def serve(
+    places: tuple[str, ...],
+    history: tuple[str, ...],
+    keep_closed: tuple[str, ...],
+    max_bytes: int | None,
+    replica_dir: str | None,
+    as_json: bool,
+    **limits: Any,
+) -> None:
+    """Follow the jobs of ponds and checkpoints and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
-    Whoever reaches the address may read everything: it is this machine only, unless --host says otherwise.
+    It is this machine only, unless --host says otherwise, and then only with --tokens or --insecure-open.
 
     \b
     Examples:
       millpond serve ./pond
       curl 'localhost:8642/tables/page_views/rows?page=/index.html'
       millpond serve /data/checkpoints/page-views --port 9000
-      millpond serve s3://my-bucket/checkpoints/page-views
+      millpond serve web=/data/web/pond shop=s3://my-bucket/shop --workers 2
+      millpond serve ./pond --host 0.0.0.0 --tokens readers.json --tls-cert cert.pem --tls-key key.pem
     """
-    settings = ServeSettings(host=host, port=port, ready_behind_seconds=max_behind_seconds)
-    with open_listener(host, port) as listener, millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:
-        address = address_of(listener)
+    settings = replace(_DEFAULT, **limits)
+    check_libraries()
+    check_exposure(settings)
+    check_certificate(settings)
+    if settings.tokens is not None:
+        read_tokens(settings.tokens)
+    named, retention = name_places(places), parse_retention(history, keep_closed)
+    with ExitStack() as opened:
+        first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
+        address = address_of(first, tls=settings.tls_cert is not None)
+        if max_bytes is not None:
+            check_room(named.values(), max_bytes)
 
         def announce() -> None:
-            write_line(encode_json({"url": address}).decode() if as_json else f"Serving {pond_dir} at {address} (Ctrl-C ends)")
+            where = ", ".join(named.values())
+            write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
 
-        serve_http(pond, listener, settings=settings, on_ready=announce)
+        counts = counts_folder() if settings.workers > 1 else None
+        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=retention, counts=counts)
+        if counts is not None:
+            opened.callback(remove_counts, counts)
+            port = first.getsockname()[1]
+            more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
+            serve_workers(plan, [first, *more], on_ready=announce)
+            return
+        with open_ponds(named, lambda place: plan.open_pond(place, follow=True)) as ponds:
+            serve_http(ponds, first, settings=settings, on_ready=announce)

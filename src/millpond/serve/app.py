@@ -1,4 +1,4 @@
-"""The HTTP door: routes, and what each answers.
+"""The HTTP door: what each route answers.
 
 Lookups run on the event loop (microseconds, no I/O but memory); whatever may take long runs in a thread.  A path is decoded
 segment by segment from its raw bytes, so that a name may hold a slash.
@@ -6,178 +6,362 @@ segment by segment from its raw bytes, so that a name may hold a slash.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
-from urllib.parse import quote, unquote, unquote_to_bytes
+from importlib.metadata import version
+from itertools import chain
+from typing import Any, TypeVar
+from urllib.parse import unquote
 
+from anyio import CapacityLimiter, to_thread
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp
 
-from millpond.errors import MillpondError, ReplicaError, RequestError, http_status
-from millpond.serve.keys import parse_object, parse_pairs
-from millpond.serve.query import parse_limit, parse_query, split_controls
-from millpond.serve.shapes import WriteRow, answer_json, describe_table, error_json, row_writer
+from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.schema.definition import TableDefinition
+from millpond.serve import replies
+from millpond.serve.access import Access
+from millpond.serve.events import event_stream
+from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
+from millpond.serve.gate import gate
+from millpond.serve.keys import Key, parse_object, parse_pairs
+from millpond.serve.meter import Meter
+from millpond.serve.openapi import openapi
+from millpond.serve.ponds import Ponds
+from millpond.serve.query import Pairs, parse_limit, parse_query, parse_seconds, split_controls
+from millpond.serve.question import (
+    Question,
+    bounds_of_controls,
+    check_members,
+    iter_pages,
+    parse_bounds,
+    parse_json,
+    parse_since,
+    parse_url,
+)
+from millpond.serve.routes import ROUTE_OF, ROUTES
+from millpond.serve.shapes import changes_json, count_json, describe_table, error_json
+from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
-from millpond.tables.pond import Pond
+from millpond.tables.bounds import Bounds
+from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
-from millpond.tables.values import Json, decode_json, encode_json
+from millpond.tables.values import Json, decode_json
 
-log = logging.getLogger(__name__)
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
-_HEADERS = {"cache-control": "no-store"}
-
-
-class RouteText(NamedTuple):
-    """A route as `GET /` and the manual show it; `endpoint` is the method of HttpDoor."""
-
-    method: str
-    path: str
-    summary: str
-    endpoint: str
-
-
-ROUTES = (
-    RouteText("GET", "/", "these routes", "index"),
-    RouteText("GET", "/tables", "all tables", "tables"),
-    RouteText("GET", "/tables/{table}", "what a table means: columns, types, key, warnings", "table"),
-    RouteText("GET", "/tables/{table}/rows", "rows by column=value; ?_limit=n", "rows"),
-    RouteText("POST", "/tables/{table}/rows:get", 'rows by {"keys": [{column: value}]}', "rows_get"),
-    RouteText("GET", "/livez", "whether the process runs", "livez"),
-    RouteText("GET", "/readyz", "whether answers are fresh enough; ?_max_behind_seconds=s", "readyz"),
-)
+# Requests that wait for a bound at the same time; more wait for them.
+_MOST_WAITS = 256
+# Changes of one answer where no limit is named.
+_PAGE_CHANGES = 1000
+Result = TypeVar("Result")
 
 
 class HttpDoor:
-    """Answers requests on one pond.  Each method is the endpoint of one route."""
+    """Answers requests on ponds.  Each public method is the endpoint of one route."""
 
-    def __init__(self, pond: Pond, settings: ServeSettings) -> None:
-        self._pond = pond
-        self._settings = settings
-        self._writers: dict[str, tuple[object, WriteRow]] = {}
+    def __init__(self, ponds: Ponds, settings: ServeSettings, meter: Meter, access: Access) -> None:
+        self.ponds = ponds
+        self.settings = settings
+        self.meter = meter
+        self.access = access
+        self._shapes: dict[str, replies.Shape] = {}
+        self._waits: CapacityLimiter | None = None
+        self.is_ending: Callable[[], bool] = lambda: False
 
     async def index(self, request: Request) -> Response:
-        _refuse_parameters(request)
+        _controls(request)
         routes = [{"method": r.method, "path": r.path, "summary": r.summary} for r in ROUTES]
-        return _json({"millpond": "state you can query, for Spark streams", "routes": routes})
+        return replies.as_json({"millpond": "state you can query, for Spark streams", "routes": routes})
+
+    async def openapi(self, request: Request) -> Response:
+        _controls(request)
+        return replies.as_json(openapi(self.settings, version("millpond")))
 
     async def tables(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return await run_in_threadpool(lambda: _json({"tables": [self._listed(name) for name in self._pond.tables()]}))
+        _controls(request)
+        return await run_in_threadpool(self._list, _reader(request))
 
     async def table(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return await run_in_threadpool(lambda: _json(describe_table(self._table(request))))
+        _controls(request)
+        name, table = self._table(request)
+        return await run_in_threadpool(lambda: replies.as_json({**describe_table(table), "table": name}))
+
+    async def definition(self, request: Request) -> Response:
+        _controls(request)
+        _, table = self._table(request)
+        return await run_in_threadpool(self._definition, table)
 
     async def rows(self, request: Request) -> Response:
-        columns, controls = split_controls(parse_query(request.scope["query_string"]), ("_limit",))
-        limit = parse_limit(controls.get("_limit"), default=self._settings.limit_rows, maximum=self._settings.max_rows)
-        table = self._table(request)
-        key = parse_pairs(table.definition, columns)
-        if len(key) == len(table.definition.key) and all(c.name in key for c in table.definition.key):
-            return self._lookup(table, [key], missing_as_null=False)
-        return await run_in_threadpool(self._scan, table, key, limit)
+        columns, controls = _controls(request)
+        ask = self._ask(request)
+        name, table = self._table(request)
+        return await self._answer(ask, name, table, parse_url(table.definition, columns, controls, self.settings))
+
+    async def rows_scan(self, request: Request) -> Response:
+        _controls(request)
+        ask = self._ask(request)
+        body = await _read_body(request, self.settings.max_body_bytes)
+        name, table = self._table(request)
+        return await self._answer(ask, name, table, parse_json(table.definition, body, self.settings))
 
     async def rows_get(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        body = _parse_body(await _read_body(request, self._settings.max_body_bytes))
-        if len(body) > self._settings.max_keys:
+        _controls(request)
+        ask = self._ask(request)
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"keys", "bounds"})
+        objects, bounds = body.get("keys"), parse_bounds(body.get("bounds"), self.settings)
+        if not isinstance(objects, list):
+            raise RequestError("INVALID_REQUEST", "The body has no list of keys.", hint='Send {"keys": [{"column": "value"}]}.')
+        if len(objects) > self.settings.max_keys:
             raise RequestError(
                 "INVALID_LIMIT",
-                f"A request may ask for {self._settings.max_keys} keys, not {len(body)}.",
-                hint=f"Send {self._settings.max_keys} keys at a time.",
-                maximum=self._settings.max_keys,
+                f"A request may ask for {self.settings.max_keys} keys, not {len(objects)}.",
+                hint=f"Send {self.settings.max_keys} keys at a time.",
+                maximum=self.settings.max_keys,
             )
-        table = self._table(request)
-        answer = partial(self._lookup_objects, table, body)
-        return answer() if len(body) <= _SHORT else await run_in_threadpool(answer)
+        name, table = self._table(request)
+        answer = partial(self._lookup_objects, ask, name, table, objects, bounds)
+        return answer() if len(objects) <= _SHORT and bounds is None else await self._in_thread(answer, bounds)
+
+    async def count(self, request: Request) -> Response:
+        columns, controls = _controls(request)
+        name, table = self._table(request)
+        key, bounds = parse_pairs(table.definition, columns), bounds_of_controls(controls, self.settings)
+        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
+
+    async def rows_count(self, request: Request) -> Response:
+        _controls(request)
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"})
+        name, table = self._table(request)
+        key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
+        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
+
+    async def changes(self, request: Request) -> Response:
+        _, controls = _controls(request)
+        form = self._ask(request).form
+        name, table = self._table(request)
+        since = parse_since(controls.get("_since") or request.headers.get("last-event-id"))
+        limit = parse_limit(controls.get("_limit"), default=_PAGE_CHANGES, maximum=self.settings.max_rows)
+        wait = parse_seconds(controls.get("_wait_seconds"), default=0.0, maximum=self.settings.max_seconds)
+
+        async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
+            def read() -> dict[str, Json]:
+                found = table.changes(since, limit=limit, wait_seconds=wait_seconds)
+                return changes_json(name, found, self.shape(table).write)
+
+            return await self._waiting(read)
+
+        first = await look(since, limit, 0.0 if form is EVENTS else wait)
+        if form is EVENTS:
+            headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
+            return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
+        return replies.as_json(first, headers={replies.DEFINITION: self.shape(table).digest})
+
+    async def metrics(self, request: Request) -> Response:
+        from millpond.serve.metrics import MEDIA_TYPE, write_metrics
+
+        _controls(request)
+        if not _reader(request).metrics:
+            raise RequestError(
+                "NOT_ALLOWED",
+                "This token doesn't open /metrics, which speaks of all jobs.",
+                hint="Make one that does: millpond token FILE NAME --metrics",
+            )
+        statistics = await run_in_threadpool(self.ponds.statistics)
+        self.meter.note_followers(statistics)
+        text = await run_in_threadpool(lambda: write_metrics(statistics, self.meter.total()))
+        return Response(text, headers={"content-type": MEDIA_TYPE, "cache-control": "no-store"})
 
     async def livez(self, request: Request) -> Response:
-        _refuse_parameters(request)
-        return _json({"live": True})
+        _controls(request)
+        return replies.as_json({"live": True})
 
     async def readyz(self, request: Request) -> Response:
-        columns, controls = split_controls(parse_query(request.scope["query_string"]), ("_max_behind_seconds",))
-        _refuse_columns(columns)
-        bound = _parse_seconds(controls.get("_max_behind_seconds"), default=self._settings.ready_behind_seconds)
-        ready, reason = await run_in_threadpool(self._pond.ready, bound)
+        _, controls = _controls(request)
+        bound = parse_seconds(controls.get("_max_behind_seconds"), default=self.settings.ready_behind_seconds)
+        ready, reason = await run_in_threadpool(self.ponds.ready, bound)
         if not ready:
+            # Who asks needs no token, and the reason names jobs.
+            shown = reason if self.settings.tokens is None else "/metrics says of which job"
             raise ReplicaError(
                 "REPLICA_BEHIND",
-                f"Not ready: {reason}.",
+                f"Not ready: {shown}.",
                 hint="Wait, or ask with a larger _max_behind_seconds; GET /tables shows each table's batch and lag.",
                 max_behind_seconds=bound,
             )
-        return _json({"ready": True, "max_behind_seconds": bound})
+        return replies.as_json({"ready": True, "max_behind_seconds": bound})
 
-    def _table(self, request: Request) -> Table:
-        return self._pond[unquote(request.path_params["table"], errors="surrogateescape")]
+    # ------------------------------------------------------------ tables
+
+    def shape(self, table: Table) -> replies.Shape:
+        """How the rows of a table are written, made once for each definition."""
+        definition: TableDefinition = table.definition
+        known = self._shapes.get(table.name)
+        if known is None or known.definition is not definition:
+            known = self._shapes[table.name] = replies.Shape(definition)
+        return known
+
+    def _table(self, request: Request) -> tuple[str, Table]:
+        """The table that the path names, and the name it goes by there.  Raises NOT_ALLOWED, and as `Ponds`."""
+        name, reader = unquote(request.path_params["table"], errors="surrogateescape"), _reader(request)
+        check_reader(self.ponds, reader, name)
+        try:
+            return name, self.ponds[name]
+        except RequestError as error:
+            if error.condition != "UNKNOWN_TABLE" or reader is EVERYBODY:
+                raise
+            raise unknown_table(name, "what this token opens", self._names(reader)) from None
+
+    def _names(self, reader: Reader) -> list[str]:
+        return [name for name in self.ponds.tables() if reader is EVERYBODY or reader.may_read(self.ponds.names_of(name))]
+
+    def _list(self, reader: Reader) -> Response:
+        return replies.as_json({"tables": [self._listed(name) for name in self._names(reader)]})
 
     def _listed(self, name: str) -> dict[str, Json]:
         # One table that can't be read mustn't hide the others.
         try:
-            return describe_table(self._pond[name])
+            return {**describe_table(self.ponds[name]), "table": name}
         except MillpondError as error:
             return {"table": name, **error_json(error)}
 
-    def _lookup_objects(self, table: Table, objects: list[Json]) -> Response:
+    def _definition(self, table: Table) -> Response:
+        table.count()  # what isn't defined is told by the newest state
+        shape = self.shape(table)
+        return replies.as_json(shape.definition.to_json(), headers={replies.DEFINITION: shape.digest})
+
+    # ------------------------------------------------------------ rows
+
+    def _ask(self, request: Request) -> replies.Ask:
+        headers = request.headers
+        route = ROUTE_OF[request.scope["endpoint"].__name__]
+        return replies.Ask(
+            form=choose_format(",".join(headers.getlist("accept")), route.formats),
+            if_none_match=headers.get("if-none-match", ""),
+            accept_encoding=headers.get("accept-encoding", ""),
+            settings=self.settings,
+        )
+
+    async def _answer(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        if question.is_lookup(table.definition):
+            answer = partial(self._lookup_as_of, ask, name, table, question)
+            short = question.bounds is None and question.batch is None and question.time is None
+            return answer() if short else await self._in_thread(answer, question.bounds)
+        newest = question.batch is None and question.time is None
+        if newest and ask.form is not JSON and question.limit is None and question.token is None:
+            return await self._in_thread(partial(self._download, ask, name, table, question), question.bounds)
+        usual = self.settings.limit_rows if ask.form is JSON else self.settings.max_rows
+        limit = usual if question.limit is None else question.limit
+        return await self._in_thread(partial(self._scan, ask, name, table, replace(question, limit=limit)), question.bounds)
+
+    async def _in_thread(self, answer: Callable[[], Response], bounds: Bounds | None) -> Response:
+        """In a thread; those that may wait for long have threads of their own, so that the others aren't kept."""
+        if bounds is None or not bounds.wait_seconds:
+            return await run_in_threadpool(answer)
+        return await self._waiting(answer)
+
+    async def _waiting(self, read: Callable[[], Result]) -> Result:
+        """What may wait for long, in a thread of its own kind."""
+        if self._waits is None:
+            self._waits = CapacityLimiter(_MOST_WAITS)
+        return await to_thread.run_sync(read, limiter=self._waits)
+
+    def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json], bounds: Bounds | None) -> Response:
         keys = [parse_object(table.definition, o) for o in objects]
-        return self._lookup(table, keys, missing_as_null=True)
+        return self._lookup(ask, name, table, keys, bounds, gaps=True)
 
-    def _lookup(self, table: Table, keys: list[dict[str, Any]], *, missing_as_null: bool) -> Response:
-        rows = table.get_all(keys)
-        shown = rows if missing_as_null else [row for row in rows if row]
-        return _json(answer_json(table.name, rows.cut, shown, self._writer(table), more=False))
+    def _lookup_as_of(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        return self._lookup(ask, name, question.as_of(table), [question.key], question.bounds, gaps=False)
 
-    def _scan(self, table: Table, key: dict[str, Any], limit: int) -> Response:
-        rows = table.scan(key, limit=limit)
-        return _json(answer_json(table.name, rows.cut, rows, self._writer(table), more=rows.more))
+    def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
+        rows = table.get_all(keys, bounds=bounds)
+        return replies.reply(ask, name, self.shape(table), rows, gaps=gaps)
 
-    def _writer(self, table: Table) -> WriteRow:
-        known = self._writers.get(table.name)
-        if known is None or known[0] is not table.definition:
-            known = self._writers[table.name] = (table.definition, row_writer(table.definition))
-        return known[1]
+    def _scan(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        rows = question.ask(table)
+        return replies.reply(ask, name, self.shape(table), rows)
+
+    def _download(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
+        with ExitStack() as opened:
+            cut = opened.enter_context(self.ponds.cut(name, question.bounds))
+            reads = cut[table.name]
+            pages = iter_pages(reads, question)
+            first = next(pages)  # the table is read as its state is now
+            shape = self.shape(reads)
+            if (known := replies.try_known(ask, shape, cut.cut, more=False)) is not None:
+                return known
+            if ask.form is ARROW and question.is_everything and not reads.definition.many:
+                pieces = write_table(reads)
+            else:
+                pieces = write_pages(ask.form, shape.definition, chain([first], pages))
+            return replies.stream(ask, shape, cut.cut, _closing(pieces, opened.pop_all()), more=False)
 
 
-def create_app(pond: Pond, *, settings: ServeSettings | None = None) -> ASGIApp:
-    """The HTTP door to a pond, as an ASGI application.  The caller opens the pond and closes it."""
-    door = HttpDoor(pond, settings or ServeSettings())
+def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:
+    with opened:
+        yield from pieces
+
+
+def create_app(door: HttpDoor) -> ASGIApp:
+    """The HTTP door as an ASGI application.  The caller opens the ponds and closes them."""
     routes = [Route(r.path, getattr(door, r.endpoint), methods=[r.method]) for r in ROUTES]
     handlers: Mapping[Any, Callable[[Request, Exception], Response]] = {
-        MillpondError: _answer_error,
-        HTTPException: _answer_routing,
-        Exception: _answer_mistake,
+        MillpondError: replies.answer_error,
+        HTTPException: replies.answer_routing,
+        Exception: replies.answer_mistake,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _by_raw_path(app)
+    return gate(app, door.access, door.meter)
 
 
-def _by_raw_path(app: ASGIApp) -> ASGIApp:
-    """Route by the raw path with each segment in one canonical encoding, which the endpoints decode."""
-
-    async def route(scope: Scope, receive: Receive, send: Send) -> None:
-        raw = scope.get("raw_path")
-        if scope["type"] == "http" and raw is not None and b"%" in raw:
-            segments = [quote(unquote_to_bytes(part), safe=":@!$&'()*+,;=~") for part in raw.split(b"/")]
-            scope = {**scope, "path": "/".join(segments)}
-        await app(scope, receive, send)
-
-    return route
+def check_reader(ponds: Ponds, reader: Reader, name: str) -> None:
+    """Raise NOT_ALLOWED where this reader may not read that table, whether there is one or not."""
+    if reader is not EVERYBODY and not reader.may_read(ponds.names_of(name)):
+        raise RequestError(
+            "NOT_ALLOWED",
+            f"This token doesn't open the table {name!r}.",
+            hint="GET /tables lists those that it opens; whoever runs the server changes that.",
+            table=name,
+        )
 
 
 # ---------------------------------------------------------------- requests
 
 
-async def _read_body(request: Request, maximum: int) -> bytes:
+def _reader(request: Request) -> Reader:
+    reader = request.scope["reader"]
+    assert isinstance(reader, Reader)
+    return reader
+
+
+def _controls(request: Request) -> tuple[Pairs, dict[str, str]]:
+    """Columns and controls of the request.  Raises INVALID_REQUEST for what its route doesn't take."""
+    query = request.scope["query_string"]
+    if not query:
+        return [], {}
+    route = ROUTE_OF[request.scope["endpoint"].__name__]
+    columns, controls = split_controls(parse_query(query), route.control_names)
+    if columns and not route.columns:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"This route takes no columns, but {columns[0][0]!r} is given.",
+            hint="Ask for rows at /tables/{table}/rows.",
+            parameter=columns[0][0],
+        )
+    return columns, controls
+
+
+async def _read_body(request: Request, maximum: int) -> Json:
+    """The decoded JSON of the body.  Raises REQUEST_TOO_LARGE, INVALID_REQUEST."""
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -188,82 +372,7 @@ async def _read_body(request: Request, maximum: int) -> bytes:
                 hint="Send fewer keys at a time.",
                 maximum_bytes=maximum,
             )
-    return bytes(body)
-
-
-def _parse_body(body: bytes) -> list[Json]:
     try:
-        data = decode_json(body)
+        return decode_json(bytes(body))
     except ValueError as wrong:
-        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint=_BODY_HINT) from None
-    keys = data.get("keys") if isinstance(data, dict) and len(data) == 1 else None
-    if not isinstance(keys, list):
-        raise RequestError("INVALID_REQUEST", 'The body must be an object with one member, the list "keys".', hint=_BODY_HINT)
-    return keys
-
-
-_BODY_HINT = 'Send {"keys": [{"column": "value"}]} as UTF-8.'
-
-
-def _refuse_parameters(request: Request) -> None:
-    if request.scope["query_string"]:
-        columns, _ = split_controls(parse_query(request.scope["query_string"]), ())
-        _refuse_columns(columns)
-
-
-def _refuse_columns(columns: list[tuple[str, str]]) -> None:
-    if columns:
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"This route takes no columns, but {columns[0][0]!r} is given.",
-            hint="Ask for rows at /tables/{table}/rows.",
-            parameter=columns[0][0],
-        )
-
-
-def _parse_seconds(text: str | None, *, default: float) -> float:
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
-        raise RequestError("INVALID_REQUEST", f"{text[:40]!r} is no number of seconds.", hint="Write it like 2.5.")
-    return seconds
-
-
-# ---------------------------------------------------------------- responses
-
-
-def _json(data: Json, *, status: int = 200, headers: Mapping[str, str] = _HEADERS) -> Response:
-    return Response(encode_json(data), status_code=status, media_type="application/json", headers=headers)
-
-
-def _answer_error(_request: Request, error: Exception) -> Response:
-    assert isinstance(error, MillpondError)
-    return _json(error_json(error), status=http_status(error))
-
-
-def _answer_routing(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.scope["path"]
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        wrong = RequestError(
-            "METHOD_NOT_ALLOWED",
-            f"{path} doesn't take {request.method}.",
-            hint=f"Use {allowed or 'another method'}; GET / lists the routes.",
-        )
-        return _json(error_json(wrong), status=405, headers={**_HEADERS, **(error.headers or {})})
-    return _answer_error(request, RequestError("UNKNOWN_ROUTE", f"There is nothing at {path}.", hint="GET / lists the routes."))
-
-
-def _answer_mistake(_request: Request, error: Exception) -> Response:
-    # Starlette raises it again once this is sent, so the server logs the traceback; the caller gets none of it.
-    mistake = MillpondError(
-        "INTERNAL_ERROR",
-        f"Millpond made a mistake ({type(error).__name__}); the request may be all right.",
-        hint="Report it with the server's log.",
-    )
-    return _json(error_json(mistake), status=500)
+        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None

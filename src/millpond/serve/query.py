@@ -6,6 +6,7 @@ that nobody asked.  Percent-encoded bytes are the bytes of Spark's string, whate
 
 from __future__ import annotations
 
+import math
 from urllib.parse import unquote
 
 from millpond.errors import RequestError
@@ -73,6 +74,20 @@ def parse_limit(text: str | None, *, default: int, maximum: int) -> int:
             maximum=maximum,
         )
     return limit
+
+
+def parse_seconds(text: str | None, *, default: float, maximum: float = math.inf) -> float:
+    """A number of seconds; the default where none is named.  Raises INVALID_REQUEST."""
+    if text is None:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not (0 <= seconds <= maximum and math.isfinite(seconds)):
+        most = f" up to {maximum:g}" if math.isfinite(maximum) else ""
+        raise RequestError("INVALID_REQUEST", f"{text[:40]!r} is no number of seconds{most}.", hint="Write it like 2.5.")
+    return seconds
 
 
 def _decode(text: str) -> str:

@@ -5,8 +5,10 @@ The socket is bound before anything else is started, so that a taken port costs 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
+import logging
 import signal
 import socket
 import threading
@@ -14,22 +16,27 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from millpond.errors import SetupError, library_missing
+from millpond.serve.meter import Meter
 from millpond.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from millpond.tables.pond import Pond
+    from millpond.serve.ponds import Ponds
 
+log = logging.getLogger(__name__)
 _BACKLOG = 2048
+# How often a process leaves its counts for the others.
+_METER_SECONDS = 1.0
 
 
-def open_listener(host: str, port: int) -> socket.socket:
+def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A listening socket.  `port` 0 takes a free one.
 
+    shared:  others of this program may listen at the same address; the system shares connections out
     Raises:  PORT_TAKEN where the address is in use, or can't be had on this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG)
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as refused:
         taken = isinstance(refused, OSError) and refused.errno == errno.EADDRINUSE
         reason = "is taken by another program" if taken else f"can't be had: {refused}"
@@ -46,38 +53,74 @@ def open_listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def address_of(listener: socket.socket) -> str:
+def address_of(listener: socket.socket, *, tls: bool = False) -> str:
     """The URL of a listening socket."""
+    scheme = "https" if tls else "http"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def check_libraries() -> None:
+    """Raises LIBRARY_MISSING without `millpond[serve]`."""
+    for library in ("starlette", "uvicorn", "httptools", "uvloop", "prometheus_client"):
+        try:
+            __import__(library)
+        except ModuleNotFoundError as missing:
+            raise library_missing(library.replace("_", "-"), "serve") from missing
+
+
+def check_certificate(settings: ServeSettings) -> None:
+    """Raises INVALID_CERTIFICATE where TLS is asked for and can't be had."""
+    import ssl
+
+    if settings.tls_cert is None and settings.tls_key is None:
+        return
+    try:
+        if settings.tls_cert is None or settings.tls_key is None:
+            raise ValueError("certificate and key go together")
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+    except (OSError, ValueError) as wrong:
+        raise SetupError(
+            "INVALID_CERTIFICATE",
+            f"TLS can't be offered: {wrong}.",
+            hint="Name PEM files that belong together with --tls-cert and --tls-key; the key has no password.",
+        ) from wrong
 
 
 def serve_http(
-    pond: Pond, listener: socket.socket, *, settings: ServeSettings | None = None, on_ready: Callable[[], None] = lambda: None
+    ponds: Ponds,
+    listener: socket.socket,
+    *,
+    settings: ServeSettings | None = None,
+    meter: Meter | None = None,
+    on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; requests that run then are answered within `drain_seconds`.
 
     on_ready:  called once, when requests are answered
-    Raises:    LIBRARY_MISSING without `millpond[serve]`.
+    Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS.
     """
-    try:
-        import uvicorn
+    check_libraries()
+    import uvicorn
 
-        from millpond.serve.app import create_app
-    except ModuleNotFoundError as missing:
-        library = (missing.name or "").partition(".")[0]
-        if library not in ("uvicorn", "starlette"):
-            raise
-        raise library_missing(library, "serve") from missing
-    settings = settings or ServeSettings()
+    from millpond.serve.access import Access
+    from millpond.serve.app import HttpDoor, create_app
+    from millpond.serve.hot import HotRows, hot_protocol
+
+    settings, counts = settings or ServeSettings(), meter or Meter()
+    door = HttpDoor(ponds, settings, counts, Access(settings))
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets=sockets)
+            if counts.is_shared:
+                self._writing = asyncio.get_running_loop().create_task(_write_counts(counts))
             on_ready()
 
     config = uvicorn.Config(
-        create_app(pond, settings=settings),
+        create_app(door),
+        http=hot_protocol(HotRows(door)),  # type: ignore[arg-type]
+        ws="none",
         lifespan="off",
         log_level="warning",
         access_log=False,  # keys stand in URLs, and keys are nobody's business
@@ -86,9 +129,20 @@ def serve_http(
         backlog=_BACKLOG,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=settings.drain_seconds,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
     )
+    server = Server(config)
+    door.is_ending = lambda: server.should_exit
     with _ending_at_sigterm(), contextlib.suppress(KeyboardInterrupt):
-        Server(config).run(sockets=[listener])
+        server.run(sockets=[listener])
+    counts.write()
+
+
+async def _write_counts(meter: Meter) -> None:
+    while True:
+        await asyncio.sleep(_METER_SECONDS)
+        meter.write()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """What the doors say: one JSON shape for answers, one for tables and one for errors, pinned by tests over all routes.
 
-    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "more"}
+    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "changed": […],
+             "final": […], "evicted": […], "maybe_evicted": […], "more", "token"}
     table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings"}
     error   {"error": {"condition", "message", "hint", "context"}}
 
@@ -9,7 +10,7 @@ The command line's --json uses the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from millpond.checkpoint.position import Position
@@ -17,13 +18,14 @@ from millpond.errors import MillpondError
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.tables import Row
-from millpond.tables.answer import Cut, Lag
+from millpond.tables.answer import Count, Cut, Lag, Rows
 from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
+    from millpond.tables.changes import Changes
     from millpond.tables.table import Table
 
-WriteRow = Callable[[Row], "dict[str, Json] | None"]
+WriteRow = Callable[[Mapping[str, Any]], "dict[str, Json] | None"]
 
 
 def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
@@ -35,7 +37,7 @@ def row_writer(definition: TableDefinition) -> WriteRow:
     """A function from a row to its JSON object, columns in the table's order; null where the row isn't there."""
     writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
 
-    def write(row: Row) -> dict[str, Json] | None:
+    def write(row: Mapping[str, Any]) -> dict[str, Json] | None:
         return {name: writer(row[name]) for name, writer in writers} if row else None
 
     return write
@@ -73,9 +75,44 @@ def position_json(position: Position) -> dict[str, Json]:
     }
 
 
-def answer_json(table: str, cut: Cut, rows: Iterable[Row], write: WriteRow, *, more: bool) -> dict[str, Json]:
-    """An answer.  `rows` of a lookup by several keys has null in the place of a row that isn't there."""
-    return {"table": table, **cut_json(cut), "rows": [write(row) for row in rows], "more": more}
+def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[str, Json]:
+    """An answer.
+
+    gaps:  whether a row that isn't there is null in `rows`, or left out
+    """
+    shown: Iterable[Row] = rows if gaps else [row for row in rows if row]
+    return {
+        "table": table,
+        **cut_json(rows.cut),
+        "rows": [write(row) for row in shown],
+        "changed": [row.changed_batch for row in shown],
+        "final": [place for place, row in enumerate(rows) if row.final],
+        "evicted": [place for place, row in enumerate(rows) if row.evicted],
+        "maybe_evicted": [place for place, row in enumerate(rows) if row.evicted is None],
+        "more": rows.more,
+        "token": rows.token,
+    }
+
+
+def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Json]:
+    """Changes of rows, in order."""
+    told = [
+        {
+            "kind": change.kind,
+            "batch": change.batch,
+            "first_batch": change.first_batch,
+            "old": write(change.old or {}),
+            "new": write(change.new or {}),
+            "final": write(change.final or {}),
+        }
+        for change in changes
+    ]
+    return {"table": table, **cut_json(changes.cut), "changes": told, "more": changes.more, "token": changes.token}
+
+
+def count_json(table: str, count: Count) -> dict[str, Json]:
+    """A number of rows."""
+    return {"table": table, **cut_json(count.cut), "count": int(count)}
 
 
 def describe_table(table: Table) -> dict[str, Json]:

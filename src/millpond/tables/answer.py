@@ -39,12 +39,14 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     position:   batch, source offsets, watermark, times
     lag:        the four numbers
     job_state:  running, stopped or unknown
+    generation: which build of the replica it was read from, where there is one: another may keep other rows that expired
     """
 
     job: str
     position: Position
     lag: Lag
     job_state: str
+    generation: str = ""
 
 
 class Answer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import io
+from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import Any
 
 from millpond.checkpoint.codecs import corrupt
@@ -12,6 +14,9 @@ from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.types import SparkType
 from millpond.tables.answer import Rows
+
+# Rows of a record batch in a stream: enough for columns to pay, few enough to be sent piece by piece.
+_STREAM_ROWS = 1 << 14
 
 
 def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
@@ -244,3 +249,41 @@ def _key_array(pa: Any, keys: Spans, width: int) -> Any:
     offsets: Array = np.zeros(count + 1, np.int64)
     np.cumsum(keys.size, out=offsets[1:])
     return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), _gathered(pa, keys)])
+
+
+class _Pieces(io.RawIOBase):
+    """Where a writer leaves bytes that a reader takes piece by piece."""
+
+    def __init__(self) -> None:
+        self.waiting: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.waiting.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """What was written since the last call."""
+        taken = b"".join(self.waiting)
+        self.waiting.clear()
+        return taken
+
+
+def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
+    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table."""
+    pa, sink, rest = pyarrow(), _Pieces(), iter(tables)
+    first = next(rest)
+    with pa.ipc.new_stream(sink, first.schema) as writer:
+        yield sink.take()
+        for table in chain([first], rest):
+            for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
+                writer.write_batch(batch)
+                yield sink.take()
+    yield sink.take()
+
+
+def read_ipc_stream(data: bytes) -> Any:
+    """The pyarrow.Table of an Arrow IPC stream.  Raises LIBRARY_MISSING."""
+    return pyarrow().ipc.open_stream(data).read_all()

@@ -58,7 +58,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.min_offsets is not None:
             _put(self, "min_offsets", _tree(self.min_offsets, 0))
         if self.contains_offset is not None:
-            given = (self.contains_offset,) if isinstance(self.contains_offset, str) else tuple(self.contains_offset)
+            several: Any = self.contains_offset
+            given = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
             if not all(isinstance(text, str) for text in given):
                 raise invalid(f"contains_offset is {given!r:.120}", "Write topic:partition:offset, like views:0:11170.")
             for text in given:

@@ -89,7 +89,8 @@ class JobReads:
             age_from=age_from,
             event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
         )
-        return Cut(job=self.folder.job, position=position, lag=lag, job_state=self.job_state())
+        job, state = self.folder.job, self.job_state()
+        return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
 
     def check(self, bounds: Bounds | None, cut: Cut) -> None:
         """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""

@@ -1,0 +1,118 @@
+"""Questions to a server and what its answers mean, without any I/O.
+
+An exchange is a generator: it yields a `Request`, is sent the `Reply`, and returns a result.  The client that waits and the one
+that doesn't are two loops around it (`transport`), so that they can't differ in what they say.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from millpond.errors import CONDITIONS, MillpondError, StorageError
+from millpond.settings import ClientSettings
+from millpond.tables.values import Json, decode_json, encode_json
+
+Result = TypeVar("Result")
+# Errors of the server that may pass within a moment.  Those of a bound or a read that took too long don't: the caller decides.
+_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE", "TOO_MANY_REQUESTS"})
+_GATEWAY = frozenset({502, 503, 504})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is asked.  Only reads are, so any of them may be asked again.
+
+    path:          behind the server's address, percent-encoded
+    wait_seconds:  how long the server itself may wait before it answers
+    """
+
+    method: str
+    path: str
+    body: bytes | None = None
+    accept: str = "application/json"
+    wait_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: header names in lower case, the body whole and unpacked."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+Exchange = Generator[Request, Reply, Result]
+
+
+def get(path: str) -> Request:
+    """A request without a body."""
+    return Request(method="GET", path=path)
+
+
+def post(path: str, body: Json, *, accept: str = "application/json") -> Request:
+    """A request whose body is JSON."""
+    bounds = body.get("bounds") or {}
+    wait = float(bounds.get("wait_seconds", 0.0))
+    return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait)
+
+
+def read_json(reply: Reply) -> Json:
+    """The JSON of a good reply.  Raises NOT_A_SERVER."""
+    try:
+        return decode_json(reply.body)
+    except ValueError:
+        raise not_a_server("its answer is no JSON") from None
+
+
+def error_of(reply: Reply) -> MillpondError | None:
+    """The error that a reply tells, of the class that the server raised; None where it is an answer."""
+    if reply.status == 200:
+        return None
+    try:
+        told = decode_json(reply.body)["error"]
+        condition, message, hint, context = told["condition"], told["message"], told["hint"], dict(told["context"])
+    except (ValueError, KeyError, TypeError):
+        if reply.status in _GATEWAY:
+            return unavailable(f"something before it answers {reply.status}")
+        return not_a_server(f"it answers {reply.status} without an error of Millpond's")
+    kind = CONDITIONS[condition].kind if condition in CONDITIONS else MillpondError
+    return kind(condition, message, hint=hint, **{str(name): fact for name, fact in context.items()})
+
+
+def may_pass(error: MillpondError) -> bool:
+    """Whether the same question may be answered in a moment."""
+    return error.condition in _PASSING or error.condition == "SERVER_UNAVAILABLE"
+
+
+def unavailable(why: str) -> StorageError:
+    """The server can't be reached."""
+    return StorageError("SERVER_UNAVAILABLE", f"The server doesn't answer: {why}.", hint="Start it, or check the address.")
+
+
+def not_a_server(why: str) -> StorageError:
+    """Something answers that isn't a server of ours."""
+    return StorageError("NOT_A_SERVER", f"This is no Millpond server: {why}.", hint="Check the address, and what stands between.")
+
+
+@dataclass(slots=True)
+class Retries:
+    """When to ask one question again."""
+
+    settings: ClientSettings
+    tried: int = field(default=0)
+
+    def pause(self, error: MillpondError) -> float:
+        """How long to wait before the next try.  Raises the error where there is none."""
+        self.tried += 1
+        settings = self.settings
+        if self.tried >= settings.tries or not may_pass(error):
+            raise error
+        wait: Any = error.context.get("retry_after_seconds")
+        if isinstance(wait, (int, float)) or hasattr(wait, "as_tuple"):
+            return min(float(wait), settings.last_pause_seconds)
+        pause: float = min(settings.last_pause_seconds, settings.first_pause_seconds * 2 ** (self.tried - 1))
+        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret: so that many clients don't come back in step

@@ -1,0 +1,210 @@
+"""A server's tables, with the reads that a local pond has; in two kinds, whose reads are made of the same exchanges.
+
+`connect` gives the one that waits, `connect_async` the one whose reads are awaited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from millpond.client.exchange import Exchange
+from millpond.client.reads import ServerReads, TableReads
+from millpond.client.transport import Async, Waiting
+from millpond.schema.definition import TableDefinition
+from millpond.settings import ClientSettings
+
+P = ParamSpec("P")
+R = TypeVar("R")
+OfTable = Callable[Concatenate[TableReads, P], Exchange[R]]
+OfServer = Callable[Concatenate[ServerReads, P], Exchange[R]]
+
+
+def connect(url: str, *, token: str | None = None, verify: Any = True, settings: ClientSettings | None = None) -> RemotePond:
+    """The tables of the server at `url`.  Nothing is asked yet.
+
+    token:   what `millpond token` gave
+    verify:  False for any certificate, or an ssl.SSLContext that knows the server's
+    Raises:  INVALID_REQUEST where the URL is none.
+    """
+    return RemotePond(Waiting(url, token, verify, settings or ClientSettings()))
+
+
+def connect_async(
+    url: str, *, token: str | None = None, verify: Any = True, settings: ClientSettings | None = None
+) -> AsyncRemotePond:
+    """The same for programs on an event loop.  Raises as `connect`."""
+    return AsyncRemotePond(Async(url, token, verify, settings or ClientSettings()))
+
+
+# ---------------------------------------------------------------- waiting
+
+
+def _of_table(read: OfTable[P, R]) -> Callable[Concatenate[RemoteTable, P], R]:
+    @wraps(read)
+    def wait(self: RemoteTable, /, *args: P.args, **options: P.kwargs) -> R:
+        return self._transport.run(read(self._reads, *args, **options))
+
+    return wait
+
+
+def _of_server(read: OfServer[P, R]) -> Callable[Concatenate[RemotePond, P], R]:
+    @wraps(read)
+    def wait(self: RemotePond, /, *args: P.args, **options: P.kwargs) -> R:
+        return self._transport.run(read(ServerReads(), *args, **options))
+
+    return wait
+
+
+class RemoteTable:
+    """A table of a server; its reads are those of `millpond.Table`."""
+
+    def __init__(self, name: str, transport: Waiting) -> None:
+        self._reads = TableReads(name, transport.settings)
+        self._transport = transport
+        self.load()
+
+    get = _of_table(TableReads.get)
+    get_all = _of_table(TableReads.get_all)
+    scan = _of_table(TableReads.scan)
+    range = _of_table(TableReads.range)
+    windows = _of_table(TableReads.windows)
+    count = _of_table(TableReads.count)
+    to_arrow = _of_table(TableReads.to_arrow)
+    changes = _of_table(TableReads.changes)
+    load = _of_table(TableReads.load)
+
+    @property
+    def name(self) -> str:
+        """The name it is asked by."""
+        return self._reads.name
+
+    @property
+    def definition(self) -> TableDefinition:
+        """What the table means."""
+        return self.load().definition
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All column names, key first."""
+        return self.definition.columns
+
+    @property
+    def key_order(self) -> tuple[str, ...]:
+        """The key columns in the order rows are sorted by."""
+        return self.load().keys.order
+
+
+class RemotePond:
+    """Tables by name: `server["page_views"]`.  A context manager; `close` ends its connections."""
+
+    def __init__(self, transport: Waiting) -> None:
+        self._transport = transport
+        self._tables: dict[str, RemoteTable] = {}
+
+    tables = _of_server(ServerReads.tables)
+    ready = _of_server(ServerReads.ready)
+
+    @property
+    def uri(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    def __getitem__(self, name: str) -> RemoteTable:
+        """The table of that name.  Raises UNKNOWN_TABLE, NOT_ALLOWED, AMBIGUOUS_TABLE, REPLICA_BUILDING, …"""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = RemoteTable(name, self._transport)
+        return table
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.tables()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tables())
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._transport.close()
+
+    def __enter__(self) -> RemotePond:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+
+# ---------------------------------------------------------------- awaited
+
+
+def _awaited_of_table(read: OfTable[P, R]) -> Callable[Concatenate[AsyncRemoteTable, P], Awaitable[R]]:
+    @wraps(read)
+    async def ask(self: AsyncRemoteTable, /, *args: P.args, **options: P.kwargs) -> R:
+        return await self._transport.run(read(self._reads, *args, **options))
+
+    return ask
+
+
+def _awaited_of_server(read: OfServer[P, R]) -> Callable[Concatenate[AsyncRemotePond, P], Awaitable[R]]:
+    @wraps(read)
+    async def ask(self: AsyncRemotePond, /, *args: P.args, **options: P.kwargs) -> R:
+        return await self._transport.run(read(ServerReads(), *args, **options))
+
+    return ask
+
+
+class AsyncRemoteTable:
+    """A table of a server, whose reads are awaited; `load` gets its definition, which the first read does as well."""
+
+    def __init__(self, name: str, transport: Async) -> None:
+        self._reads = TableReads(name, transport.settings)
+        self._transport = transport
+
+    get = _awaited_of_table(TableReads.get)
+    get_all = _awaited_of_table(TableReads.get_all)
+    scan = _awaited_of_table(TableReads.scan)
+    range = _awaited_of_table(TableReads.range)
+    windows = _awaited_of_table(TableReads.windows)
+    count = _awaited_of_table(TableReads.count)
+    to_arrow = _awaited_of_table(TableReads.to_arrow)
+    changes = _awaited_of_table(TableReads.changes)
+    load = _awaited_of_table(TableReads.load)
+
+    @property
+    def name(self) -> str:
+        """The name it is asked by."""
+        return self._reads.name
+
+
+class AsyncRemotePond:
+    """Tables by name: `await server["page_views"].get(page="/")`.  An asynchronous context manager."""
+
+    def __init__(self, transport: Async) -> None:
+        self._transport = transport
+        self._tables: dict[str, AsyncRemoteTable] = {}
+
+    tables = _awaited_of_server(ServerReads.tables)
+    ready = _awaited_of_server(ServerReads.ready)
+
+    @property
+    def uri(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    def __getitem__(self, name: str) -> AsyncRemoteTable:
+        """The table of that name; whether there is one, its first read says."""
+        table = self._tables.get(name)
+        if table is None:
+            table = self._tables[name] = AsyncRemoteTable(name, self._transport)
+        return table
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._transport.close()
+
+    async def __aenter__(self) -> AsyncRemotePond:
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self.close()

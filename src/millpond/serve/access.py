@@ -1,0 +1,162 @@
+"""Who is let in: the Host that a request names, the token it brings, and how often its client has asked.
+
+A page in a browser can make its own host name point at 127.0.0.1 (DNS rebinding) and read what listens there; it can't make the
+browser send another Host.  So a door on the loopback answers to the loopback's names alone.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from millpond.errors import MillpondError, RequestError, SetupError
+from millpond.serve.tokens import EVERYBODY, Reader, digest, read_tokens
+from millpond.settings import ServeSettings
+
+log = logging.getLogger(__name__)
+_LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
+# How long the file of tokens isn't looked at again.
+_TOKENS_SECONDS = 1.0
+# Clients whose requests are counted at one time; beyond it those that asked longest ago are forgotten.
+_MAX_CLIENTS = 10_000
+_MAX_KNOWN_HOSTS = 100
+# So many seconds' worth of requests may come at once.
+_BURST_SECONDS = 2.0
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def check_exposure(settings: ServeSettings) -> None:
+    """Refuse to open everything to everybody by accident.  Raises OPEN_TO_ALL."""
+    if not is_loopback(settings.host) and settings.tokens is None and not settings.insecure:
+        raise SetupError(
+            "OPEN_TO_ALL",
+            f"Whoever reaches {settings.host} could read everything: there are no tokens.",
+            hint="Name a file of tokens with --tokens (`millpond token` makes one), or say --insecure-open.",
+            host=settings.host,
+        )
+
+
+class Access:
+    """Lets requests in, or says why not."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        """Raises INVALID_TOKENS."""
+        self._hosts = frozenset(name.lower() for name in settings.allow_hosts)
+        if is_loopback(settings.host):
+            self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
+        self._tokens = Tokens(settings.tokens) if settings.tokens is not None else None
+        self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
+        self._rate = settings.requests_per_second
+        self._clients: dict[str, tuple[float, float]] = {}
+
+    def admit(self, headers: Mapping[bytes, bytes], client: str) -> Reader:
+        """Who asks.
+
+        headers:  of the request, with names in lower case
+        client:   its address
+        Raises:   HOST_NOT_ALLOWED, TOKEN_NEEDED, TOO_MANY_REQUESTS.
+        """
+        reader = self.peek(headers)
+        self.count(reader, client)
+        return reader
+
+    def peek(self, headers: Mapping[bytes, bytes]) -> Reader:
+        """The same, before it is known that the request is answered: it isn't counted."""
+        self.check_host(headers.get(b"host"))
+        return EVERYBODY if self._tokens is None else self._tokens.reader(headers.get(b"authorization"))
+
+    def count(self, reader: Reader, client: str) -> None:
+        """One more request.  Raises TOO_MANY_REQUESTS."""
+        if self._rate:
+            self._count(client if reader is EVERYBODY else f"reader {reader.name}")
+
+    def check_host(self, host: bytes | None) -> None:
+        """Raises HOST_NOT_ALLOWED where the request was meant for another host."""
+        if not self._hosts or host is None or host in self._known_hosts:
+            return
+        name = host.decode("latin-1").lower()
+        if not name.endswith("]"):
+            head, colon, port = name.rpartition(":")
+            name = head if colon and port.isdigit() else name
+        if name not in self._hosts:
+            raise RequestError(
+                "HOST_NOT_ALLOWED",
+                f"This server doesn't answer for the host {name[:80]!r}.",
+                hint="Ask localhost, or start the server with --allow-host and this name.",
+                host=name[:80],
+            )
+        if len(self._known_hosts) < _MAX_KNOWN_HOSTS:
+            self._known_hosts.add(host)
+
+    def _count(self, client: str) -> None:
+        """One more request of a client: each refills its bucket as time goes by, and takes one out."""
+        now, most = time.monotonic(), max(1.0, self._rate * _BURST_SECONDS)
+        left, seen = self._clients.pop(client, (most, now))
+        left = min(most, left + (now - seen) * self._rate)
+        if left < 1:
+            self._clients[client] = (left, now)
+            wait = (1 - left) / self._rate
+            raise RequestError(
+                "TOO_MANY_REQUESTS",
+                f"This client may make {self._rate:g} requests a second.",
+                hint="Wait as long as Retry-After says; ask for several keys in one POST …/rows:get.",
+                retry_after_seconds=round(wait, 3),
+            )
+        self._clients[client] = (left - 1, now)
+        if len(self._clients) > _MAX_CLIENTS:
+            del self._clients[next(iter(self._clients))]
+
+
+class Tokens:
+    """The readers of a file of tokens, which may change while the server runs."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises INVALID_TOKENS."""
+        self._path = path
+        self._stamp = self._stat()
+        self._readers = read_tokens(path)
+        self._looked_at = time.monotonic()
+
+    def reader(self, authorization: bytes | None) -> Reader:
+        """Whose token it is.  Raises TOKEN_NEEDED."""
+        if time.monotonic() - self._looked_at > _TOKENS_SECONDS:
+            self._look()
+        scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
+        reader = self._readers.get(digest(token.strip())) if scheme.lower() == "bearer" else None
+        if reader is None:
+            raise RequestError(
+                "TOKEN_NEEDED",
+                "The token is none of this server's." if authorization else "This server wants a token.",
+                hint="Send the header Authorization: Bearer TOKEN; whoever runs the server gives one.",
+            )
+        return reader
+
+    def _look(self) -> None:
+        self._looked_at = time.monotonic()
+        stamp = self._stat()
+        if stamp == self._stamp:
+            return
+        try:
+            self._readers, self._stamp = read_tokens(self._path), stamp
+        except MillpondError as wrong:
+            self._stamp = stamp
+            log.error("%s The readers known before are still let in.", wrong)
+
+    def _stat(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,166 @@
+"""The forms of an answer: chosen by Accept, written piece by piece, packed where the client takes gzip.
+
+JSON is one object with the cut and the rows.  The others are rows alone, and the cut travels in the header `Millpond-Cut`.  What is
+broken off by an error lacks its last piece, so that no client takes a part for the whole.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple
+
+from millpond.errors import RequestError
+from millpond.schema.definition import TableDefinition
+from millpond.serve.shapes import row_writer, typed_columns
+from millpond.tables.answer import Row, Rows
+from millpond.tables.table import Table
+from millpond.tables.values import encode_json, to_text
+
+# Pieces are about so large.
+PIECE_BYTES = 1 << 16
+
+
+class Format(NamedTuple):
+    """A form that answers come in; `charset` as the header names it."""
+
+    name: str
+    media_type: str
+    charset: str = ""
+
+    @property
+    def content_type(self) -> str:
+        """What the header Content-Type says."""
+        return self.media_type + self.charset
+
+
+JSON = Format("json", "application/json")
+NDJSON = Format("ndjson", "application/x-ndjson")
+CSV = Format("csv", "text/csv", "; charset=utf-8; header=present")
+ARROW = Format("arrow", "application/vnd.apache.arrow.stream")
+EVENTS = Format("events", "text/event-stream")
+ROW_FORMATS = (JSON, NDJSON, CSV, ARROW)
+
+
+def choose_format(accept: str, offered: tuple[Format, ...]) -> Format:
+    """The offered form that an Accept header likes best; the first of equals, and where there is no header.
+
+    Raises:  NOT_ACCEPTABLE where it likes none.
+    """
+    if not accept.strip():
+        return offered[0]
+    ranges = [_parse_range(part) for part in accept.split(",")]
+    best = max(offered, key=lambda f: _quality(f, ranges))
+    if _quality(best, ranges) <= 0:
+        raise RequestError(
+            "NOT_ACCEPTABLE",
+            f"There is no answer of the type {accept[:80]!r}.",
+            hint=f"Accept one of: {', '.join(f.media_type for f in offered)}.",
+            offered=[f.media_type for f in offered],
+        )
+    return best
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header names gzip, or anything."""
+    qualities = dict(_parse_range(part) for part in accept_encoding.split(",") if part.strip())
+    return qualities.get("gzip", qualities.get("*", 0.0)) > 0
+
+
+def _parse_range(part: str) -> tuple[str, float]:
+    name, *parameters = (piece.strip().lower() for piece in part.split(";"))
+    for parameter in parameters:
+        if parameter.startswith("q="):
+            try:
+                return name, float(parameter[2:])
+            except ValueError:
+                return name, 0.0
+    return name, 1.0
+
+
+def _quality(form: Format, ranges: list[tuple[str, float]]) -> float:
+    kind = form.media_type.partition("/")[0]
+    for wanted in (form.media_type, f"{kind}/*", "*/*"):
+        found = [quality for name, quality in ranges if name == wanted]
+        if found:
+            return max(found)
+    return 0.0
+
+
+def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]) -> Iterator[bytes]:
+    """Pages of rows, one after the other, in one of the forms that are rows alone.
+
+    A row that isn't there is `null` in NDJSON, and left out in the others.
+
+    Raises:  LIBRARY_MISSING, WRONG_TYPE, VALUE_OUT_OF_RANGE for Arrow.
+    """
+    if form is ARROW:
+        from millpond.tables.arrow import ipc_stream, to_arrow
+
+        return ipc_stream(to_arrow(definition, Rows([row for row in rows if row], rows.cut)) for rows in pages)
+    rows = chain.from_iterable(pages)
+    return _pieces(_ndjson(definition, rows) if form is NDJSON else _csv(definition, rows))
+
+
+def write_table(table: Table) -> Iterator[bytes]:
+    """All rows of a table as Arrow, made many at a time.  Raises as `Table.to_arrow`."""
+    from millpond.tables.arrow import ipc_stream
+
+    yield from ipc_stream([table.to_arrow()])
+
+
+def _pieces(lines: Iterator[bytes]) -> Iterator[bytes]:
+    piece: list[bytes] = []
+    size = 0
+    for line in lines:
+        piece.append(line)
+        size += len(line)
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            piece, size = [], 0
+    if piece:
+        yield b"".join(piece)
+
+
+def _ndjson(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
+    write = row_writer(definition)
+    return (encode_json(write(row)) + b"\n" for row in rows)
+
+
+def _csv(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
+    """RFC 4180: NULL is nothing, the empty text is two quotes."""
+    writers = [(name, to_text(type_)) for name, type_ in typed_columns(definition)]
+    yield _csv_line([_quoted(name) for name, _ in writers])
+    for row in rows:
+        if row:
+            yield _csv_line(["" if row[name] is None else _quoted(write(row[name])) for name, write in writers])
+
+
+def _csv_line(fields: list[str]) -> bytes:
+    return (",".join(fields) + "\r\n").encode("utf-8", "surrogateescape")
+
+
+def _quoted(text: str) -> str:
+    if text and not any(c in text for c in ',"\r\n'):
+        return text
+    return '"' + text.replace('"', '""') + '"'
+
+
+def packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same, as one gzip stream, at zlib's fastest level."""
+    pack = zlib.compressobj(1, zlib.DEFLATED, 31)
+    for piece in pieces:
+        if out := pack.compress(piece):
+            yield out
+    yield pack.flush()
+
+
+def bounded(pieces: Iterable[bytes], maximum: int, too_large: Callable[[], RequestError]) -> Iterator[bytes]:
+    """The same, up to so many bytes.  Raises what `too_large` gives where there are more."""
+    size = 0
+    for piece in pieces:
+        size += len(piece)
+        if size > maximum:
+            raise too_large()
+        yield piece

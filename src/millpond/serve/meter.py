@@ -1,0 +1,119 @@
+"""Counts of requests, and of what followers did: kept by each process, added up over all of them at a scrape.
+
+With several door processes a scrape reaches one of them, by chance.  Each writes its counts to a file of its own every second, and
+whoever is asked adds the files up; a file outlives its process, so that no total ever goes back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import os
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+# Upper ends of the buckets of a request's duration, in seconds.
+BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+# What followers count, see `replica.follower.FollowerCounts`.
+FOLLOWER_COUNTS = (
+    "batches_applied",
+    "rows_applied",
+    "apply_seconds",
+    "bootstraps",
+    "bootstrap_records",
+    "bootstrap_seconds",
+    "errors",
+)
+
+
+class Counts(msgspec.Struct, kw_only=True):
+    """What one process has counted since it began, or several in all.
+
+    requests:   route -> status -> number of answers
+    durations:  route -> answers in each bucket, and in one more above the last
+    seconds:    route -> sum of durations
+    followers:  job -> what its follower did, by the names of FOLLOWER_COUNTS
+    """
+
+    requests: dict[str, dict[int, int]] = {}
+    durations: dict[str, list[int]] = {}
+    seconds: dict[str, float] = {}
+    followers: dict[str, dict[str, float]] = {}
+
+
+class Meter:
+    """The counts of this process.  `folder` is where the others of one server leave theirs, None where there are none."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.counts = Counts()
+        self._folder = folder
+        self._path = folder / f"{os.getpid()}-{time.monotonic_ns()}.json" if folder is not None else None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes count too."""
+        return self._folder is not None
+
+    def count(self, route: str, status: int, seconds: float) -> None:
+        """One request that was answered."""
+        counts = self.counts
+        statuses = counts.requests.get(route)
+        if statuses is None:
+            statuses = counts.requests[route] = {}
+            counts.durations[route] = [0] * (len(BUCKETS) + 1)
+            counts.seconds[route] = 0.0
+        statuses[status] = statuses.get(status, 0) + 1
+        counts.durations[route][bisect.bisect_left(BUCKETS, seconds)] += 1
+        counts.seconds[route] += seconds
+
+    def note_followers(self, statistics: dict[str, dict[str, Any]]) -> None:
+        """What the followers of this process have done so far, from `Pond.statistics`."""
+        for job, facts in statistics.items():
+            if "batches_applied" in facts:
+                self.counts.followers[job] = {name: facts[name] for name in FOLLOWER_COUNTS}
+
+    def write(self) -> None:
+        """Leave the counts for the others.  A full disk loses them and nothing else."""
+        if self._path is None:
+            return
+        temporary = self._path.with_suffix(".tmp")
+        with contextlib.suppress(OSError):
+            temporary.write_bytes(msgspec.json.encode(self.counts))
+            temporary.replace(self._path)
+
+    def total(self) -> Counts:
+        """The counts of all processes of this server."""
+        if self._folder is None:
+            return self.counts
+        others = (_read(path) for path in self._folder.glob("*.json") if path != self._path)
+        return _sum([self.counts, *(counts for counts in others if counts is not None)])
+
+
+def _read(path: Path) -> Counts | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Counts)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _sum(parts: Iterable[Counts]) -> Counts:
+    total = Counts()
+    for part in parts:
+        for route, statuses in part.requests.items():
+            into = total.requests.setdefault(route, {})
+            for status, answers in statuses.items():
+                into[status] = into.get(status, 0) + answers
+        for route, buckets in part.durations.items():
+            known = total.durations.get(route, [0] * len(buckets))
+            total.durations[route] = [a + b for a, b in zip(known, buckets, strict=True)]
+        for route, seconds in part.seconds.items():
+            total.seconds[route] = total.seconds.get(route, 0.0) + seconds
+        for job, facts in part.followers.items():
+            known_facts = total.followers.setdefault(job, {})
+            for name, number in facts.items():
+                known_facts[name] = known_facts.get(name, 0) + number
+    return total

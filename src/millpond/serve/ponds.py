@@ -1,0 +1,184 @@
+"""Several ponds and checkpoints behind one server.
+
+A table is asked for by its own name where one pond has it, and always by `pond/table`; where two have it, the second alone will do.
+So a name means the same table for ever or is refused, also when a pond gets a table that another has.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from millpond.catalogue import open_jobs
+from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.tables.bounds import Bounds
+from millpond.tables.cut import PondCut
+from millpond.tables.inspect import inspect_job
+from millpond.tables.pond import Pond, unknown_table
+from millpond.tables.table import Table
+
+# How long it isn't looked again which pond has a name.
+_OWNERS_SECONDS = 1.0
+_NAMED = re.compile(r"([A-Za-z0-9_.\-]+)=(.+)", re.DOTALL)
+
+
+class Ponds:
+    """The tables of several ponds by name."""
+
+    def __init__(self, ponds: dict[str, Pond]) -> None:
+        """Ponds by the names that stand before their tables."""
+        self._ponds = ponds
+        self._owners: dict[str, list[str]] = {}
+        self._looked_at = 0.0
+        self._only: Pond | None = next(iter(ponds.values())) if len(ponds) == 1 else None
+
+    def __getitem__(self, name: str) -> Table:
+        """The table of that name.  Raises UNKNOWN_TABLE, AMBIGUOUS_TABLE; REPLICA_BUILDING where it may be there in a moment."""
+        try:
+            if self._only is not None and "/" not in name:
+                return self._only[name]
+            pond, table = self._find(name)
+            return self._ponds[pond][table]
+        except RequestError as error:
+            if error.condition == "UNKNOWN_TABLE":
+                self._refuse_while_building()
+            raise
+
+    def cut(self, name: str, bounds: Bounds | None) -> PondCut:
+        """One batch of a table's job, for several reads of it.  Raises as `Pond.cut`."""
+        pond = self._only
+        if pond is None or "/" in name:
+            owner, name = self._find(name)
+            pond = self._ponds[owner]
+        return pond.cut(name, bounds=bounds)
+
+    def tables(self) -> list[str]:
+        """The names of all tables, sorted: with their pond's where another has a table of the same name."""
+        self._look()
+        return sorted(table if len(owners) == 1 else f"{pond}/{table}" for table, owners in self._owners.items() for pond in owners)
+
+    def names_of(self, name: str) -> tuple[str, ...]:
+        """The names that mean the same table: the one in the list, and the one with the pond's name."""
+        try:
+            pond, table = self._find(name)
+        except RequestError:
+            return (name,)
+        full = f"{pond}/{table}"
+        return (table, full) if self._owners.get(table) == [pond] else (full,)
+
+    def ready(self, max_behind_seconds: float) -> tuple[bool, str]:
+        """Whether every job can be read and isn't further behind; if not, why."""
+        for pond in self._ponds.values():
+            ready, reason = pond.ready(max_behind_seconds)
+            if not ready:
+                return False, reason
+        return True, "ready"
+
+    def statistics(self) -> dict[str, dict[str, Any]]:
+        """What `Pond.statistics` says of each job; with several ponds a job's name has the pond's before it."""
+        return {
+            job if self._only is not None else f"{name}/{job}": facts
+            for name, pond in self._ponds.items()
+            for job, facts in pond.statistics().items()
+        }
+
+    def _find(self, name: str) -> tuple[str, str]:
+        pond, slash, table = name.partition("/")
+        if slash and pond in self._ponds:
+            return pond, table
+        if name not in self._owners or time.monotonic() - self._looked_at > _OWNERS_SECONDS:
+            self._look()
+        owners = self._owners.get(name, [])
+        if len(owners) > 1:
+            raise RequestError(
+                "AMBIGUOUS_TABLE",
+                f"{len(owners)} ponds of this server have a table {name!r}.",
+                hint="Name the pond too, as the list of tables does: POND/TABLE, in a URL POND%2FTABLE.",
+                table=name,
+            )
+        if not owners:
+            raise unknown_table(name, "the ponds of this server", self.tables())
+        return owners[0], name
+
+    def _look(self) -> None:
+        owners: dict[str, list[str]] = {}
+        for name, pond in self._ponds.items():
+            for table in pond.tables():
+                owners.setdefault(table, []).append(name)
+        self._owners, self._looked_at = owners, time.monotonic()
+
+    def _refuse_while_building(self) -> None:
+        """A job whose replica is being built for the first time shows the tables that nobody defined only later."""
+        for name, facts in self.statistics().items():
+            error = facts.get("error")
+            if facts.get("batch") is None and error and error["condition"] == "REPLICA_BUILDING":
+                done = {fact: facts.get(fact) for fact in ("partitions_done", "partitions", "records")}
+                raise ReplicaError(error["condition"], f"{name}: {error['message']}", hint=error["hint"], job=name, **done)
+
+
+@contextmanager
+def open_ponds(places: dict[str, str], open_pond: Callable[[str], Pond]) -> Iterator[Ponds]:
+    """All ponds, each opened with `open_pond`, and closed at the end."""
+    with ExitStack() as opened:
+        yield Ponds({name: opened.enter_context(open_pond(place)) for name, place in places.items()})
+
+
+def name_places(words: Iterable[str]) -> dict[str, str]:
+    """The names of ponds from `place` and `name=place`: a place without one goes by its folder.
+
+    Raises:  INVALID_REQUEST where two go by the same.
+    """
+    places: dict[str, str] = {}
+    for word in words:
+        named = None if Path(word).exists() else _NAMED.fullmatch(word)
+        name, place = (named[1], named[2]) if named else (PurePosixPath(word.rstrip("/")).name or "pond", word)
+        if name in (".", ".."):
+            name = Path(place).resolve().name
+        if name in places:
+            raise RequestError(
+                "INVALID_REQUEST",
+                f"Two ponds would be called {name!r}: {places[name]} and {place}.",
+                hint=f"Give one another name: OTHER={place}",
+                name=name,
+            )
+        places[name] = place
+    return places
+
+
+def check_room(places: Iterable[str], max_bytes: int) -> int:
+    """The disk that replicas of these places need, by an estimate that reads all state once; twice while one is built anew.
+
+    Raises:  REPLICA_TOO_LARGE where that is more, or can't be told.
+    """
+    needed = 0
+    for place in places:
+        for folder in open_jobs(place):
+            estimate = _estimate(folder)
+            if estimate is None:
+                raise _too_large(f"How much the job {folder.job} needs can't be told: not all of its state can be read.", max_bytes)
+            needed += estimate
+    if 2 * needed > max_bytes:
+        raise _too_large(f"Replicas would take about {needed} bytes, and twice that while they are built anew.", max_bytes, needed)
+    return needed
+
+
+def _estimate(folder: Any) -> int | None:
+    try:
+        report = inspect_job(folder, batches=1)
+    except MillpondError:
+        return None
+    return 0 if not report.batches and not report.unread else report.replica_bytes
+
+
+def _too_large(message: str, max_bytes: int, needed: int | None = None) -> ReplicaError:
+    return ReplicaError(
+        "REPLICA_TOO_LARGE",
+        f"{message} --max-bytes allows {max_bytes}.",
+        hint="Allow more with --max-bytes, name another disk with --replica-dir, or see `millpond inspect`.",
+        needed_bytes=needed,
+        max_bytes=max_bytes,
+    )

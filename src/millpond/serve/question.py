@@ -1,0 +1,233 @@
+"""What a caller asks of one table: a key or a part of it, a range, a page, and bounds; from a URL or from JSON.
+
+GET   …/rows?page=/&_start={"minute":"…"}&_reverse=1&_limit=10&_min_batch=41
+POST  …/rows:scan   {"key": {"page": "/"}, "start": {"minute": "…"}, "reverse": true, "limit": 10, "bounds": {"min_batch": 41}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any
+
+from millpond.errors import RequestError
+from millpond.schema.definition import TableDefinition
+from millpond.serve.keys import Key, parse_object, parse_pairs
+from millpond.serve.query import Pairs, parse_limit
+from millpond.settings import ServeSettings
+from millpond.tables.answer import Rows
+from millpond.tables.bounds import Bounds
+from millpond.tables.table import Table
+from millpond.tables.values import Json, decode_json
+
+_BOUNDS = frozenset(
+    {
+        "min_batch",
+        "min_offsets",
+        "contains_offset",
+        "contains_file",
+        "max_behind_seconds",
+        "max_age_seconds",
+        "wait_seconds",
+    }
+)
+# Rows of a download that are in memory at a time.
+_PAGE_ROWS = 8192
+_WORDS = {"1": True, "true": True, "0": False, "false": False}
+_SECONDS = ("max_behind_seconds", "max_age_seconds", "wait_seconds")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A read of rows, as `Table.scan`, `range` and `windows` have it.
+
+    limit:        None where none was named
+    batch, time:  as of when, where history is kept
+    """
+
+    key: Key
+    start: Key | None = None
+    end: Key | None = None
+    since: str | None = None
+    until: str | None = None
+    limit: int | None = None
+    reverse: bool = False
+    token: str | None = None
+    bounds: Bounds | None = None
+    batch: int | None = None
+    time: str | None = None
+
+    def is_lookup(self, definition: TableDefinition) -> bool:
+        """Whether it asks for the one row of a whole key."""
+        ranged = any(edge is not None for edge in (self.start, self.end, self.since, self.until, self.token))
+        if ranged or self.reverse:
+            return False
+        return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
+
+    def as_of(self, table: Table) -> Table:
+        """The table as it is asked for.  Raises HISTORY_GONE, NOT_UP_TO_BOUND, INVALID_REQUEST where batch and time are given."""
+        if self.batch is None and self.time is None:
+            return table
+        return table.at(batch=self.batch, time=self.time)
+
+    def ask(self, table: Table) -> Rows:
+        """The rows.  Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two of them."""
+        page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
+        table = self.as_of(table)
+        timed = self.since is not None or self.until is not None
+        if self.start is not None or self.end is not None:
+            if timed:
+                raise RequestError(
+                    "INVALID_REQUEST",
+                    "A range has start and end, windows have since and until; both are given.",
+                    hint="Use one of the two.",
+                )
+            return table.range(self.key, start=self.start, end=self.end, **page)
+        if timed:
+            return table.windows(self.key, since=self.since, until=self.until, **page)
+        return table.scan(self.key, **page)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it asks for the whole table, in its order."""
+        edges = (self.start, self.end, self.since, self.until, self.batch, self.time)
+        return not (self.key or self.reverse or self.limit or self.token) and all(edge is None for edge in edges)
+
+
+def iter_pages(table: Table, question: Question) -> Iterator[Rows]:
+    """All rows that a question asks for, some at a time; at least one page.
+
+    table:  of a cut, so that all pages are of one batch
+    Raises (as it goes on):  as `Question.ask`; CUT_EXPIRED.
+    """
+    page = replace(question, limit=_PAGE_ROWS, bounds=None).ask(table)
+    yield page
+    while page.more:
+        page = replace(question, limit=_PAGE_ROWS, token=page.token, bounds=None).ask(table)
+        yield page
+
+
+def parse_url(definition: TableDefinition, columns: Pairs, controls: dict[str, str], settings: ServeSettings) -> Question:
+    """A question from columns and controls.
+
+    Raises:  WRONG_TYPE, INVALID_LIMIT, INVALID_BOUND, INVALID_REQUEST.
+    """
+    limit = controls.get("_limit")
+    reverse = controls.get("_reverse", "0")
+    if reverse not in _WORDS:
+        raise RequestError("INVALID_REQUEST", f"_reverse={reverse[:40]} says nothing.", hint="Write _reverse=1, or leave it out.")
+    return Question(
+        key=parse_pairs(definition, columns),
+        start=_parse_edge(definition, "_start", controls),
+        end=_parse_edge(definition, "_end", controls),
+        since=controls.get("_since"),
+        until=controls.get("_until"),
+        limit=None if limit is None else parse_limit(limit, default=1, maximum=settings.max_rows),
+        reverse=_WORDS[reverse],
+        token=controls.get("_token"),
+        bounds=bounds_of_controls(controls, settings),
+        batch=None if "_batch" not in controls else int(_number("batch", controls["_batch"])),
+        time=controls.get("_time"),
+    )
+
+
+def parse_json(definition: TableDefinition, data: Json, settings: ServeSettings) -> Question:
+    """A question from a decoded JSON object.  Raises as `parse_url`."""
+    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds", "batch", "time"})
+    limit, reverse = members.get("limit"), members.get("reverse", False)
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
+        limit = str(limit)
+    if isinstance(members.get("batch"), bool) or not isinstance(members.get("batch"), int | None):
+        raise RequestError("INVALID_REQUEST", "batch must be a whole number.", hint="Leave it out for the newest.")
+    for name in ("since", "until", "token", "time"):
+        if not isinstance(members.get(name), str | None):
+            raise RequestError(
+                "INVALID_REQUEST", f"{name} must be a string.", hint="Leave it out where there is none.", member=name
+            )
+    if not isinstance(reverse, bool):
+        raise RequestError("INVALID_REQUEST", "reverse must be true or false.", hint="Leave it out for the order of the key.")
+    return Question(
+        key=parse_object(definition, members.get("key", {})),
+        start=None if members.get("start") is None else parse_object(definition, members["start"]),
+        end=None if members.get("end") is None else parse_object(definition, members["end"]),
+        since=members.get("since"),
+        until=members.get("until"),
+        limit=None if limit is None else parse_limit(str(limit), default=1, maximum=settings.max_rows),
+        reverse=reverse,
+        token=members.get("token"),
+        bounds=parse_bounds(members.get("bounds"), settings),
+        batch=members.get("batch"),
+        time=members.get("time"),
+    )
+
+
+def parse_since(text: str | None) -> str | int | None:
+    """A token of changes, or a batch's number."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else text
+
+
+def check_members(data: Json, known: set[str]) -> dict[str, Json]:
+    """The members of an object.  Raises INVALID_REQUEST where it is none, or has others."""
+    if not isinstance(data, dict) or not data.keys() <= known:
+        raise RequestError(
+            "INVALID_REQUEST",
+            "The body must be an object with no other members than those that the route takes.",
+            hint=f"Its members may be: {', '.join(sorted(known))}.",
+        )
+    return data
+
+
+def bounds_of_controls(controls: dict[str, str], settings: ServeSettings) -> Bounds | None:
+    """The bounds that controls give, None where they give none.  Raises INVALID_BOUND."""
+    given: dict[str, Any] = {name[1:]: text for name, text in controls.items() if name[1:] in _BOUNDS}
+    for name in ("min_batch", *_SECONDS):
+        if name in given:
+            given[name] = _number(name, given[name])
+    if "min_offsets" in given:
+        try:
+            given["min_offsets"] = decode_json(given["min_offsets"])
+        except ValueError as wrong:
+            raise _invalid(f"_min_offsets is no JSON: {wrong}") from None
+    if "contains_offset" in given:
+        given["contains_offset"] = given["contains_offset"].split(",")
+    return parse_bounds(given or None, settings)
+
+
+def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
+    """Bounds from a decoded JSON object; None from null.  Raises INVALID_BOUND."""
+    if data is None:
+        return None
+    if not isinstance(data, dict) or not data.keys() <= _BOUNDS:
+        raise _invalid(f"bounds must be an object of {', '.join(sorted(_BOUNDS))}")
+    given: dict[str, Any] = {name: float(value) if isinstance(value, Decimal) else value for name, value in data.items()}
+    # JSON's null would be no bound at all.
+    if any(value is None for value in given.values()):
+        raise _invalid("a bound is null")
+    bounds = Bounds(**given)
+    if bounds.wait_seconds > settings.max_seconds:
+        raise _invalid(f"wait_seconds is {bounds.wait_seconds:g}, and a request may take {settings.max_seconds:g}")
+    return bounds
+
+
+def _number(name: str, text: str) -> int | float:
+    try:
+        return int(text) if name in ("min_batch", "batch") else float(text)
+    except ValueError:
+        raise _invalid(f"_{name}={text[:40]} is no number") from None
+
+
+def _parse_edge(definition: TableDefinition, name: str, controls: dict[str, str]) -> Key | None:
+    if name not in controls:
+        return None
+    try:
+        data = decode_json(controls[name])
+    except ValueError as wrong:
+        raise RequestError(
+            "INVALID_REQUEST", f"{name} is no JSON: {wrong}.", hint=f'Write it like {name}={{"page":"/"}}.'
+        ) from None
+    return parse_object(definition, data)
+
+
+def _invalid(what: str) -> RequestError:
+    return RequestError("INVALID_BOUND", f"{what}.", hint="Write bounds as docs/reads.md and docs/http.md show them.")

@@ -1,0 +1,191 @@
+"""Answers as HTTP has them: forms, ETags, packing, and the one shape of errors."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
+
+from millpond.errors import MillpondError, RequestError, http_status
+from millpond.schema.definition import TableDefinition
+from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_pages
+from millpond.serve.shapes import answer_json, cut_json, error_json, row_writer
+from millpond.settings import ServeSettings
+from millpond.tables.answer import Cut, Rows
+from millpond.tables.values import Json, encode_json
+
+log = logging.getLogger(__name__)
+# Clients read and write values by a table's definition; when this header changes they get it anew.
+DEFINITION = "millpond-definition"
+CUT = "millpond-cut"
+_NOT_KEPT = {"cache-control": "no-store"}
+# An answer may be kept by whoever asked, and is asked for again each time: only so does the batch stay true.
+CACHE_CONTROL = "private, no-cache"
+VARY = "accept, accept-encoding, authorization"
+_RETRY_SECONDS = 1
+
+
+class Shape:
+    """How the rows of one definition are written.
+
+    digest:  tells this definition from others
+    """
+
+    def __init__(self, definition: TableDefinition) -> None:
+        self.definition = definition
+        self.write = row_writer(definition)
+        self.digest = definition.fingerprint()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """How somebody wants an answer."""
+
+    form: Format
+    if_none_match: str
+    accept_encoding: str
+    settings: ServeSettings
+
+
+def etag(cut: Cut, shape: Shape, form: Format) -> str:
+    """What stays the same as long as the rows do: the batch, in which build of the replica, and how it is shown.
+
+    Weak, for the lag that an answer tells goes on.
+    """
+    return f'W/"{cut.position.batch}.{cut.generation}.{shape.digest}.{form.name}"'
+
+
+def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) -> Response:
+    """An answer of rows, in the form that was asked for; 304 where the client has it.
+
+    gaps:    whether a row that isn't there is shown as null
+    Raises:  ANSWER_TOO_LARGE, and as `formats.write_pages`.
+    """
+    if (known := try_known(ask, shape, rows.cut, more=rows.more)) is not None:
+        return known
+    if ask.form is not JSON:
+        shown = rows if gaps else Rows([row for row in rows if row], rows.cut)
+        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [shown]), more=rows.more)
+    body = encode_json(answer_json(name, rows, shape.write, gaps=gaps))
+    headers = _headers(ask, shape, rows.cut)
+    if len(body) > ask.settings.max_answer_bytes:
+        raise _too_large(ask.settings)
+    if len(body) >= ask.settings.gzip_bytes and takes_gzip(ask.accept_encoding):
+        body, headers["content-encoding"] = b"".join(packed([body])), "gzip"
+    return Response(body, headers=headers)
+
+
+def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: bool) -> Response:
+    """An answer in pieces.  Raises what the first of them raise."""
+    settings, headers = ask.settings, _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
+    pieces = bounded(pieces, settings.max_answer_bytes, lambda: _too_large(settings))
+    # Most of what can go wrong goes wrong here, while it can be said.
+    begun = list(_until(pieces, PIECE_BYTES))
+    pieces = chain(begun, pieces)
+    if sum(map(len, begun)) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
+        headers["content-encoding"] = "gzip"
+        pieces = packed(pieces)
+    return _Pieces(pieces, headers=headers)
+
+
+def try_known(ask: Ask, shape: Shape, cut: Cut, *, more: bool) -> Response | None:
+    """304 where the client has this answer; None where it hasn't."""
+    if etag(cut, shape, ask.form) not in ask.if_none_match:
+        return None
+    headers = _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
+    del headers["content-type"]
+    return Response(status_code=304, headers=headers)
+
+
+def _headers(ask: Ask, shape: Shape, cut: Cut) -> dict[str, str]:
+    return {
+        "etag": etag(cut, shape, ask.form),
+        "cache-control": CACHE_CONTROL,
+        "vary": VARY,
+        DEFINITION: shape.digest,
+        "content-type": ask.form.content_type,
+    }
+
+
+class _Pieces(StreamingResponse):
+    """Pieces that an error of ours breaks off: the last one isn't sent."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except MillpondError as error:
+            log.warning("An answer was broken off: %s", error.condition)
+
+
+def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for piece in pieces:
+        yield piece
+        size -= len(piece)
+        if size <= 0:
+            return
+
+
+def _cut_header(cut: Cut, more: bool) -> str:
+    """The cut as JSON in ASCII; without the offsets, which may be longer than a header may be."""
+    told = cut_json(cut)
+    told["position"] = {k: v for k, v in told["position"].items() if k != "offsets"}
+    return json.dumps({**told, "more": more}, separators=(",", ":"))
+
+
+def _too_large(settings: ServeSettings) -> RequestError:
+    return RequestError(
+        "ANSWER_TOO_LARGE",
+        f"The answer is larger than {settings.max_answer_bytes} bytes.",
+        hint="Ask for fewer rows with _limit or more key columns.",
+        maximum_bytes=settings.max_answer_bytes,
+    )
+
+
+def as_json(data: Json, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """An answer that nobody keeps."""
+    return Response(encode_json(data), status_code=status, media_type="application/json", headers={**_NOT_KEPT, **(headers or {})})
+
+
+def answer_error(_request: Request | None, error: Exception) -> Response:
+    """An error of ours, with what HTTP wants beside it."""
+    assert isinstance(error, MillpondError)
+    status, headers = http_status(error), {}
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    elif status in (429, 503):
+        wait = error.context.get("retry_after_seconds", _RETRY_SECONDS)
+        headers["retry-after"] = str(max(1, -int(-wait // 1)) if isinstance(wait, (int, float)) else _RETRY_SECONDS)
+    return as_json(error_json(error), status=status, headers=headers)
+
+
+def answer_routing(request: Request, error: Exception) -> Response:
+    """A path or method that isn't there."""
+    assert isinstance(error, HTTPException)
+    path = request.scope["path"]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        wrong = RequestError(
+            "METHOD_NOT_ALLOWED",
+            f"{path} doesn't take {request.method}.",
+            hint=f"Use {allowed or 'another method'}; GET / lists the routes.",
+        )
+        return as_json(error_json(wrong), status=405, headers=dict(error.headers or {}))
+    return answer_error(request, RequestError("UNKNOWN_ROUTE", f"There is nothing at {path}.", hint="GET / lists the routes."))
+
+
+def answer_mistake(_request: Request, error: Exception) -> Response:
+    """A mistake of ours."""
+    # Starlette raises it again once this is sent, so the server logs the traceback; the caller gets none of it.
+    mistake = MillpondError(
+        "INTERNAL_ERROR",
+        f"Millpond made a mistake ({type(error).__name__}); the request may be all right.",
+        hint="Report it with the server's log.",
+    )
+    return as_json(error_json(mistake), status=500)

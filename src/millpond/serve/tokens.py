@@ -1,0 +1,115 @@
+"""Who may read what: a file of readers, each with the hash of a token and the tables that it opens.
+
+    {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false}]}
+
+Tokens are 32 random bytes, so a plain SHA-256 keeps them: there is nothing to guess.  The file holds no token, only hashes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from millpond.errors import SetupError
+
+FORMAT = 1
+_PREFIX = "mp_"
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who may read.
+
+    name:     for people; stands in no log and no metric beside what was asked
+    tables:   patterns of table names: * is any text, ? any character
+    metrics:  whether /metrics answers, which speaks of all jobs
+    """
+
+    name: str
+    tables: tuple[str, ...]
+    metrics: bool = False
+
+    def may_read(self, names: Iterable[str]) -> bool:
+        """Whether one of the names of a table is among those that this reader may read."""
+        return any(fnmatchcase(name, pattern) for name in names for pattern in self.tables)
+
+
+EVERYBODY = Reader("everybody", ("*",), metrics=True)
+"""Who reads where there are no tokens."""
+
+
+def digest(token: str) -> str:
+    """What the file keeps of a token."""
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def read_tokens(path: Path) -> dict[str, Reader]:
+    """Digest of a token -> its reader.  Raises INVALID_TOKENS where the file isn't there or says something else."""
+    try:
+        return _parse(json.loads(path.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError) as wrong:
+        raise SetupError(
+            "INVALID_TOKENS",
+            f"The file of tokens {path} can't be used: {wrong!r:.200}.",
+            hint=f"Make one: millpond token {path} NAME --tables 'page_*'",
+            path=str(path),
+        ) from wrong
+
+
+def _parse(data: Any) -> dict[str, Reader]:
+    if not isinstance(data, dict) or data.get("format") != FORMAT or not isinstance(data.get("readers"), list):
+        raise ValueError(f"it must be an object with format {FORMAT} and a list of readers")
+    readers: dict[str, Reader] = {}
+    for entry in data["readers"]:
+        tables, sha256, name, metrics = entry["tables"], entry["sha256"], entry["name"], entry.get("metrics", False)
+        if not isinstance(tables, list) or not all(isinstance(t, str) for t in tables) or not isinstance(metrics, bool):
+            raise ValueError("tables must be a list of texts, metrics true or false")
+        if not isinstance(name, str) or not isinstance(sha256, str) or len(sha256) != 64:
+            raise ValueError("name must be a text, sha256 a hash of 64 hex digits")
+        readers[sha256] = Reader(name, tuple(tables), metrics)
+    return readers
+
+
+def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False) -> str:
+    """Give a reader a new token, in place of the one it had; the token is told here and never again.
+
+    Raises:  INVALID_TOKENS where there is a file that isn't one of tokens; NOT_WRITABLE.
+    """
+    token = _PREFIX + secrets.token_urlsafe(32)
+    known = {d: r for d, r in read_tokens(path).items() if r.name != name} if path.exists() else {}
+    known[digest(token)] = Reader(name, tuple(tables), metrics)
+    _write(path, known)
+    return token
+
+
+def remove_token(path: Path, name: str) -> bool:
+    """Take a reader's token away; False where there is no such reader.  Raises as `add_token`."""
+    known = read_tokens(path)
+    left = {d: r for d, r in known.items() if r.name != name}
+    if len(left) < len(known):
+        _write(path, left)
+    return len(left) < len(known)
+
+
+def _write(path: Path, readers: dict[str, Reader]) -> None:
+    entries = [{"name": r.name, "sha256": d, "tables": list(r.tables), "metrics": r.metrics} for d, r in readers.items()]
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(json.dumps({"format": FORMAT, "readers": entries}, indent=1) + "\n")
+        temporary.replace(path)
+    except OSError as broken:
+        raise SetupError(
+            "NOT_WRITABLE",
+            f"{path} can't be written: {broken.strerror}.",
+            hint="Name a file in a folder that this user may write to.",
+            path=str(path),
+        ) from broken

@@ -1,0 +1,197 @@
+"""One server of several processes: one follows, the others answer at one port, and this one keeps them alive.
+
+1. Every door has a listening socket of its own at the same address (SO_REUSEPORT): the system shares connections out evenly.
+2. All sockets are made here and stay open here: a connection that waits for a door that died is answered by the next one.
+3. The follower keeps the replicas; doors only read them.  Without it doors go on answering, and say how far they are behind.
+4. Whoever ends is started again, at once the first time, then after pauses that double.
+5. At SIGTERM doors drain, then the follower ends.  A process whose parent is gone ends by itself.
+
+Processes are spawned, never forked: an open LMDB environment doesn't survive a fork.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from millpond.serve.meter import Meter
+from millpond.serve.ponds import open_ponds
+from millpond.serve.server import serve_http
+from millpond.settings import ReplicaSettings, Retention, ServeSettings
+from millpond.tables.pond import Pond, open
+
+log = logging.getLogger(__name__)
+_LAST_PAUSE_SECONDS = 5.0
+# A process that ran for so long didn't fail at its start.
+_STEADY_SECONDS = 30.0
+_METER_SECONDS = 1.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all processes of one server have in common.
+
+    places:     pond's name -> where it lies
+    retention:  what is kept of tables beside their rows, by name
+    counts:     the folder where processes leave their counts, None where there is one process
+    """
+
+    places: dict[str, str]
+    replica_dir: str | None
+    settings: ServeSettings
+    retention: dict[str, Retention]
+    counts: Path | None
+
+    def open_pond(self, place: str, *, follow: bool) -> Pond:
+        """A pond as this server reads it."""
+        reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
+        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=self.retention, settings=reads)
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One process and how it fared."""
+
+    name: str
+    run: Callable[..., None]
+    arguments: tuple[Any, ...]
+    process: SpawnProcess
+    started: float
+    failures: int = 0
+    due: float = field(default=0.0)
+
+
+def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Callable[[], None]) -> None:
+    """Answer requests with a door for each listener until SIGTERM or Ctrl-C.
+
+    on_ready:  called once, when every door has answered
+    """
+    ending = threading.Event()
+    woken, wake = socket.socketpair()
+
+    def end(*_: object) -> None:
+        ending.set()
+        wake.send(b"x")
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
+    ready = _SPAWN.Semaphore(0)
+    workers = [_start("follower", _follow, (plan,))]
+    try:
+        workers += [_start(f"door {n}", _answer, (plan, listener, ready)) for n, listener in enumerate(listeners)]
+        threading.Thread(target=_announce, args=(ready, len(listeners), on_ready, ending), daemon=True).start()
+        while not ending.is_set():
+            due = [w.due for w in workers if w.due]
+            alive = [w.process.sentinel for w in workers if not w.due]
+            wait([*alive, woken], timeout=max(0.0, min(due) - time.monotonic()) if due else None)
+            if not ending.is_set():
+                _mend(workers)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        _end(workers, plan.settings.drain_seconds)
+        for end_of_pair in (woken, wake):
+            end_of_pair.close()
+
+
+def counts_folder() -> Path:
+    """A folder for the counts of one server; the caller removes it."""
+    return Path(tempfile.mkdtemp(prefix="millpond-serve-"))
+
+
+def remove_counts(folder: Path) -> None:
+    """Remove the folder of counts."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(name: str, run: Callable[..., None], arguments: tuple[Any, ...]) -> _Worker:
+    process = _SPAWN.Process(target=run, args=arguments, name=f"millpond {name}")
+    process.start()
+    return _Worker(name, run, arguments, process, time.monotonic())
+
+
+def _mend(workers: list[_Worker]) -> None:
+    """Note who has ended, and start again those whose pause is over."""  # 4
+    now = time.monotonic()
+    for worker in workers:
+        if not worker.due and not worker.process.is_alive():
+            worker.failures = 1 if now - worker.started > _STEADY_SECONDS else worker.failures + 1
+            pause = 0.0 if worker.failures == 1 else min(_LAST_PAUSE_SECONDS, 0.1 * 2**worker.failures)
+            log.error("The %s ended with %s; it is started again.", worker.name, worker.process.exitcode)
+            worker.due = now + pause
+        if worker.due and now >= worker.due:
+            fresh = _start(worker.name, worker.run, worker.arguments)
+            worker.process, worker.started, worker.due = fresh.process, fresh.started, 0.0
+
+
+def _end(workers: list[_Worker], drain_seconds: float) -> None:  # 5
+    follower, doors = workers[0], workers[1:]
+    for some in (doors, [follower]):
+        for worker in some:
+            if worker.process.is_alive():
+                worker.process.terminate()
+        deadline = time.monotonic() + drain_seconds + 5
+        for worker in some:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: threading.Event) -> None:
+    told = 0
+    while told < doors and not ending.is_set():
+        told += ready.acquire(timeout=0.2)
+    if not ending.is_set():
+        on_ready()
+
+
+# ---------------------------------------------------------------- in the processes
+
+
+def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
+    """A door: it reads what the follower keeps."""
+    _end_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
+    with open_ponds(plan.places, lambda place: plan.open_pond(place, follow=False)) as ponds:
+        serve_http(ponds, listener, settings=plan.settings, meter=Meter(plan.counts), on_ready=ready.release)
+
+
+def _follow(plan: Plan) -> None:
+    """The follower: it keeps the replicas, and its counts where doors find them."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
+    meter = Meter(plan.counts)
+    with open_ponds(plan.places, lambda place: plan.open_pond(place, follow=True)) as ponds:
+        while not stop.wait(_METER_SECONDS):
+            meter.note_followers(ponds.statistics())
+            meter.write()
+        meter.note_followers(ponds.statistics())
+        meter.write()
+
+
+def _end_with_parent() -> None:
+    """End as at SIGTERM when the parent is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="millpond-parent", daemon=True).start()

@@ -1,0 +1,55 @@
+"""What `deploy/` holds is valid, and says what the command understands."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from millpond.cli.serve import serve
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+
+
+def _served(words: list[str]) -> dict[str, object]:
+    """The parameters of `millpond serve` with these words.  Raises where it doesn't know one."""
+    assert words[0] == "serve"
+    return serve.make_context("millpond", words[1:]).params
+
+
+def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("this machine has no systemd-analyze")
+    text = (DEPLOY / "millpond.service").read_text()
+    # What it runs isn't installed here.
+    (tmp_path / "millpond.service").write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
+    done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / "millpond.service")], capture_output=True, text=True)
+    told = [line for line in done.stderr.splitlines() if "millpond.service" in line]
+    assert (done.returncode, told) == (0, []), done.stderr
+
+
+def test_the_unit_runs_a_command_that_there_is() -> None:
+    text = (DEPLOY / "millpond.service").read_text()
+    (command,) = re.findall(r"(?m)^ExecStart=\S+ (.*)$", text)
+    assert _served(command.split())["workers"] == 2
+
+
+def test_the_container_file_has_nothing_that_hadolint_complains_of() -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    done = subprocess.run([hadolint, str(DEPLOY / "Containerfile")], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_container_asks_for_tokens_before_it_opens_itself() -> None:
+    text = (DEPLOY / "Containerfile").read_text()
+    (words,) = re.findall(r"(?m)^CMD (\[\"serve.*\])$", text)
+    parameters = _served(json.loads(words))
+    assert (parameters["host"], parameters["tokens"], parameters["insecure"]) == ("0.0.0.0", None, False)
+    with pytest.raises(click.NoSuchOption):
+        _served(["serve", "/pond", "--no-such-option"])

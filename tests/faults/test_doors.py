@@ -1,0 +1,160 @@
+"""Processes of one server, killed under load: the others answer, and the killed ones come back."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+pytestmark = pytest.mark.faults
+READERS = 8
+KEY, ROWS = 2**53 - 1, [{"k": 2**53 - 1, "n": 2, "again": 2**53 - 1}]
+
+
+class Load:
+    """Clients that ask all the time, each over a connection that it opens anew when it breaks."""
+
+    def __init__(self, address: str) -> None:
+        self._url = f"{address}/tables/long/rows?k={KEY}"
+        self._stop = threading.Event()
+        self.told: Counter[str] = Counter()
+        self.longest_seconds = 0.0
+        self._threads = [threading.Thread(target=self._ask) for _ in range(READERS)]
+
+    def _ask(self) -> None:
+        client = httpx.Client(timeout=30)
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                answer = client.get(self._url)
+                right = answer.status_code == 200 and answer.json()["rows"] == ROWS
+                self.told["right" if right else answer.text] += 1
+            except httpx.TransportError as broken:
+                self.told[type(broken).__name__] += 1
+                client.close()
+                client = httpx.Client(timeout=30)
+            self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+        client.close()
+
+    def __enter__(self) -> Load:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join()
+
+
+@pytest.fixture
+def server(types_pond: Path, tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json", "--workers", "2"]
+    environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as running:
+        try:
+            assert running.stdout is not None
+            address = json.loads(running.stdout.readline())["url"]
+            _wait_until(lambda: httpx.get(f"{address}/readyz").status_code == 200)
+            yield address, running
+        finally:
+            running.terminate()
+            running.wait(60)
+
+
+def _wait_until(holds: object, seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if holds():  # type: ignore[operator]
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never came to that")
+
+
+def _children(pid: int) -> list[int]:
+    """The server's workers: what it spawned but Python's own tracker of resources."""
+    found = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        words = Path(f"/proc/{child}/cmdline").read_bytes()
+        if b"spawn_main" in words:
+            found.append(int(child))
+    return found
+
+
+def _listens(pid: int, port: int) -> bool:
+    """Whether a process answers at the port: it has connections there, or listens."""
+    inodes = set()
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            inodes.add(os.readlink(path))
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    return any(f"socket:[{r[9]}]" in inodes for r in rows if int(r[1].rpartition(":")[2], 16) == port and r[3] == "0A")
+
+
+def test_a_door_that_is_killed_takes_only_its_own_connections_with_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    address, running = server
+    port = int(address.rpartition(":")[2])
+    _wait_until(lambda: len(_children(running.pid)) == 3)
+    with Load(address) as load:
+        for _ in range(3):
+            time.sleep(1)
+            doors = [pid for pid in _children(running.pid) if _listens(pid, port)]
+            assert len(doors) == 2
+            before = load.told["right"]
+            os.kill(doors[0], signal.SIGKILL)
+            _wait_until(lambda before=before: load.told["right"] > before + 20)
+            _wait_until(lambda gone=doors[0]: len(_children(running.pid)) == 3 and gone not in _children(running.pid))
+            _wait_until(lambda: len([p for p in _children(running.pid) if _listens(p, port)]) == 2)
+    told = dict(load.told)
+    assert told.pop("right") > 100
+    # A killed door breaks each connection that it had once, and refuses none: new ones wait for the next door.
+    assert set(told) <= {"ReadError", "RemoteProtocolError", "WriteError"}
+    assert sum(told.values()) <= 3 * READERS
+    assert load.longest_seconds < 15
+
+
+def test_without_its_follower_a_server_goes_on_answering(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    address, running = server
+    port = int(address.rpartition(":")[2])
+    _wait_until(lambda: len(_children(running.pid)) == 3)
+    with Load(address) as load:
+        for _ in range(2):
+            (follower,) = [pid for pid in _children(running.pid) if not _listens(pid, port)]
+            os.kill(follower, signal.SIGKILL)
+            _wait_until(lambda gone=follower: len(_children(running.pid)) == 3 and gone not in _children(running.pid))
+            time.sleep(1)
+    assert set(load.told) == {"right"}
+
+
+def test_the_end_of_the_server_is_the_end_of_all_its_processes(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    _, running = server
+    _wait_until(lambda: len(_children(running.pid)) == 3)
+    children = _children(running.pid)
+    running.kill()
+    running.wait(10)
+    _wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), seconds=30)
+
+
+def test_sigterm_ends_all_processes_well(server: tuple[str, subprocess.Popen[bytes]]) -> None:
+    address, running = server
+    _wait_until(lambda: len(_children(running.pid)) == 3)
+    children = _children(running.pid)
+    with Load(address) as load:
+        time.sleep(0.5)
+        running.terminate()
+        assert running.wait(30) == 0
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert load.told["right"] > 0
+    # What was begun was answered: only connections that came too late were refused.
+    assert set(load.told) <= {"right", "ConnectError", "RemoteProtocolError", "ReadError"}

@@ -1,0 +1,200 @@
+"""Who is let in: hosts, tokens, rates; and what must not leave: keys and tokens in logs and metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from millpond.errors import MillpondError
+from millpond.serve.access import Access, check_exposure, is_loopback
+from millpond.serve.tokens import EVERYBODY, add_token, read_tokens, remove_token
+from millpond.settings import ServeSettings
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> dict[str, str]:
+    """Tokens by the names of their readers, in tmp_path/readers.json."""
+    path = tmp_path / "readers.json"
+    return {
+        "numbers": add_token(path, "numbers", tables=["l?ng", "int*"]),
+        "all": add_token(path, "all", tables=["*"]),
+        "prometheus": add_token(path, "prometheus", tables=[], metrics=True),
+        "file": str(path),
+    }
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def _wait_until_ready(client: httpx.Client) -> None:
+    for _ in range(400):
+        if client.get("/readyz").status_code == 200:
+            return
+        time.sleep(0.02)
+    raise AssertionError(client.get("/readyz").text)
+
+
+def _condition(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["condition"]
+
+
+def test_a_token_opens_its_tables_and_no_other(serve: Any, types_pond: Path, tokens: dict[str, str]) -> None:
+    with serve(types_pond, "--tokens", tokens["file"]) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        _wait_until_ready(client)
+        assert client.get("/livez").status_code == 200
+        paths = ("/", "/tables", "/tables/long", "/tables/long/rows?k=5", "/tables/long/rows", "/metrics", "/openapi.json", "/no")
+        for headers in ({}, _bearer("mp_wrong"), {"authorization": "Basic x"}, {"authorization": f"Token {tokens['all']}"}):
+            for path in paths:
+                refused = client.get(path, headers=headers)
+                assert _condition(refused) == (401, "TOKEN_NEEDED")
+                assert refused.headers["www-authenticate"] == "Bearer"
+        numbers = _bearer(tokens["numbers"])
+        assert client.get("/tables/long/rows?k=5", headers=numbers).status_code == 200
+        assert client.get("/tables/long", headers=numbers).status_code == 200
+        for table in ("string", "there_is_none"):
+            for rest in ("", "/rows", "/rows?k=5", "/definition"):
+                assert _condition(client.get(f"/tables/{table}{rest}", headers=numbers)) == (403, "NOT_ALLOWED")
+            posted = client.post(f"/tables/{table}/rows:get", json={"keys": []}, headers=numbers)
+            assert _condition(posted) == (403, "NOT_ALLOWED")
+        listed = {t["table"] for t in client.get("/tables", headers=numbers).json()["tables"]}
+        assert listed == {"long", "integer"}
+        unknown = client.get("/tables/lung", headers=numbers)
+        assert _condition(unknown) == (404, "UNKNOWN_TABLE")
+        assert "string" not in unknown.text
+        assert str(types_pond) not in unknown.text
+        assert client.get("/tables/string/rows", headers=_bearer(tokens["all"])).status_code == 200
+        assert _condition(client.get("/metrics", headers=_bearer(tokens["all"]))) == (403, "NOT_ALLOWED")
+        assert client.get("/metrics", headers=_bearer(tokens["prometheus"])).status_code == 200
+
+
+def test_a_token_that_is_taken_away_opens_nothing_a_moment_later(serve: Any, types_pond: Path, tokens: dict[str, str]) -> None:
+    file = Path(tokens["file"])
+    with serve(types_pond, "--tokens", str(file)) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        _wait_until_ready(client)
+        everything = _bearer(tokens["all"])
+        assert client.get("/tables/long/rows?k=5", headers=everything).status_code == 200
+        remove_token(file, "all")
+        time.sleep(1.2)
+        assert client.get("/tables/long/rows?k=5", headers=everything).status_code == 401
+        file.write_text("{")
+        time.sleep(1.2)
+        assert client.get("/tables/long/rows?k=5", headers=_bearer(tokens["numbers"])).status_code == 200
+
+
+def test_a_file_of_tokens_holds_no_token(tokens: dict[str, str]) -> None:
+    text = Path(tokens["file"]).read_text()
+    assert tokens["all"] not in text
+    assert tokens["all"].removeprefix("mp_") not in text
+    assert Path(tokens["file"]).stat().st_mode & 0o077 == 0
+    again = add_token(Path(tokens["file"]), "all", tables=["x"])
+    readers = read_tokens(Path(tokens["file"]))
+    assert again != tokens["all"]
+    assert sorted(r.name for r in readers.values()) == ["all", "numbers", "prometheus"]
+    assert remove_token(Path(tokens["file"]), "nobody") is False
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", '{"format": 2, "readers": []}', '{"format": 1, "readers": [{}]}', '{"format": 1, "readers": [{"name": 1}]}']
+    + [json.dumps({"format": 1, "readers": [{"name": "x", "sha256": "0" * 64, "tables": tables}]}) for tables in ("*", [1])]
+    + [json.dumps({"format": 1, "readers": [{"name": "x", "sha256": "00", "tables": []}]})],
+)
+def test_what_is_no_file_of_tokens_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(text)
+    with pytest.raises(MillpondError) as refused:
+        Access(ServeSettings(tokens=tmp_path / "t.json"))
+    assert refused.value.condition == "INVALID_TOKENS"
+
+
+def test_the_loopback_answers_to_its_own_names_alone(http_door: str) -> None:
+    port = http_door.rpartition(":")[2]
+    for host in (f"localhost:{port}", "LOCALHOST", f"127.0.0.1:{port}", "[::1]:1", "[::1]"):
+        for path in ("/livez", "/tables/long/rows?k=5"):
+            assert httpx.get(http_door + path, headers={"host": host}).status_code in (200, 503), host
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example", "", "127.0.0.1:x"):
+        for path in ("/livez", "/tables/long/rows?k=5", "/metrics", "/nothing"):
+            assert _condition(httpx.get(http_door + path, headers={"host": host})) == (421, "HOST_NOT_ALLOWED"), host
+
+
+def test_other_hosts_can_be_allowed() -> None:
+    access = Access(ServeSettings(allow_hosts=("Pond.Example",)))
+    for host in (b"pond.example:80", b"localhost", None):
+        access.check_host(host)
+    open_to_all = Access(ServeSettings(host="0.0.0.0", insecure=True))
+    open_to_all.check_host(b"anything")
+
+
+def test_listening_beyond_this_machine_wants_tokens_or_a_word() -> None:
+    for host in ("0.0.0.0", "::", "192.0.2.1", "pond.example"):
+        assert not is_loopback(host)
+        with pytest.raises(MillpondError) as refused:
+            check_exposure(ServeSettings(host=host))
+        assert refused.value.condition == "OPEN_TO_ALL"
+        check_exposure(ServeSettings(host=host, insecure=True))
+        check_exposure(ServeSettings(host=host, tokens=Path("readers.json")))
+    for host in ("127.0.0.1", "localhost", "::1", "127.1.2.3"):
+        check_exposure(ServeSettings(host=host))
+
+
+def test_a_client_that_asks_too_often_is_told_when_to_come_again(serve: Any, types_pond: Path) -> None:
+    with serve(types_pond, "--requests-per-second", "5") as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        _wait_until_ready(client)
+        for path in ("/tables/long/rows?k=5", "/tables/long/rows"):
+            answers = [client.get(path) for _ in range(40)]
+            refused = [a for a in answers if a.status_code == 429]
+            assert refused
+            assert all(_condition(a) == (429, "TOO_MANY_REQUESTS") for a in refused)
+            assert all(int(a.headers["retry-after"]) >= 1 for a in refused)
+        time.sleep(int(refused[-1].headers["retry-after"]))
+        assert client.get("/tables/long/rows?k=5").status_code == 200
+        assert client.get("/livez").status_code == 200
+
+
+def test_each_client_has_a_bucket_of_its_own() -> None:
+    access = Access(ServeSettings(requests_per_second=1))
+    for client in ("a", "b"):
+        access.admit({}, client)
+        access.admit({}, client)
+        with pytest.raises(MillpondError) as refused:
+            access.admit({}, client)
+        assert refused.value.condition == "TOO_MANY_REQUESTS"
+    assert access.admit({}, "c") is EVERYBODY
+
+
+def test_limits_of_an_answer_hold_in_every_form(serve: Any, types_pond: Path) -> None:
+    options = ("--max-rows", "2", "--max-answer-bytes", "300")
+    with serve(types_pond, *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        _wait_until_ready(client)
+        assert _condition(client.get("/tables/long/rows?_limit=3")) == (400, "INVALID_LIMIT")
+        assert _condition(client.get("/tables/long/rows?_limit=2")) == (422, "ANSWER_TOO_LARGE")
+        small = client.get("/tables/long/rows", headers={"accept": "text/csv"})
+        assert (small.status_code, len(small.text.splitlines())) == (200, 3)
+        large = client.get("/tables/long/rows", headers={"accept": "application/vnd.apache.arrow.stream"})
+        assert _condition(large) == (422, "ANSWER_TOO_LARGE")
+
+
+def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_path: Path, tokens: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json", "--tokens", tokens["file"]]
+    environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["url"]
+        for headers in (_bearer(tokens["all"]), _bearer("mp_guessed"), {}):
+            for path in ("/tables/string/rows?k=secret", "/tables/secret/rows?secret=secret", "/secret", "/tables/string/rows"):
+                httpx.get(address + path, headers=headers)
+        metrics = httpx.get(f"{address}/metrics", headers=_bearer(tokens["prometheus"])).text
+        server.terminate()
+        out, err = server.communicate(timeout=30)
+    for text in (metrics.encode(), out, err):
+        assert b"secret" not in text
+        assert b"guessed" not in text
+        assert not any(t.removeprefix("mp_").encode() in text for n, t in tokens.items() if n != "file")

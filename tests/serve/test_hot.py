@@ -1,0 +1,99 @@
+"""The short way to a row says what the long way says, byte for byte, and leaves to it what it can't say."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Iterator
+from urllib.parse import quote, urlsplit
+
+import httpx
+import pytest
+
+# A header that only the long way reads, and that changes nothing.
+LONG_WAY = {"if-none-match": '"none"'}
+AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
+
+
+@pytest.fixture(scope="module")
+def client(http_door: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=http_door, timeout=30, headers={"accept-encoding": "identity"}) as opened:
+        for _ in range(300):
+            if opened.get("/readyz").status_code == 200:
+                break
+        yield opened
+
+
+def _same(client: httpx.Client, path: str) -> int:
+    short, long = client.get(path), client.get(path, headers=LONG_WAY)
+    assert short.status_code == long.status_code
+    assert AGE.sub(b"age", short.content) == AGE.sub(b"age", long.content), path
+    kept = {"date", "content-length"}
+    assert {k: v for k, v in short.headers.items() if k not in kept} == {k: v for k, v in long.headers.items() if k not in kept}
+    assert int(short.headers["content-length"]) == len(short.content)
+    return short.status_code
+
+
+def test_both_ways_say_the_same_of_every_key_of_every_table(client: httpx.Client) -> None:
+    """The keys are those of the tables as CSV has them, which is the form of a URL."""
+    found = 0
+    for table in client.get("/tables").json()["tables"]:
+        if "error" in table or table["key"] != ["k"]:
+            continue
+        for row in client.get(f"/tables/{table['table']}/rows").json()["rows"]:
+            k = row["k"]
+            if isinstance(k, str):
+                found += (
+                    _same(client, f"/tables/{table['table']}/rows?k={quote(k.encode('utf-8', 'surrogateescape'), safe='')}") == 200
+                )
+            elif isinstance(k, (int, float)) and not isinstance(k, bool):
+                found += _same(client, f"/tables/{table['table']}/rows?k={k}") == 200
+    assert found > 30
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/tables/long/rows?k=x",
+        "/tables/long/rows?k=5",
+        "/tables/long/rows?k=1&k=1",
+        "/tables/long/rows?k__isnull=1",
+        "/tables/long/rows?k=5&_limit=1",
+        "/tables/long/rows?k=5&_limit=0",
+        "/tables/long/rows?n=5",
+        "/tables/lung/rows?k=5",
+        "/tables/long/rows?k=%2B5",
+        "/tables/string/rows?k=a+b",
+        "/tables/%6Cong/rows?k=5",
+    ],
+)
+def test_both_ways_say_the_same_of_what_is_unusual(path: str, client: httpx.Client) -> None:
+    _same(client, path)
+
+
+def test_requests_that_come_at_once_are_answered_in_order(client: httpx.Client, http_door: str) -> None:
+    """Of one connection: short ways behind long ones and between them."""
+    address = urlsplit(http_door)
+    asked = ["/tables/long/rows?k=5", "/tables/nothing", "/tables/long/rows?k=6", "/tables", "/livez", "/tables/long/rows?k=7"]
+    wanted = [client.get(path).status_code for path in asked]
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        heads = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in asked]
+        heads[-1] = heads[-1].replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
+        connection.sendall("".join(heads).encode())
+        told = b""
+        while part := connection.recv(65536):
+            told += part
+    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", told)] == wanted
+
+
+def test_a_head_in_pieces_is_read_whole(http_door: str) -> None:
+    address = urlsplit(http_door)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        for piece in (b"GET /tables/long/ro", b"ws?k=", b"5 HTTP/1.1\r\nHo", b"st: localhost\r\n", b"\r\n"):
+            connection.sendall(piece)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK\r\n")
+
+
+def test_a_body_that_a_get_needs_not_have_does_no_harm(client: httpx.Client) -> None:
+    for _ in range(3):
+        assert client.request("GET", "/tables/long/rows?k=5", content=b"x" * 1000).status_code == 200

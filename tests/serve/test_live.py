@@ -1,0 +1,179 @@
+"""A server whose job goes on: changes in order, pages of one batch, bounds that are waited for, ETags that end with their batch."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import millpond
+from millpond.errors import MillpondError
+from written_checkpoint import WrittenCheckpoint
+
+
+@pytest.fixture(params=["1", "2"], ids=["one process", "two workers"])
+def live(request: pytest.FixtureRequest, serve: Any, tmp_path: Path) -> Iterator[tuple[WrittenCheckpoint, str]]:
+    """A job that a server follows, with the history of its table."""
+    job = WrittenCheckpoint(tmp_path / "job")
+    _commit(job, a=1, b=1)
+    with serve(job.path, "--workers", request.param, "--history", f"{_table(job)}=1000") as (address, _):
+        for _ in range(600):
+            if httpx.get(f"{address}/tables/{_table(job)}/rows").status_code == 200:
+                break
+            time.sleep(0.05)
+        yield job, address
+
+
+def _table(job: WrittenCheckpoint) -> str:
+    return f"{job.path.name}.aggregate_0"
+
+
+def _commit(job: WrittenCheckpoint, **values: int | None) -> int:
+    job.plan(list(values.items()), snapshot=False)
+    job.commit()
+    return job.next_batch - 1
+
+
+def test_a_client_reads_what_it_knows_to_be_committed(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    with millpond.connect(address) as server:
+        table = server[_table(job)]
+        for number in range(5):
+            batch = _commit(job, a=number)
+            row = table.get(k="a", bounds=millpond.Bounds(min_batch=batch, wait_seconds=20))
+            assert (row["v"], row.batch, row.changed_batch) == (number, batch, batch)
+        with pytest.raises(MillpondError) as refused:
+            table.get(k="a", bounds=millpond.Bounds(min_batch=batch + 1, wait_seconds=0.2))
+        assert (refused.value.condition, refused.value.context["missing"]) == ("NOT_UP_TO_BOUND", 1)
+        waiting = threading.Timer(0.3, lambda: _commit(job, a=99))
+        waiting.start()
+        assert table.get(k="a", bounds=millpond.Bounds(min_batch=batch + 1, wait_seconds=20))["v"] == 99
+        waiting.join()
+
+
+def test_changes_are_told_in_order_and_once(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    with millpond.connect(address) as server:
+        table = server[_table(job)]
+        begin = table.changes()
+        batches = [_commit(job, a=2), _commit(job, b=None, c=7), _commit(job, a=3)]
+        table.get(k="a", bounds=millpond.Bounds(min_batch=batches[-1], wait_seconds=20))
+        told, token = [], begin.token
+        while page := table.changes(token, limit=1):
+            told += page
+            token = page.token
+        brief = [(c.batch, c.kind, c.row["k"], c.old and c.old["v"], c.new and c.new["v"]) for c in told]
+        assert brief[0] == (batches[0], "update", "a", 1, 2)
+        assert brief[-1] == (batches[2], "update", "a", 2, 3)
+        assert [(b, k, old, new) for b, _, k, old, new in brief[1:3]] == [(batches[1], "b", 1, None), (batches[1], "c", None, 7)]
+        assert [(c.batch, c.kind, c.old, c.new) for c in table.changes(begin.token)] == [
+            (c.batch, c.kind, c.old, c.new) for c in told
+        ]
+        waiting = threading.Timer(0.3, lambda: _commit(job, d=1))
+        waiting.start()
+        assert [c.kind for c in table.changes(token, wait_seconds=20)] == ["insert"]
+        waiting.join()
+
+
+def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    event: dict[str, str] = {}
+    for line in lines:
+        if line and not line.startswith(":"):
+            name, _, text = line.partition(": ")
+            event[name] = text
+        elif not line and "data" in event:
+            yield event.get("id", ""), json.loads(event["data"])
+            event = {}
+
+
+def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    url, headers = f"{address}/tables/{_table(job)}/changes", {"accept": "text/event-stream"}
+    told: list[tuple[str, int]] = []
+
+    def take(events: Iterator[tuple[str, Any]], until: int) -> str:
+        last = ""
+        while not told or told[-1] != ("n", until):
+            last, page = next(events)
+            told.extend((c["new"]["k"], c["new"]["v"]) for c in page["changes"])
+        return last
+
+    with httpx.stream("GET", url, headers=headers, timeout=30) as stream:
+        assert stream.headers["content-type"] == "text/event-stream"
+        events = _events(stream.iter_lines())
+        _, first = next(events)
+        assert first["changes"] == []
+        for number in range(3):
+            _commit(job, n=number)
+        last = take(events, 2)
+    for number in range(3, 6):
+        _commit(job, n=number)
+    with httpx.stream("GET", url, headers={**headers, "last-event-id": last}, timeout=30) as stream:
+        events = _events(stream.iter_lines())
+        _commit(job, n=6)
+        take(events, 6)
+    assert told == [("n", number) for number in range(7)]
+
+
+def test_an_etag_ends_with_its_batch(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    for path in (f"/tables/{_table(job)}/rows", f"/tables/{_table(job)}/rows?k=a"):
+        before = httpx.get(address + path)
+        known = {"if-none-match": before.headers["etag"]}
+        assert httpx.get(address + path, headers=known).status_code == 304
+        batch = _commit(job, a=before.json()["batch"] + 100)
+        httpx.get(f"{address}{path.partition('?')[0]}?_min_batch={batch}&_wait_seconds=20")
+        after = httpx.get(address + path, headers=known)
+        assert (after.status_code, after.json()["batch"]) == (200, batch)
+        assert after.headers["etag"] != before.headers["etag"]
+
+
+def test_earlier_batches_are_read_where_history_is_kept(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    path = f"{address}/tables/{_table(job)}/rows?k=z"
+    batches = [_commit(job, z=number) for number in range(3)]
+    httpx.get(f"{path}&_min_batch={batches[-1]}&_wait_seconds=20")
+    for number, batch in enumerate(batches):
+        answer = httpx.get(f"{path}&_batch={batch}").json()
+        assert (answer["batch"], answer["rows"]) == (batch, [{"k": "z", "v": number}])
+    assert httpx.get(f"{path}&_batch={batches[-1] + 1}").json()["error"]["condition"] == "NOT_UP_TO_BOUND"
+
+
+def test_pages_are_of_one_batch_while_the_job_goes_on(live: tuple[WrittenCheckpoint, str]) -> None:
+    job, address = live
+    batch = _commit(job, **{f"p{n:02}": n for n in range(20)})
+    with millpond.connect(address) as server:
+        table = server[_table(job)]
+        page = table.scan(limit=5, bounds=millpond.Bounds(min_batch=batch, wait_seconds=20))
+        rows, expected = list(page), len(table.scan())
+        while page.more:
+            newer = _commit(job, **{f"p{n:02}": n + 1000 for n in range(20)})
+            httpx.get(f"{address}/tables/{_table(job)}/rows?k=a&_min_batch={newer}&_wait_seconds=20")
+            page = table.scan(limit=5, token=page.token)
+            rows += page
+        assert {row.batch for row in rows} == {batch}
+        assert len(rows) == expected
+        assert all(row["v"] < 1000 for row in rows)
+
+
+def test_sigterm_ends_streams_too(serve: Any, tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "job")
+    _commit(job, a=1)
+    with serve(job.path, "--history", "job.aggregate_0=10") as (address, server):
+        for _ in range(600):
+            if httpx.get(f"{address}/readyz").status_code == 200:
+                break
+            time.sleep(0.05)
+        url = f"{address}/tables/job.aggregate_0/changes"
+        with httpx.stream("GET", url, headers={"accept": "text/event-stream"}, timeout=30) as stream:
+            next(stream.iter_lines())
+            began = time.monotonic()
+            server.terminate()
+            assert server.wait(20) == 0
+            assert time.monotonic() - began < 8

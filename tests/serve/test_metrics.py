@@ -1,0 +1,100 @@
+"""/metrics: names, units, and numbers that add up."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from millpond.serve.meter import BUCKETS, Meter
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def client(http_door: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=http_door, timeout=30) as opened:
+        for _ in range(300):
+            if opened.get("/readyz").status_code == 200:
+                break
+        yield opened
+
+
+def _samples(client: httpx.Client) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    families = text_string_to_metric_families(answer.text)
+    return {(s.name, frozenset(s.labels.items())): s.value for family in families for s in family.samples}
+
+
+def _requests(samples: dict[tuple[str, frozenset[tuple[str, str]]], float], route: str, status: int) -> float:
+    labels = frozenset({"door": "http", "route": route, "status": str(status)}.items())
+    return samples.get(("millpond_requests_total", labels), 0)
+
+
+def test_every_answer_is_counted_once_whichever_way_it_took(client: httpx.Client) -> None:
+    before = _samples(client)
+    for _ in range(5):
+        client.get("/tables/long/rows?k=5")
+    for _ in range(3):
+        client.get("/tables/long/rows", headers={"accept": "text/csv"})
+    client.get("/tables/long/rows?k=x")
+    client.get("/tables/nothing/rows?k=x")
+    client.get("/nothing")
+    after = _samples(client)
+    told = {
+        key: _requests(after, *key) - _requests(before, *key)
+        for key in (("rows", 200), ("rows", 400), ("rows", 404), ("none", 404))
+    }
+    assert told == {("rows", 200): 8, ("rows", 400): 1, ("rows", 404): 1, ("none", 404): 1}
+    rows = frozenset({"door": "http", "route": "rows"}.items())
+    name = "millpond_request_seconds_count"
+    assert after[name, rows] - before[name, rows] == 10
+    assert after["millpond_request_seconds_bucket", rows | {("le", "+Inf")}] == after[name, rows]
+
+
+def test_a_jobs_numbers_are_those_of_its_tables(client: httpx.Client) -> None:
+    samples, table = _samples(client), client.get("/tables/long").json()
+    job = frozenset({"job": "long"}.items())
+    assert samples["millpond_batch", job] == table["batch"] == 1
+    assert samples["millpond_behind_batches", job] == 0
+    assert samples["millpond_readable", job] == 1
+    assert samples["millpond_bootstraps_total", job] >= 0
+    assert samples["millpond_replica_bytes", job] > 0
+    assert sum(v for (name, labels), v in samples.items() if name == "millpond_rows" and job <= labels) == table["row_count"]
+
+
+def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) -> None:
+    page = (DOCS / "serving.md").read_text()
+    written = set(re.findall(r"`(millpond_[a-z_]+)`", page))
+    types = dict(re.findall(r"# TYPE (millpond_\w+) (\w+)", client.get("/metrics").text))
+    assert written == set(types)
+    units = ("seconds", "bytes", "batches", "rows", "batch", "readable", "running", "total")
+    assert all(name.endswith(units) for name in types)
+    assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
+
+
+def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> None:
+    for _ in range(2):
+        gone = Meter(tmp_path)
+        gone.count("rows", 200, 0.0002)
+        gone.note_followers({"job": dict.fromkeys(("batches_applied", "rows_applied", "apply_seconds"), 2) | _REST})
+        gone.write()
+        gone.write()
+    here = Meter(tmp_path)
+    here.count("rows", 200, 60.0)
+    here.count("rows", 404, 0.0)
+    here.write()
+    total = here.total()
+    assert total.requests == {"rows": {200: 3, 404: 1}}
+    assert (total.durations["rows"][0], total.durations["rows"][1], total.durations["rows"][len(BUCKETS)]) == (1, 2, 1)
+    assert total.followers["job"]["batches_applied"] == 4
+    (tmp_path / "broken.json").write_text("{")
+    assert here.total() == total
+
+
+_REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors"), 0)
