@@ -19,6 +19,20 @@ from millpond.storage import open_storage
 
 SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 Rows = dict[bytes, bytes]
+PUT = {"insert", "update"}
+_TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
+# (operator, whether its rows have a TTL) -> what may happen to them
+KINDS = {
+    ("stateStoreSave", False): {*PUT, "expire"},
+    ("sessionWindowStateStoreSaveExec", False): {*PUT, "expire", "delete"},
+    ("dedupe", False): {*PUT, "expire"},
+    ("dedupeWithinWatermark", False): {*PUT, "expire"},
+    ("globalLimit", False): PUT,
+    ("symmetricHashJoin", False): {*PUT, "remove"},
+    ("applyInPandasWithState", False): {*PUT, "delete"},
+    **{(operator, True): {*PUT, "expire", "delete"} for operator in _TRANSFORM},
+    **{(operator, False): {*PUT, "delete", "remove"} for operator in _TRANSFORM},
+}
 
 
 def stored_rows(snapshot: Any, store: str) -> Rows:
@@ -74,6 +88,8 @@ def test_every_batch_reads_later_as_it_read_then(golden: Callable[[str], Any], t
                 for _, _, change in (c for c in changes if c[0] == batch):
                     before = rows.get(change.key)
                     assert before == (None if change.old is None else change.old[:-8])
+                    assert before is not None or change.kind in ("insert", "expire")
+                    assert change.kind in KINDS[store.operator_name, store.ttl and not store.many]
                     if change.kind in ("insert", "update"):
                         assert (before is None) == (change.kind == "insert")
                         assert change.new is not None

@@ -142,7 +142,7 @@ def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, o
 def test_a_token_is_checked(job: WrittenCheckpoint, opened: Open) -> None:
     with opened() as pond:
         token = pond[TABLE].changes().token
-        for wrong in ("", "abc", token[:-1], "A" + token[1:], token + "A", "ü"):
+        for wrong in ("", "abc", token[:-1], ("B" if token[0] == "A" else "A") + token[1:], token + "A", "ü"):
             assert condition(lambda text=wrong: pond[TABLE].changes(text)) == "INVALID_TOKEN"
         assert condition(lambda: pond[TABLE].changes(since=17)) == "NOT_UP_TO_BOUND"
         assert condition(lambda: pond[TABLE].changes(limit=0)) == "INVALID_LIMIT"
@@ -262,7 +262,7 @@ def test_what_expired_long_ago_or_is_too_much_is_forgotten(
         kept = [row["k"] for row in table.scan() if row.final]
         assert 2 <= len(kept) <= 6
         assert kept == [f"k{n:02}" for n in range(39 - len(kept), 39)]
-        assert table.get(k="k05").evicted is None
+        assert not table.get(k="k05")
         assert table.get(k="k38").final
 
 

@@ -247,6 +247,8 @@ class Keeper:
                 kind = judge(*split_value(key, last))
                 if kind == "expire" and this.may_expire and this.retention.keeps_closed:
                     closed.append((key, last if value.certain else unknown(key, last)))
+                if old is None and kind != "expire":
+                    continue  # this batch put it and took it out again: nobody can have seen it
                 gone.append(key)
                 out.append(Change(key, kind, old, last + stamp_final(batch.batch) if kind == "expire" and value.certain else None))
                 continue

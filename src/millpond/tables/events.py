@@ -144,8 +144,10 @@ def is_built_late(view: View) -> bool:
 def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
     """Whether a row with this key would no longer be in the state, if it had been."""
     schema = next(s for s in view.stores.schemas() if s.id == binding.table)
-    if not schema.watermarked or schema.operator_name == "sessionWindowStateStoreSaveExec":
+    if schema.operator_name not in ("stateStoreSave", "dedupe"):
         return True
+    if not schema.watermarked:
+        return False
     value = key[schema.watermarked[0]]
     end = value[1] if isinstance(value, tuple) else value
     return end is not None and bool(end <= view.record.planned_watermark_ms * 1000)
