@@ -21,7 +21,7 @@ from millpond.tables.answer import Count, Cut, Lag, Row, Rows
 from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, RowChange
 from millpond.tables.keys import Key, KeyReader
-from millpond.tables.table import check_limit
+from millpond.tables.past import check_limit
 from millpond.tables.values import Json, from_json, to_json
 
 ARROW = "application/vnd.apache.arrow.stream"

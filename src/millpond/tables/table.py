@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import os
 import time
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.backend import Snapshot
 from millpond.replica.closed import SnapshotWithClosed, is_known
-from millpond.replica.history import SnapshotAsOf, check_kept, kept_of
+from millpond.replica.history import SnapshotAsOf, kept_of
 from millpond.replica.kept import closed_table
 from millpond.replica.ordered import split_value, store_key
 from millpond.replica.record import StoresRecord
@@ -25,21 +23,20 @@ from millpond.schema.definition import TableDefinition
 from millpond.tables.answer import Count, Cut, Row, Rows
 from millpond.tables.binding import Binding, Define, bind
 from millpond.tables.bounds import Bounds
-from millpond.tables.changes import Changes, read_changes
-from millpond.tables.earlier import EarlierReads, as_of, batch_of, time_micros
-from millpond.tables.events import EventAnswer, find_event, is_built_late, may_have_expired
+from millpond.tables.earlier import as_of
+from millpond.tables.events import is_built_late, may_have_expired
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.paging import PageToken, expired, parse_token, query_id, write_token
+from millpond.tables.past import PastReads, check_limit
 from millpond.tables.spans import Place, Span, prefix_span, range_span
-from millpond.tables.versions import Versions, read_versions
 from millpond.tables.walk import iter_rows, too_long
 
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
 
 
-class Table:
+class Table(PastReads):
     """A named table of a pond.
 
     Keys are given as column names and Python values: `table.get(page="/index.html")`, or as a dict where a column's name isn't a
@@ -77,127 +74,11 @@ class Table:
         """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
         return self._keys.order
 
-    def read_by(self, job: JobReads) -> Table:
+    def read_by(self, job: JobReads) -> Self:
         """The same table, read by other views of its job."""
         other = copy(self)
         other._job = job
         return other
-
-    def live(self) -> Table:
-        """The same table without rows that expired: only what is in Spark's state."""
-        other = copy(self)
-        other._closed = False
-        return other
-
-    def with_closed(self) -> Table:
-        """The same table with rows that a watermark or a TTL took out of the state, as long as they are kept: these are `final`.
-
-        Tables of windows, sessions among them, are read so by default.
-        """
-        other = copy(self)
-        other._closed = True
-        return other
-
-    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None) -> Table:
-        """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
-
-        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE.
-        """
-        if (batch is None) == (time is None):
-            raise RequestError("INVALID_REQUEST", "Give a batch or a time.", hint="Write table.at(batch=41).")
-        view, binding, _ = self._open(None)
-        with view:
-            wanted = batch_of(view, batch if batch is not None else time or "")
-            with_store = EarlierReads(self._job, binding.table, self.name, wanted)
-            check_kept(view.record, binding.table, wanted, table=self.name)
-        return self.read_by(with_store)
-
-    def changes(
-        self,
-        since: str | int | None = None,
-        *,
-        limit: int | None = None,
-        wait_seconds: float = 0.0,
-        bounds: Bounds | None = None,
-    ) -> Changes:
-        """What happened to the rows since a token or a batch, in order, without loss or repetition; `token` goes on from there.
-
-        since:         `token` of an earlier answer; a batch's number, for all changes after it; None to begin now
-        limit:         at most so many changes
-        wait_seconds:  where there are none yet, wait so long for some
-        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; as `scan`.
-        """
-        check_limit(limit)
-        deadline = time.monotonic() + wait_seconds
-        while True:
-            view, binding, cut = self._open(bounds)
-            with view:
-                found = read_changes(view, cut, binding, since, limit)
-            left = deadline - time.monotonic()
-            if found or left <= 0:
-                return found
-            since = found.token
-            self._job.replica.wait_for_step(left)
-
-    def history(
-        self,
-        key: Key | None = None,
-        /,
-        *,
-        start: Key | None = None,
-        end: Key | None = None,
-        since: int | dt.datetime | str | None = None,
-        until: int | dt.datetime | str | None = None,
-        limit: int | None = None,
-        bounds: Bounds | None = None,
-        **columns: Any,
-    ) -> Versions:
-        """Every version of a row, or of the rows of a range of keys, between two batches or times.
-
-        key, start, end:  which rows, as `range`
-        since, until:     versions that held at some time between: a batch's number, a datetime or an ISO text; all that are kept by
-                          default
-        Raises:           HISTORY_GONE where `since` isn't kept any more; as `range`.
-        """
-        check_limit(limit)
-        prefix = self._keys.stored({**(key or {}), **columns})
-        low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
-        view, binding, cut = self._open(bounds)
-        with view:
-            span = range_span(binding.definition, binding.codec, self.key_order, prefix, low, high)
-            first = kept_of(view.record, binding.table).history_from
-            begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
-            last = view.record.batch if until is None else batch_of(view, until)
-            return read_versions(view, cut, binding, span, begin, last, limit)
-
-    def find_event(
-        self,
-        *,
-        offset: str | None = None,
-        file: str | os.PathLike[str] | None = None,
-        key: Key | None = None,
-        event_time: dt.datetime | str | None = None,
-        bounds: Bounds | None = None,
-    ) -> EventAnswer:
-        """Is this event in: which batch read it, is that batch applied here, and did it come too late?
-
-        offset:      its own, as a Kafka producer gets it: "views:0:11170"
-        file:        the file it was in, for a file source
-        key:         the key of the row that it belongs to, a window's columns among them
-        event_time:  its own time, where the key isn't known
-        Raises:      INVALID_BOUND, UNKNOWN_OFFSET; KEY_MISSING, WRONG_TYPE; as `get`.
-        """
-        if (offset is None) == (file is None):
-            raise RequestError(
-                "INVALID_REQUEST", "Give the event's offset or its file.", hint='Write find_event(offset="views:0:7").'
-            )
-        wanted = Bounds(contains_offset=offset, contains_file=file)
-        columns = self._keys.stored(key) if key else None
-        view, binding, cut = self._open(bounds)
-        with view:
-            row = self._keys.row(columns) if columns else None
-            moment = None if event_time is None else time_micros(event_time)
-            return find_event(view, cut, binding, self._job.reader_of(wanted), row, moment)
 
     def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
         """The row of a key; empty, and false, where there is none.
@@ -485,12 +366,6 @@ class Table:
         return iter_rows(
             self._rows(view, binding), binding, span, reverse=reverse, seconds=self._job.settings.read_deadline_seconds
         )
-
-
-def check_limit(limit: int | None) -> None:
-    """Raise INVALID_LIMIT where it is no number of rows."""
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
-        raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))
 
 
 def _hash_collision(table: str) -> ReplicaError:
