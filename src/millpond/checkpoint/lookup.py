@@ -1,7 +1,7 @@
 """One key of one committed batch, straight from the checkpoint: no replica, no pass over the state.
 
-1. The key's columns tell its partition; only that one's files are read.  What Spark keeps as the key's own bytes goes on with 2 and
-   3; of stores with prefixes, column families, Avro or checksums all rows of the partition are gone through.
+1. The key's columns tell its partition; only that one's files are read.  Of lists, timers, join format 4, Avro and row checksums
+   all of its rows are gone through; the other keys' bytes are known.
 2. Files of changes, newest first: the newest one that has the key says it all.
 3. Else the snapshot below them: HDFS-backed it is read as a whole, of RocksDB's SSTs the index and the block that may have the key.
 
@@ -60,11 +60,15 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
         raise _unsupported("Spark writes NULL of this key's types in more than one way")
     partition = 0 if store.single else partition_of_key(store, key, batch.settings.partitions)  # 1
     row = encoder(store.key)(key)
-    if settings.encoding != "unsaferow" or settings.row_checksum or store.family or store.encoder != "plain":
-        find_in = _find_among_all
+    reader = StateReader(storage)
+    if settings.encoding != "unsaferow" or settings.row_checksum or store.many:
+        found = _find_among_all(reader, batch, store, partition, row)
+    elif settings.provider == "hdfs":
+        found = _find_hdfs(reader, batch, store, partition, row)
+    elif store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is kept in another unit
+        found = _find_rocksdb(reader, batch, store, partition, _rocksdb_key(reader, batch, store, partition, key))
     else:
-        find_in = _find_hdfs if settings.provider == "hdfs" else _find_rocksdb
-    found = find_in(StateReader(storage), batch, store, partition, row)
+        found = _find_among_all(reader, batch, store, partition, row)
     check_still_committed(storage, batch)
     if found is None:
         return None
@@ -98,8 +102,18 @@ def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
     return None
 
 
-def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
-    folder, key = store.folder(partition), b"\x00" + row
+def _rocksdb_key(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: tuple[Stored, ...]) -> bytes:
+    """A key as RocksDB has it, see `encoding`: the column family's number, then one row, or a prefix with its size and the rest."""
+    family = reader.family(batch, store, partition)
+    if store.encoder == "plain":
+        return family + b"\x00" + encoder(store.key)(key)
+    n = len(store.ordinals)
+    front, rest = (b"\x00" + encoder(fields)(part) for fields, part in ((store.key[:n], key[:n]), (store.key[n:], key[n:])))
+    return family + len(front).to_bytes(4, "little") + front + rest
+
+
+def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: bytes) -> bytes | None:
+    folder = store.folder(partition)
     snapshot, changelogs = reader.rocksdb_files(batch, store, partition)
     for name in reversed(changelogs):  # 2
         path = f"{folder}/{name}.changelog"

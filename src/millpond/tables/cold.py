@@ -70,8 +70,8 @@ def read_row(path: str | Path, table: str, key: Key) -> Row:
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
     Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
-    Where keys have prefixes or column families (joins and sessions on RocksDB, transformWithState), Avro or checksums, all of that
-    partition is read.  For who asks once.  Who asks often opens the pond.
+    Of lists, timers, join format 4, Avro and row checksums all of that partition is read.  For who asks once.  Who asks often opens
+    the pond.
 
     path:    a pond or a bare checkpoint
     key:     every key column
