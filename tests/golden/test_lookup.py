@@ -63,10 +63,16 @@ def test_every_row_lies_in_the_partition_that_its_key_says(checkpoint: Path) -> 
     assert compared > 0
 
 
-@pytest.mark.parametrize("cell", sorted(p.parent.name for p in HERE.glob("*/state.json")))
+# Each key of each batch where the key's own bytes are looked for; of what is gone through as a whole, two batches.
+NEWEST = [str(p.parent.relative_to(HERE)) for p in HERE.glob("spark-4.3/*/state.json")]
+
+
+@pytest.mark.parametrize("cell", [*sorted(p.parent.name for p in HERE.glob("*/state.json")), *sorted(NEWEST)])
 def test_each_key_of_each_batch_is_found_and_no_other(cell: str) -> None:
     storage = open_storage(HERE / cell / "checkpoint")
     batches = [read_batch(storage, number) for number in committed_batches(storage)]
+    if "/" in cell:
+        batches = [batches[len(batches) // 2], batches[-1]]
     found = absent = 0
     for store in read_stores(storage, batches[-1].batch)[0]:
         decode = decoder(store.key)
@@ -77,10 +83,15 @@ def test_each_key_of_each_batch_is_found_and_no_other(cell: str) -> None:
         every = {key for state in states for key in state}
         for batch, state in zip(batches, states, strict=True):
             for key in every:
+                if store.operator_name == "transformWithStateInPandasExec" and None in _grouping(store, key):
+                    with pytest.raises(CheckpointError) as refused:
+                        find_row(storage, batch, store, key)
+                    assert refused.value.condition == "UNSUPPORTED"
+                    continue
                 assert find_row(storage, batch, store, key) == state.get(key)
                 found, absent = found + (key in state), absent + (key not in state)
     assert found > 0
-    assert absent > 0 or cell.startswith("keyless")
+    assert absent > 0 or "/" in cell or cell.startswith("keyless")
 
 
 def test_keys_of_every_type_are_found(types_pond: Path) -> None:

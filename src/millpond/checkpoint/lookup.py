@@ -1,6 +1,7 @@
 """One key of one committed batch, straight from the checkpoint: no replica, no pass over the state.
 
-1. The key's columns tell its partition; only that one's files are read.
+1. The key's columns tell its partition; only that one's files are read.  Of lists, timers, join format 4, Avro and row checksums
+   all of its rows are gone through; the other keys' bytes are known.
 2. Files of changes, newest first: the newest one that has the key says it all.
 3. Else the snapshot below them: HDFS-backed it is read as a whole, of RocksDB's SSTs the index and the block that may have the key.
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from millpond.checkpoint.codecs import decompress, naming
-from millpond.checkpoint.encoding import bare_row
+from millpond.checkpoint.encoding import bare_row, iter_elements
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.partition import partition_of_key
@@ -34,8 +35,7 @@ from millpond.errors import CheckpointError
 from millpond.schema.types import SparkType
 from millpond.storage import Storage
 
-# Operators whose rows lie where all columns of their keys say.
-_WHOLE_KEY = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "globalLimit"})
+_PANDAS = "transformWithStateInPandasExec"
 # Types whose NULL leaves what was in Spark's memory in the row.
 _STALE_NULLS = frozenset({"calendar_interval", "timestamp_nanos"})
 
@@ -44,23 +44,44 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
     """The value of one key after a committed batch; None where the key isn't there.
 
     key:     all columns of the store's key, in stored form, as Spark keeps them: no -0.0, maps in their key's order
+    Returns: of a store of lists the values of the elements, in order
     Raises:  FILE_GONE where a file was cleaned up meanwhile: ask again with a newer batch.
              INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, each naming the file.
-             UNSUPPORTED for stores whose partitions hang on other columns, for NULL of types that Spark doesn't write the same way
-             twice, and as `state.iter_state`.
+             UNSUPPORTED for NULL of types that Spark doesn't write the same way twice, for NULL in a key of
+             transformWithStateInPandas, which may lie in any partition, and as `state.iter_state`.
     Source:  golden checkpoints: each key of each batch.
     """
     settings = batch.settings
-    if store.operator_name not in _WHOLE_KEY or settings.encoding != "unsaferow" or settings.row_checksum:
-        raise _unsupported(f"keys of {store.operator_name} with these settings can't be found without reading all of its state")
+    grouping = key[0] if store.variable in ("map", "timer") else key
+    if store.operator_name == _PANDAS and None in grouping:
+        # Where a chunk has a NULL, pandas makes its whole numbers floats, and Spark stores NULL for all of them.
+        raise _unsupported("rows whose key has a NULL may lie in any partition")
     if any(_has_stale_null(field.type, value) for field, value in zip(store.key, key, strict=True)):
         raise _unsupported("Spark writes NULL of this key's types in more than one way")
     partition = 0 if store.single else partition_of_key(store, key, batch.settings.partitions)  # 1
     row = encoder(store.key)(key)
-    find_in = _find_hdfs if settings.provider == "hdfs" else _find_rocksdb
-    found = find_in(StateReader(storage), batch, store, partition, row)
+    reader = StateReader(storage)
+    if settings.encoding != "unsaferow" or settings.row_checksum or store.many:
+        found = _find_among_all(reader, batch, store, partition, row)
+    elif settings.provider == "hdfs":
+        found = _find_hdfs(reader, batch, store, partition, row)
+    elif store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is kept in another unit
+        found = _find_rocksdb(reader, batch, store, partition, _rocksdb_key(reader, batch, store, partition, key))
+    else:
+        found = _find_among_all(reader, batch, store, partition, row)
     check_still_committed(storage, batch)
-    return None if found is None else decoder(store.value)(found)
+    if found is None:
+        return None
+    decode = decoder(store.value)
+    return tuple(map(decode, iter_elements(found))) if store.many else decode(found)
+
+
+def _find_among_all(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
+    found: bytes | None = None
+    for kind, key, value in reader.iter_state(batch, store, partition):
+        if key == row:
+            found = value if kind == PUT else (found or b"") + value if kind == MERGE else None
+    return found
 
 
 def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
@@ -81,8 +102,18 @@ def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
     return None
 
 
-def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, row: bytes) -> bytes | None:
-    folder, key = store.folder(partition), b"\x00" + row
+def _rocksdb_key(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: tuple[Stored, ...]) -> bytes:
+    """A key as RocksDB has it, see `encoding`: the column family's number, then one row, or a prefix with its size and the rest."""
+    family = reader.family(batch, store, partition)
+    if store.encoder == "plain":
+        return family + b"\x00" + encoder(store.key)(key)
+    n = len(store.ordinals)
+    front, rest = (b"\x00" + encoder(fields)(part) for fields, part in ((store.key[:n], key[:n]), (store.key[n:], key[n:])))
+    return family + len(front).to_bytes(4, "little") + front + rest
+
+
+def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: bytes) -> bytes | None:
+    folder = store.folder(partition)
     snapshot, changelogs = reader.rocksdb_files(batch, store, partition)
     for name in reversed(changelogs):  # 2
         path = f"{folder}/{name}.changelog"

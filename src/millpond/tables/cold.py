@@ -69,13 +69,14 @@ def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any
 def read_row(path: str | Path, table: str, key: Key) -> Row:
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
-    Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.  For
-    who asks once.  Who asks often opens the pond.
+    Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
+    Of lists, timers, join format 4, Avro and row checksums all of that partition is read.  For who asks once.  Who asks often opens
+    the pond.
 
     path:    a pond or a bare checkpoint
     key:     every key column
-    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where a key can't be found that way: in stores
-             with column families or prefixes (joins, session windows, transformWithState), Avro or row checksums.
+    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where the key doesn't tell its partition, or not
+             its bytes: NULL of calendar intervals, and in keys of transformWithStateInPandas.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -152,7 +153,10 @@ class _ColdTable:
                 table=definition.table,
                 missing=missing,
             )
-        found = find_row(self._storage, batch, self._schema, row)
+        found = find_row(self._storage, batch, self._schema, row[:-1] if self._schema.many else row)
+        if found is not None and self._schema.many:  # the last column is the element's place
+            index = row[-1]
+            found = found[index] if index is not None and 0 <= index < len(found) else None
         values = None if found is None else compile_definition(definition)(row, found)
         position = Position(
             batch=batch.batch,

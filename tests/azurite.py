@@ -1,0 +1,101 @@
+"""Microsoft's emulator of Azure's blobs (Azurite, from npm), a process of its own.  Fetched once into the user's cache folder."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import hashlib
+import hmac
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.request
+from email.utils import formatdate
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+VERSION = "3.35.0"
+CONTAINER = "millpond"
+# The account that every Azurite has, and its key: both stand in Microsoft's manual.
+ACCOUNT = "devstoreaccount1"
+_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_API = "2023-11-03"
+
+
+@cache
+def azurite_server() -> str:
+    """The address of an emulator with one container; skips the test where it can't be had."""
+    program = _program()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    folder = tempfile.mkdtemp(prefix="azurite-")
+    command = [str(program), "--blobPort", str(port), "--location", folder, "--silent", "--disableTelemetry"]
+    command.append("--skipApiVersionCheck")  # the library may ask for a newer one than the emulator's
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    atexit.register(_end, server)
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            _create_container(url)
+            return url
+        except OSError as not_yet:
+            assert server.poll() is None
+            assert time.monotonic() < deadline, not_yet
+            time.sleep(0.1)
+
+
+def use_azurite(monkeypatch: pytest.MonkeyPatch, url: str) -> str:
+    """Let this process use that server; the URI of its container."""
+    for name in [n for n in os.environ if n.startswith("AZURE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
+    monkeypatch.setenv("AZURITE_BLOB_STORAGE_URL", url)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_NAME", ACCOUNT)
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", _KEY)
+    return f"abfss://{CONTAINER}"
+
+
+def _program() -> Path:
+    npm = shutil.which("npm")
+    if npm is None:
+        pytest.skip("there is no npm on the PATH to fetch Azurite with")
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = cache_folder / "millpond-tests" / f"azurite-{VERSION}"
+    program = folder / "node_modules" / ".bin" / "azurite-blob"
+    if not program.exists():
+        command = [npm, "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", f"azurite@{VERSION}"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        except subprocess.TimeoutExpired:
+            pytest.skip("npm didn't fetch Azurite in five minutes")
+        if done.returncode != 0:
+            pytest.skip(f"npm can't fetch Azurite: {done.stderr[-500:]}")
+    return program
+
+
+def _create_container(url: str) -> None:
+    """PUT, signed with the account's key as Azure wants it."""
+    headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API}
+    named = "".join(f"{name}:{value}\n" for name, value in headers.items())
+    # Verb, eleven headers that aren't there, ours, and what is asked for; an emulator has the account in its path as well.
+    text = "PUT" + 12 * "\n" + named + f"/{ACCOUNT}/{ACCOUNT}/{CONTAINER}\nrestype:container"
+    signed = base64.b64encode(hmac.digest(base64.b64decode(_KEY), text.encode(), hashlib.sha256)).decode()
+    headers |= {"Authorization": f"SharedKey {ACCOUNT}:{signed}"}
+    place = f"{url}/{ACCOUNT}/{CONTAINER}?restype=container"
+    urllib.request.urlopen(urllib.request.Request(place, method="PUT", headers=headers), timeout=10).close()
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(5)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
