@@ -15,14 +15,13 @@ import pytest
 import millpond
 from millpond.errors import RequestError
 from millpond.serve.formats import ARROW, CSV, JSON, NDJSON, ROW_FORMATS, choose_format, takes_gzip
+from ready import wait_until_ready
 
 
 @pytest.fixture(scope="module")
 def client(http_door: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=http_door, timeout=30, headers={"accept-encoding": "identity"}) as opened:
-        for _ in range(300):
-            if opened.get("/readyz").status_code == 200:
-                break
+        wait_until_ready(opened)
         yield opened
 
 

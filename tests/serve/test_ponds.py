@@ -7,7 +7,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from millpond.serve.keep import parse_retention
 from millpond.serve.ponds import check_room, name_places
 from millpond.serve.tokens import add_token
 from millpond.settings import Retention
+from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 
 
@@ -31,19 +31,11 @@ def _checkpoint(path: Path, value: int) -> Path:
     return job.path
 
 
-def _wait_until_ready(client: httpx.Client) -> None:
-    for _ in range(400):
-        if client.get("/readyz").status_code == 200:
-            return
-        time.sleep(0.02)
-    raise AssertionError(client.get("/readyz").text)
-
-
 def test_a_name_means_one_table_or_is_refused(serve: Any, tmp_path: Path) -> None:
     one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "job", 2)
     other = _checkpoint(tmp_path / "other", 3)
     with serve(f"x={one}", f"y={two}", str(other)) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
-        _wait_until_ready(client)
+        wait_until_ready(client)
         assert [t["table"] for t in client.get("/tables").json()["tables"]] == [
             "other.aggregate_0",
             "x/job.aggregate_0",
@@ -72,7 +64,7 @@ def test_a_token_for_a_name_doesnt_open_a_table_that_it_may_not_mean(serve: Any,
     by_name = {"authorization": f"Bearer {add_token(file, 'name', tables=['job.*', 'other.*'])}"}
     options = ("--tokens", str(file))
     with serve(f"x={one}", f"y={two}", str(other), *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
-        _wait_until_ready(client)
+        wait_until_ready(client)
         status = {}
         for name in ("x%2Fjob.aggregate_0", "y%2Fjob.aggregate_0", "other.aggregate_0", "other%2Fother.aggregate_0"):
             for title, headers in (("pond", by_pond), ("name", by_name)):
@@ -149,7 +141,7 @@ def test_answers_go_over_tls(workers: str, serve: Any, types_pond: Path, certifi
     options = ("--tls-cert", str(cert), "--tls-key", str(key), "--workers", workers)
     with serve(types_pond, *options) as (address, _), httpx.Client(base_url=address, timeout=30, verify=trust) as client:
         assert address.startswith("https://")
-        _wait_until_ready(client)
+        wait_until_ready(client)
         with millpond.connect(address, verify=trust) as server:
             assert server["long"].get(k=2**53 - 1)["n"] == 2
         with millpond.connect(address, settings=millpond.settings.ClientSettings(tries=1)) as stranger:
