@@ -23,7 +23,7 @@ def serve(tmp_path: Path) -> Serve:
     """Serve a folder with these options; gives the address and the process, which is ended at the end."""
 
     @contextlib.contextmanager
-    def serving(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    def serving(folder: Path | str, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
         command = [sys.executable, "-m", "millpond.cli", "serve", str(folder), "--port", "0", "--json", *options]
         environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:

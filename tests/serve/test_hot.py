@@ -10,6 +10,8 @@ from urllib.parse import quote, urlsplit
 import httpx
 import pytest
 
+from ready import wait_until_ready
+
 # A header that only the long way reads, and that changes nothing.
 LONG_WAY = {"if-none-match": '"none"'}
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
@@ -18,9 +20,7 @@ AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
 @pytest.fixture(scope="module")
 def client(http_door: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=http_door, timeout=30, headers={"accept-encoding": "identity"}) as opened:
-        for _ in range(300):
-            if opened.get("/readyz").status_code == 200:
-                break
+        wait_until_ready(opened)
         yield opened
 
 

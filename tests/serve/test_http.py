@@ -14,6 +14,7 @@ import pytest
 from millpond.errors import CONDITIONS
 from millpond.serve.app import ROUTES
 from millpond.settings import ServeSettings
+from ready import wait_until_ready
 
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}
@@ -26,15 +27,8 @@ POSITION = {"offsets", "watermark_ms", "batch_started_ms", "committed_ms"}
 @pytest.fixture(scope="module")
 def client(http_door: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=http_door, timeout=30) as opened:
-        _wait_until_ready(opened)
+        wait_until_ready(opened)
         yield opened
-
-
-def _wait_until_ready(client: httpx.Client) -> None:
-    for _ in range(300):
-        if client.get("/readyz").status_code == 200:
-            return
-    raise AssertionError(client.get("/readyz").text)
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
@@ -243,7 +237,7 @@ def test_a_client_that_hangs_up_in_its_body_harms_nobody(client: httpx.Client, h
 
 def test_names_that_look_like_controls_can_be_asked_for_by_post(serve: Any, odd_names: Any) -> None:
     with serve(odd_names) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
-        _wait_until_ready(client)
+        wait_until_ready(client)
         big = client.post("/tables/long/rows:get", json={"keys": [{"_limit": 2**53 - 1}]}).json()["rows"]
         assert big == [{"_limit": 2**53 - 1, "n": 2, "again": 2**53 - 1}]
         assert error_of(client.get("/tables/long/rows?_limit=9007199254740991"))["condition"] == "INVALID_LIMIT"
@@ -254,7 +248,7 @@ def test_names_that_look_like_controls_can_be_asked_for_by_post(serve: Any, odd_
 
 def test_names_are_percent_decoded_once_and_whole(serve: Any, odd_names: Any) -> None:
     with serve(odd_names) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
-        _wait_until_ready(client)
+        wait_until_ready(client)
         answer = client.get("/tables/%64at%65/rows?a%20b%26c%3D%C3%BC%2F%2541=2026-03-01")
         assert answer.json()["rows"] == [{"a b&c=ü/%41": "2026-03-01", "n": 2, "again": "2026-03-01"}]
         posted = client.post("/tables/date/rows%3Aget", content=json.dumps({"keys": [{"a b&c=ü/%41": "0001-01-01"}]}))

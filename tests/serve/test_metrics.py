@@ -11,6 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from millpond.serve.meter import BUCKETS, Meter
+from ready import wait_until_ready
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -18,9 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 @pytest.fixture(scope="module")
 def client(http_door: str) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=http_door, timeout=30) as opened:
-        for _ in range(300):
-            if opened.get("/readyz").status_code == 200:
-                break
+        wait_until_ready(opened)
         yield opened
 
 

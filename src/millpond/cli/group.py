@@ -16,6 +16,7 @@ from millpond.tables.values import encode_json
 
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
 COMMANDS = {
+    "changes": "Show what happened to the rows of a table.",
     "demo": "Run the page-view job on a log, and ask its state while it runs.",
     "get": "Show one row of a table.",
     "inspect": "Show what a checkpoint holds, and what can't be read.",
@@ -23,6 +24,7 @@ COMMANDS = {
     "serve": "Answer requests over HTTP.",
     "tables": "List the tables of a pond or checkpoint.",
     "token": "Say who may read what from a server.",
+    "watch": "Show a row each time that it changes.",
 }
 INTERRUPTED = 130
 

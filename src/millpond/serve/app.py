@@ -96,8 +96,8 @@ class HttpDoor:
 
     async def definition(self, request: Request) -> Response:
         _controls(request)
-        _, table = self._table(request)
-        return await run_in_threadpool(self._definition, table)
+        name, table = self._table(request)
+        return await run_in_threadpool(self._definition, name, table)
 
     async def rows(self, request: Request) -> Response:
         columns, controls = _controls(request)
@@ -154,7 +154,7 @@ class HttpDoor:
         async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
             def read() -> dict[str, Json]:
                 found = table.changes(since, limit=limit, wait_seconds=wait_seconds)
-                return changes_json(name, found, self.shape(table).write)
+                return changes_json(name, found, self.shape(name, table).write)
 
             return await self._waiting(read)
 
@@ -162,7 +162,7 @@ class HttpDoor:
         if form is EVENTS:
             headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
             return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
-        return replies.as_json(first, headers={replies.DEFINITION: self.shape(table).digest})
+        return replies.as_json(first, headers={replies.DEFINITION: self.shape(name, table).digest})
 
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics
@@ -200,12 +200,12 @@ class HttpDoor:
 
     # ------------------------------------------------------------ tables
 
-    def shape(self, table: Table) -> replies.Shape:
-        """How the rows of a table are written, made once for each definition."""
+    def shape(self, name: str, table: Table) -> replies.Shape:
+        """How the rows of a table are written that goes by this name, made once for each definition."""
         definition: TableDefinition = table.definition
-        known = self._shapes.get(table.name)
+        known = self._shapes.get(name)
         if known is None or known.definition is not definition:
-            known = self._shapes[table.name] = replies.Shape(definition)
+            known = self._shapes[name] = replies.Shape(definition)
         return known
 
     def _table(self, request: Request) -> tuple[str, Table]:
@@ -232,9 +232,9 @@ class HttpDoor:
         except MillpondError as error:
             return {"table": name, **error_json(error)}
 
-    def _definition(self, table: Table) -> Response:
+    def _definition(self, name: str, table: Table) -> Response:
         table.count()  # what isn't defined is told by the newest state
-        shape = self.shape(table)
+        shape = self.shape(name, table)
         return replies.as_json(shape.definition.to_json(), headers={replies.DEFINITION: shape.digest})
 
     # ------------------------------------------------------------ rows
@@ -282,11 +282,11 @@ class HttpDoor:
 
     def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
         rows = table.get_all(keys, bounds=bounds)
-        return replies.reply(ask, name, self.shape(table), rows, gaps=gaps)
+        return replies.reply(ask, name, self.shape(name, table), rows, gaps=gaps)
 
     def _scan(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         rows = question.ask(table)
-        return replies.reply(ask, name, self.shape(table), rows)
+        return replies.reply(ask, name, self.shape(name, table), rows)
 
     def _download(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
@@ -295,7 +295,7 @@ class HttpDoor:
             reads = cut[table.name]
             pages = iter_pages(reads, question)
             first = next(pages)  # the table is read as its state is now
-            shape = self.shape(reads)
+            shape = self.shape(name, reads)
             if (known := replies.try_known(ask, shape, cut.cut, more=False)) is not None:
                 return known
             if ask.form is ARROW and question.is_everything and not reads.definition.many:

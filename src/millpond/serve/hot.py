@@ -112,7 +112,7 @@ class HotRows:
             table = door.ponds[text]
             plan = self._plans.get(name)
             if plan is None or plan.table is not table or plan.shape.definition is not table.definition:
-                plan = self._plans[name] = _Plan(text, table, door.shape(table))
+                plan = self._plans[name] = _Plan(text, table, door.shape(text, table))
             if not plan.is_plain or (key := plan.key(query)) is None:
                 return None
             reader = door.access.peek(found)

@@ -59,12 +59,10 @@ def estimator(precision: int) -> Callable[[Sequence[int]], int]:
     threshold = _tables().thresholds[precision - 4] if corrected else -math.inf
 
     def estimate(sketch: Sequence[int]) -> int:
-        inverses, zeros = -float(spare), -spare
-        for word in sketch:
-            if word == 0:
-                inverses += REGISTERS_PER_WORD
-                zeros += REGISTERS_PER_WORD
-                continue
+        # Most words of a small sketch are empty.
+        empty = REGISTERS_PER_WORD * sketch.count(0) - spare
+        inverses, zeros = float(empty), empty
+        for word in filter(None, sketch):
             for _ in range(REGISTERS_PER_WORD // 2):
                 pair = word & _PAIR_MASK
                 inverses += _PAIR_INVERSES[pair]

@@ -1,0 +1,159 @@
+"""Several ponds behind one server, TLS, and the room that replicas take."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import millpond
+from millpond.errors import MillpondError
+from millpond.serve.keep import parse_retention
+from millpond.serve.ponds import check_room, name_places
+from millpond.serve.tokens import add_token
+from millpond.settings import Retention
+from ready import wait_until_ready
+from written_checkpoint import WrittenCheckpoint
+
+
+def _checkpoint(path: Path, value: int) -> Path:
+    """A job whose folder is called `path`, with one row: k=a, v=value."""
+    job = WrittenCheckpoint(path)
+    job.plan([("a", value)], snapshot=False)
+    job.commit()
+    return job.path
+
+
+def test_a_name_means_one_table_or_is_refused(serve: Any, tmp_path: Path) -> None:
+    one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "job", 2)
+    other = _checkpoint(tmp_path / "other", 3)
+    with serve(f"x={one}", f"y={two}", str(other)) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        wait_until_ready(client)
+        assert [t["table"] for t in client.get("/tables").json()["tables"]] == [
+            "other.aggregate_0",
+            "x/job.aggregate_0",
+            "y/job.aggregate_0",
+        ]
+        for way in ({}, {"if-none-match": '"none"'}):
+            refused = client.get("/tables/job.aggregate_0/rows?k=a", headers=way)
+            assert (refused.status_code, refused.json()["error"]["condition"]) == (409, "AMBIGUOUS_TABLE")
+            for name, value in (("x%2Fjob.aggregate_0", 1), ("y%2Fjob.aggregate_0", 2), ("other.aggregate_0", 3)):
+                answer = client.get(f"/tables/{name}/rows?k=a", headers=way).json()
+                assert answer["rows"] == [{"k": "a", "v": value}]
+                assert answer["table"] == name.replace("%2F", "/")
+        assert client.get("/tables/other%2Fother.aggregate_0/rows?k=a").json()["rows"][0]["v"] == 3
+        unknown = client.get("/tables/x%2Fother.aggregate_0/rows?k=a")
+        assert unknown.json()["error"]["condition"] == "UNKNOWN_TABLE"
+        with millpond.connect(address) as server:
+            assert server["y/job.aggregate_0"].get(k="a")["v"] == 2
+            assert 'millpond_batch{job="y/job"}' in client.get("/metrics").text
+
+
+def test_a_token_for_a_name_doesnt_open_a_table_that_it_may_not_mean(serve: Any, tmp_path: Path) -> None:
+    one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "job", 2)
+    other = _checkpoint(tmp_path / "other", 3)
+    file = tmp_path / "readers.json"
+    by_pond = {"authorization": f"Bearer {add_token(file, 'pond', tables=['x/*'])}"}
+    by_name = {"authorization": f"Bearer {add_token(file, 'name', tables=['job.*', 'other.*'])}"}
+    options = ("--tokens", str(file))
+    with serve(f"x={one}", f"y={two}", str(other), *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        wait_until_ready(client)
+        status = {}
+        for name in ("x%2Fjob.aggregate_0", "y%2Fjob.aggregate_0", "other.aggregate_0", "other%2Fother.aggregate_0"):
+            for title, headers in (("pond", by_pond), ("name", by_name)):
+                status[title, name] = client.get(f"/tables/{name}/rows?k=a", headers=headers).status_code
+        assert [n for (title, n), s in status.items() if title == "pond" and s == 200] == ["x%2Fjob.aggregate_0"]
+        assert [n for (title, n), s in status.items() if title == "name" and s == 200] == [
+            "other.aggregate_0",
+            "other%2Fother.aggregate_0",
+        ]
+        assert set(status.values()) == {200, 403}
+
+
+def test_places_are_named_by_their_folders_or_by_hand(tmp_path: Path) -> None:
+    assert name_places(["/a/web", "shop=s3://bucket/x", "/b/c/"]) == {
+        "web": "/a/web",
+        "shop": "s3://bucket/x",
+        "c": "/b/c/",
+    }
+    odd = tmp_path / "a=b"
+    odd.mkdir()
+    assert name_places([str(odd)]) == {"a=b": str(odd)}
+    with pytest.raises(MillpondError) as refused:
+        name_places(["/a/x", "/b/x"])
+    assert refused.value.condition == "INVALID_REQUEST"
+    assert "OTHER=/b/x" in refused.value.hint
+
+
+def test_replicas_that_wouldnt_fit_arent_built(types_pond: Path, tmp_path: Path) -> None:
+    needed = check_room([str(types_pond)], 1 << 40)
+    assert needed > 4096
+    with pytest.raises(MillpondError) as refused:
+        check_room([str(types_pond)], 2 * needed - 1)
+    assert refused.value.condition == "REPLICA_TOO_LARGE"
+    assert refused.value.context["needed_bytes"] == needed
+    assert check_room([str(types_pond)], 2 * needed) == needed
+    environment = {**os.environ, "MILLPOND_HOME": str(tmp_path)}
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--max-bytes", "5000"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 6
+    assert done.stderr.startswith("[REPLICA_TOO_LARGE]")
+    assert list(tmp_path.rglob("data.mdb")) == []
+
+
+def test_what_is_kept_is_read_from_words() -> None:
+    kept = parse_retention(["a=100", "b=24h", "c=forever"], ["a=no", "d=30m", "e=forever"])
+    assert kept == {
+        "a": Retention(history_batches=100, closed_seconds=0.0),
+        "b": Retention(history_batches=None, history_seconds=86_400.0),
+        "c": Retention(history_batches=None, history_seconds=None),
+        "d": Retention(closed_seconds=1800.0),
+        "e": Retention(closed_seconds=None),
+    }
+    for history, closed in ((["a"], []), (["=1"], []), (["a=soon"], []), ([], ["a="]), ([], ["a=1"])):
+        with pytest.raises(MillpondError) as refused:
+            parse_retention(history, closed)
+        assert refused.value.condition == "INVALID_REQUEST"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        pytest.skip("this machine has no openssl")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(words, check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_answers_go_over_tls(workers: str, serve: Any, types_pond: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    trust = ssl.create_default_context(cafile=str(cert))
+    options = ("--tls-cert", str(cert), "--tls-key", str(key), "--workers", workers)
+    with serve(types_pond, *options) as (address, _), httpx.Client(base_url=address, timeout=30, verify=trust) as client:
+        assert address.startswith("https://")
+        wait_until_ready(client)
+        with millpond.connect(address, verify=trust) as server:
+            assert server["long"].get(k=2**53 - 1)["n"] == 2
+        with millpond.connect(address, settings=millpond.settings.ClientSettings(tries=1)) as stranger:
+            with pytest.raises(MillpondError) as refused:
+                stranger.tables()
+            assert refused.value.condition == "SERVER_UNAVAILABLE"
+
+
+def test_a_certificate_that_isnt_one_is_named(types_pond: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.pem").write_text("x")
+    for options in (("--tls-cert", str(tmp_path / "x.pem")), ("--tls-cert", "x", "--tls-key", "y")):
+        command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 6
+        assert done.stderr.startswith("[INVALID_CERTIFICATE]")
