@@ -177,3 +177,35 @@ def test_sigterm_ends_streams_too(serve: Any, tmp_path: Path) -> None:
             server.terminate()
             assert server.wait(20) == 0
             assert time.monotonic() - began < 8
+
+
+def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "job", sources=lambda batch: [{"views": {"0": 10 * (batch + 1)}}])
+    _commit(job, a=1, b=1)
+    with (
+        serve(job.path, "--history", "job.aggregate_0=forever") as (address, _),
+        httpx.Client(base_url=address, timeout=30) as client,
+    ):
+        for _ in range(600):
+            if client.get("/readyz").status_code == 200:
+                break
+            time.sleep(0.05)
+        _commit(job, a=2)
+        last = _commit(job, a=None, c=5)
+        rows = client.get(f"/tables/job.aggregate_0/rows?_min_batch={last}&_wait_seconds=20").json()
+        assert rows["batch"] == last
+        told = client.get("/tables/job.aggregate_0/versions?k=a").json()
+        assert [(v["row"]["v"], v["kind"], v["batch"], v["until_batch"]) for v in told["versions"]] == [
+            (1, None, None, 1),
+            (2, "update", 1, 2),
+            (2, "expire", 2, None),
+        ]
+        some = client.get("/tables/job.aggregate_0/versions?_since=1&_until=1&_limit=1").json()
+        assert ([v["row"] for v in some["versions"]], some["more"]) == ([{"k": "a", "v": 2}], True)
+        refused = client.get("/tables/job.aggregate_0/versions?_since=2001-01-01T00:00:00Z")
+        assert (refused.status_code, refused.json()["error"]["condition"]) == (410, "HISTORY_GONE")
+        found = client.get("/tables/job.aggregate_0/event?_offset=views:0:19").json()
+        assert (found["batch_read"], found["applied"], found["late"]) == (1, True, "no")
+        yet_to_come = client.get("/tables/job.aggregate_0/event?_offset=views:0:30").json()
+        assert (yet_to_come["batch_read"], yet_to_come["applied"], yet_to_come["late"]) == (None, False, "unknown")
+        assert client.get("/tables/job.aggregate_0/event").json()["error"]["condition"] == "INVALID_REQUEST"

@@ -47,7 +47,7 @@ from millpond.serve.question import (
     parse_url,
 )
 from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import changes_json, count_json, describe_table, error_json
+from millpond.serve.shapes import changes_json, count_json, describe_table, error_json, event_json, versions_json
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
 from millpond.tables.bounds import Bounds
@@ -163,6 +163,34 @@ class HttpDoor:
             headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
             return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
         return replies.as_json(first, headers={replies.DEFINITION: self.shape(name, table).digest})
+
+    async def versions(self, request: Request) -> Response:
+        columns, controls = _controls(request)
+        name, table = self._table(request)
+        asked = {control: text for control, text in controls.items() if control not in ("_since", "_until")}
+        question = parse_url(table.definition, columns, asked, self.settings)
+        since, until = (parse_since(controls.get(which)) for which in ("_since", "_until"))
+        limit = question.limit or self.settings.limit_rows
+
+        def read() -> Response:
+            found = table.history(
+                question.key, start=question.start, end=question.end, since=since, until=until, limit=limit, bounds=question.bounds
+            )
+            shape = self.shape(name, table)
+            return replies.as_json(versions_json(name, found, shape.write), headers={replies.DEFINITION: shape.digest})
+
+        return await self._in_thread(read, question.bounds)
+
+    async def event(self, request: Request) -> Response:
+        columns, controls = _controls(request)
+        name, table = self._table(request)
+        key = parse_pairs(table.definition, columns)
+        offset, file, time = (controls.get(which) for which in ("_offset", "_file", "_event_time"))
+
+        def read() -> Response:
+            return replies.as_json(event_json(name, table.find_event(offset=offset, file=file, key=key or None, event_time=time)))
+
+        return await self._in_thread(read, None)
 
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics

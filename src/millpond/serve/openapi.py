@@ -89,6 +89,26 @@ def _schemas(settings: ServeSettings) -> Json:
                 "final": _or_null(_ROW),
             }
         ),
+        "Versions": _object(
+            {"table": _TEXT, **_CUT, "versions": {"type": "array", "items": _ref("Version")}, "more": {"type": "boolean"}}
+        ),
+        "Version": _object(
+            {
+                "row": _ROW,
+                "kind": _or_null({"type": "string", "enum": ["insert", "update", "expire"]}),
+                **dict.fromkeys(("batch", "until_batch", "committed_ms", "until_ms"), _or_null(_WHOLE)),
+            }
+        ),
+        "Event": _object(
+            {
+                "table": _TEXT,
+                **_CUT,
+                "batch_read": _or_null(_WHOLE),
+                "applied": {"type": "boolean"},
+                "late": {"type": "string", "enum": ["yes", "no", "unknown"]},
+                "reason": _TEXT,
+            }
+        ),
         "Keys": _some({"keys": {"type": "array", "items": _ROW, "maxItems": settings.max_keys}, **_BOUNDED}, "keys"),
         "Scan": _some(
             {

@@ -70,6 +70,17 @@ _CHANGES = (
     Control("_since", "the token of an earlier answer, or a batch: all changes after it; begin now without it", {"type": "string"}),
     Control("_wait_seconds", "where there are none yet, wait so long", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
 )
+_VERSIONS = (
+    Control("_start", "begin here: the next key columns, as a JSON object", {"type": "string"}),
+    Control("_end", "end before this", {"type": "string"}),
+    Control("_since", "versions that held at this batch or time, or later", {"type": "string"}),
+    Control("_until", "versions that held then or before", {"type": "string"}),
+)
+_EVENT = (
+    Control("_offset", "the event's own, topic:partition:offset", {"type": "string"}),
+    Control("_file", "the file it was in", {"type": "string"}),
+    Control("_event_time", "its own time, where the key isn't given", {"type": "string"}),
+)
 _RANGE = (
     Control("_reverse", "1: against the order of the key", {"type": "string", "enum": ["0", "1", "true", "false"]}),
     Control("_start", "begin here: the next key columns, as a JSON object", {"type": "string"}),
@@ -154,6 +165,24 @@ ROUTES = (
         answer="Changes",
         controls=(_LIMIT, *_CHANGES),
         formats=(JSON, EVENTS),
+    ),
+    RouteText(
+        method="GET",
+        path="/tables/{table}/versions",
+        summary="every version of a row, or of a range of keys, between two batches or times",
+        endpoint="versions",
+        answer="Versions",
+        controls=(_LIMIT, *_VERSIONS, *_BOUNDS),
+        columns=True,
+    ),
+    RouteText(
+        method="GET",
+        path="/tables/{table}/event",
+        summary="is this event in: which batch read it, is it applied, was it late",
+        endpoint="event",
+        answer="Event",
+        controls=_EVENT,
+        columns=True,
     ),
     RouteText(
         method="GET",

@@ -23,7 +23,9 @@ from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
     from millpond.tables.changes import Changes
+    from millpond.tables.events import EventAnswer
     from millpond.tables.table import Table
+    from millpond.tables.versions import Versions
 
 WriteRow = Callable[[Mapping[str, Any]], "dict[str, Json] | None"]
 
@@ -108,6 +110,34 @@ def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Jso
         for change in changes
     ]
     return {"table": table, **cut_json(changes.cut), "changes": told, "more": changes.more, "token": changes.token}
+
+
+def versions_json(table: str, versions: Versions, write: WriteRow) -> dict[str, Json]:
+    """Versions of rows, by key, then by batch."""
+    told = [
+        {
+            "row": write(version.row),
+            "kind": version.kind,
+            "batch": version.batch,
+            "until_batch": version.until_batch,
+            "committed_ms": version.committed_ms,
+            "until_ms": version.until_ms,
+        }
+        for version in versions
+    ]
+    return {"table": table, **cut_json(versions.cut), "versions": told, "more": versions.more}
+
+
+def event_json(table: str, answer: EventAnswer) -> dict[str, Json]:
+    """Where one event is."""
+    return {
+        "table": table,
+        **cut_json(answer.cut),
+        "batch_read": answer.batch_read,
+        "applied": answer.applied,
+        "late": answer.late,
+        "reason": answer.reason,
+    }
 
 
 def count_json(table: str, count: Count) -> dict[str, Json]:
