@@ -18,11 +18,13 @@ from millpond.checkpoint.encoding import RowEncoding, iter_elements, unknown_row
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT
-from millpond.checkpoint.rocksdb import iter_windows, read_snapshot
+from millpond.checkpoint.rocksdb import iter_windows, read_snapshot, read_spans
 from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
+from millpond.native import calls
+from millpond.native.library import library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,8 +51,10 @@ def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 
     Raises:  as `StateReader.iter_state`.
     """
-    before = RowEncoding(store, batch.settings).before
-    parts = _read_located(reader, batch, store, partition, before) if before is not None else None
+    before, parts = RowEncoding(store, batch.settings).before, None
+    if before is not None:
+        read = _read_lists if store.many else _read_located
+        parts = read(reader, batch, store, partition, before)
     return [_read_rows(reader, batch, store, partition)] if parts is None else parts
 
 
@@ -84,8 +88,9 @@ def _read_located(
     hdfs = batch.settings.provider == "hdfs"
     family = reader.family(batch, store, partition) if store.family else b""
     parts: list[Part] = []
+    delimiter = batch.settings.merge_delimiter
     if base is not None:
-        part = _file(reader, batch, base, before, hdfs=True) if hdfs else _snapshot(reader, base, family, before)
+        part = _file(reader, batch, base, before, hdfs=True) if hdfs else _snapshot(reader, base, family, before, delimiter)
         if part is None:
             return None
         parts.append(part)
@@ -95,6 +100,27 @@ def _read_located(
             return None
         parts.append(part)
     return parts
+
+
+def _read_lists(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
+) -> list[Part] | None:
+    """Lists of a snapshot on which no changes lie; None where there is something else."""
+    base, changes = reader.files(batch, store, partition)
+    if base is None or changes or library() is None:
+        return None
+    family = reader.family(batch, store, partition) if store.family else b""
+    delimiter = batch.settings.merge_delimiter
+    keys, values = _merged(reader, base, family, before[0], delimiter)
+    found = calls.find_elements(*values[:3], delimiter)
+    if found is None:
+        return None
+    import numpy as np
+
+    counts, begin, size = found
+    owner: Array = np.repeat(np.arange(len(counts)), counts)
+    places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
+    return [Part(keys=keys.select(owner), values=Spans(values.data, begin, size), unique=True, places=places)]
 
 
 def _file(
@@ -115,7 +141,27 @@ def _file(
     return Part(keys=keys, values=values, gone=gone if some else None, unique=path.endswith(".snapshot") and not some)
 
 
-def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int]) -> Part | None:
+def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:
+    """The keys of a snapshot, without what stands before them, each once, and their values."""
+    folder, _, name = path.rpartition("/")
+    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    keys, values = read_spans(reader.storage, snapshot, delimiter)
+    if family:
+        mine = _begins(keys, family)
+        keys, values = keys.select(mine), values.select(mine)
+    try:
+        return _bare(keys, before, None), values
+    except CheckpointError as error:
+        raise naming(error, path) from error
+
+
+def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> Part | None:
+    if library() is not None:
+        keys, values = _merged(reader, path, family, before[0], delimiter)
+        try:
+            return Part(keys=keys, values=_bare(values, before[1], None), unique=True)
+        except CheckpointError as error:
+            raise naming(error, path) from error
     import numpy as np
 
     folder, _, name = path.rpartition("/")
