@@ -167,11 +167,11 @@ def test_what_lies_outside_of_its_buffer_is_never_touched() -> None:
             calls.to_list(data, *where)
         if 0 <= size < 1 << 40:
             assert calls.gather(data, *where) is None
+            with pytest.raises(calls.NotMerged):
+                calls.merge_runs([((data, *where), np.array([257, 1], np.uint64), (data, *where), 0, 2)], b"")
         assert calls.find_elements(data, *where, b"") is None
         assert calls.mark_newest([(data, *where)], unique=False) is None
         assert calls.read_words(data, where[0], where[0] + where[1], [0]) is None
-        with pytest.raises(calls.NotMerged):
-            calls.merge_runs([((data, *where), np.array([257, 1], np.uint64), (data, *where), 0, 2)], b"")
         assert calls.unpack_blocks(data, *where) is None
     assert calls.read_words(data, np.array([8]), np.array([16]), [0, 1]) is None
     assert calls.read_words(data, np.array([0]), np.array([16]), [-1]) is None
