@@ -10,14 +10,16 @@ Takes as much memory as the partition's files unpacked, and 32 bytes for each ro
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import repeat
 
 from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.columns import Array, Spans, join_spans, span
 from millpond.checkpoint.encoding import RowEncoding, iter_elements, unknown_row
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import DELETE, PUT
+from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.rocksdb import iter_windows, read_snapshot, read_spans
 from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION
@@ -44,6 +46,18 @@ class Part:
     unique: bool = False
     sequence: Array | None = None
     places: Array | None = None
+
+    def __len__(self) -> int:
+        return len(self.keys.begin)
+
+    def records(self, keys: list[bytes] | None = None) -> Iterator[Record]:
+        """Row by row.
+
+        keys:  what stands for each key; None: its row
+        """
+        values = self.values.tolist()
+        kinds = repeat(PUT, len(values)) if self.gone is None else (DELETE if gone else PUT for gone in self.gone.tolist())
+        yield from zip(kinds, self.keys.tolist() if keys is None else keys, values, strict=True)
 
 
 def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[Part]:
@@ -90,12 +104,15 @@ def _read_located(
     parts: list[Part] = []
     delimiter = batch.settings.merge_delimiter
     if base is not None:
-        part = _file(reader, batch, base, before, hdfs=True) if hdfs else _snapshot(reader, base, family, before, delimiter)
+        if hdfs:
+            part = locate_file(base, reader.unpacked(base, batch, store), before, hdfs=True)
+        else:
+            part = _snapshot(reader, base, family, before, delimiter)
         if part is None:
             return None
         parts.append(part)
     for path in changes:
-        part = _file(reader, batch, path, before, hdfs=hdfs, family=family)
+        part = locate_file(path, reader.unpacked(path, batch, store), before, hdfs=hdfs, family=family)
         if part is None:
             return None
         parts.append(part)
@@ -123,10 +140,13 @@ def _read_lists(
     return [Part(keys=keys.select(owner), values=Spans(values.data, begin, size), unique=True, places=places)]
 
 
-def _file(
-    reader: StateReader, batch: CommittedBatch, path: str, before: tuple[int, int], *, hdfs: bool, family: bytes = b""
-) -> Part | None:
-    data = reader.unpacked(path, batch)
+def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> Part | None:
+    """The rows of an unpacked change file or HDFS-backed snapshot; None where something has to be taken apart row by row.
+
+    before:  as `RowEncoding.before`
+    family:  what keys of the store begin with
+    Raises:  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT, naming the file.
+    """
     try:
         found = locate_records(data) if hdfs else locate_changelog(data)
         keys, values, kinds = _of_family(found, family)
@@ -134,7 +154,7 @@ def _file(
         if not (gone | (kinds == PUT)).all():
             return None
         some = bool(gone.any())
-        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+        keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
     except CheckpointError as error:
         raise naming(error, path) from error
     # A snapshot is a map written out.
@@ -147,10 +167,10 @@ def _merged(reader: StateReader, path: str, family: bytes, before: int, delimite
     snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
     keys, values = read_spans(reader.storage, snapshot, delimiter)
     if family:
-        mine = _begins(keys, family)
+        mine = begins_with(keys, family)
         keys, values = keys.select(mine), values.select(mine)
     try:
-        return _bare(keys, before, None), values
+        return bare_rows(keys, before, None), values
     except CheckpointError as error:
         raise naming(error, path) from error
 
@@ -159,7 +179,7 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
     if library() is not None:
         keys, values = _merged(reader, path, family, before[0], delimiter)
         try:
-            return Part(keys=keys, values=_bare(values, before[1], None), unique=True)
+            return Part(keys=keys, values=bare_rows(values, before[1], None), unique=True)
         except CheckpointError as error:
             raise naming(error, path) from error
     import numpy as np
@@ -171,14 +191,14 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
         keys, values = join_spans([w.keys for w in windows]), join_spans([w.values for w in windows])
         tags = np.concatenate([w.tags for w in windows]) if windows else np.empty(0, np.uint64)
         if family:
-            mine = _begins(keys, family)
+            mine = begins_with(keys, family)
             keys, values, tags = keys.select(mine), values.select(mine), tags[mine]
         kinds = (tags & np.uint64(0xFF)).astype(np.uint8)
         if (kinds == MERGE).any():
             return None
         gone = (kinds == DELETION) | (kinds == SINGLE_DELETION)
         some = bool(gone.any())
-        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+        keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, path) from error
     return Part(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
@@ -187,11 +207,11 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
 def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:
     if not family:
         return found.keys, found.values, found.kinds
-    mine = _begins(found.keys, family)
+    mine = begins_with(found.keys, family)
     return found.keys.select(mine), found.values.select(mine), found.kinds[mine]
 
 
-def _begins(keys: Spans, prefix: bytes) -> Array:
+def begins_with(keys: Spans, prefix: bytes) -> Array:
     """Which pieces begin with these bytes."""
     import numpy as np
 
@@ -203,7 +223,7 @@ def _begins(keys: Spans, prefix: bytes) -> Array:
     return mine
 
 
-def _bare(rows: Spans, before: int, gone: Array | None) -> Spans:
+def bare_rows(rows: Spans, before: int, gone: Array | None) -> Spans:
     """The rows without what stands before them.  Raises UNKNOWN_FORMAT."""
     import numpy as np
 

@@ -204,6 +204,25 @@ def read_words(data: bytes, begin: Array, end: Array, places: Sequence[int]) -> 
     return dict(zip(places, out, strict=True))
 
 
+def order_keys(data: bytes, begin: Array, size: Array, columns: Array, least: int) -> Pieces | None:
+    """Keys of a replica from rows of a key.
+
+    columns:  int64 rows of five, as `Column` in order.c
+    least:    what a row has at least
+    """
+    native = library()
+    if native is None:
+        return None
+    begin, size, ends = _held(begin), _held(size), _places(len(begin))
+    # A text may double, and each column has marks of its own; more is needed only where columns overlap.
+    room = 2 * int(size.sum()) + 16 * (len(columns) + 1) * len(begin)
+    out = native.new_bytes(None, room)
+    rows = (data, len(data), len(begin), _at(begin), _at(size))
+    if native.c.order_keys(*rows, _at(columns), len(columns), least, out, room, _at(ends)):
+        return None
+    return out, *_between(ends)
+
+
 def gather(data: bytes, begin: Array, size: Array) -> bytes | None:
     """All pieces, one after the other."""
     native = library()

@@ -28,6 +28,7 @@ _FUNCTIONS = {
     "find_elements": (_NUMBER, "PNNPPPNPPP"),
     "mark_newest": (_NUMBER, "NPFN"),
     "read_words": (_FLAG, "PNNPPNPP"),
+    "order_keys": (_FLAG, "PNNPPPNNPNP"),
     "gather": (_FLAG, "PNNPPPN"),
 }
 _TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}

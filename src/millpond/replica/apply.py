@@ -19,10 +19,13 @@ from dataclasses import dataclass
 
 import msgspec
 
+from millpond.checkpoint.chunks import iter_state, read_changes
+from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
+from millpond.checkpoint.whole import Part
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.kept import (
     BATCHES,
@@ -40,7 +43,7 @@ from millpond.replica.kept import (
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
 from millpond.replica.stamp import stamp_at_most
-from millpond.replica.transcode import Transcode, key_transcoder
+from millpond.replica.transcode import Transcode, key_transcoder, keys_transcoder
 
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far)"""
@@ -53,11 +56,12 @@ class ReplicaTable:
     name: str
     schema: StoreSchema
     transcode_key: Transcode
+    transcode_keys: Callable[[Spans], list[bytes] | None]
 
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     """One table a store."""
-    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
+    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key)), keys_transcoder(s.key)) for s in stores]
 
 
 def apply_batch(
@@ -90,19 +94,20 @@ def apply_batch(
 
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
-) -> Iterator[tuple[ReplicaTable, int, Iterable[Record]]]:
+) -> Iterator[tuple[ReplicaTable, int, Part | Iterable[Record]]]:
     """The changes of every table and partition."""
     work = _work(batch, tables)
     if reads == 1 or len(work) == 1:
-        yield from ((table, partition, reader.iter_changes(batch, table.schema, partition)) for table, partition in work)
+        yield from ((table, partition, read_changes(reader, batch, table.schema, partition)) for table, partition in work)
         return
     files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
     for table, partition in work:
         files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
 
-    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, list[Record]]]:
+    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, Part | list[Record]]]:
         (_, _, partition), sharing = item
-        return [(table, partition, list(reader.iter_changes(batch, table.schema, partition))) for table in sharing]
+        found = [(table, read_changes(reader, batch, table.schema, partition)) for table in sharing]
+        return [(table, partition, rows if isinstance(rows, Part) else list(rows)) for table, rows in found]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
@@ -132,9 +137,9 @@ def build(
     records, mark = 0, stamp_at_most(batch.batch)
     for done, (table, partition) in enumerate(work):  # 1
         changes: Changes = {}
-        for record in reader.iter_state(batch, table.schema, partition):
-            collect(table, (record,), changes, GONE)
-            records += 1
+        for rows in iter_state(reader, batch, table.schema, partition):
+            collect(table, rows, changes, GONE)
+            records += len(rows)
             if len(changes) >= chunk_rows:
                 with backend.write() as write:
                     _write_rows(write, table.name, changes, mark)
@@ -158,12 +163,20 @@ def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[Repli
     return sorted(work, key=lambda item: (item[0].schema.operator, item[0].schema.store, item[1]))
 
 
-def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes, gone: Gone) -> None:
+def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Changes, gone: Gone) -> None:
     """Add records to the changes of a table; of several for one key the last counts, and what was appended after it.
 
     gone:  what a deleted key is that these records didn't put before
     """
     transcode = table.transcode_key
+    if isinstance(records, Part):
+        keys = table.transcode_keys(records.keys)
+        if keys is not None and records.gone is None:
+            changes.update(zip(keys, records.values.tolist(), strict=True))
+            return
+        if keys is not None:
+            transcode = bytes  # they are ordered keys already
+        records = records.records(keys)
     for kind, key_row, value_row in records:
         ordered = transcode(key_row)
         stored_key = ordered if len(ordered) < MAX_KEY_BYTES else store_key(ordered)
