@@ -77,6 +77,16 @@ def find_records(data: bytes, start: int, *, typed: bool) -> tuple[Array, Array,
     return kinds, key_begin, key_size, begin, size
 
 
+def find_last(data: bytes, start: int, key: bytes, *, typed: bool) -> tuple[int, bytes] | None:
+    """The kind of a key's last record, 0 where there is none, and its value.  Needs no numpy."""
+    native = library()
+    if native is None:
+        return None
+    value = (ctypes.c_int64 * 2)()
+    kind = native.c.find_last(data, len(data), start, typed, key, len(key), ctypes.addressof(value))
+    return None if kind < 0 else (kind, data[value[0] : value[0] + value[1]])
+
+
 def unpack_blocks(file: bytes, begin: Array, size: Array) -> tuple[bytes, Array] | None:
     """The content of blocks, one after the other, and the size of each."""
     native = library()

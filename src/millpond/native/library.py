@@ -10,6 +10,7 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 _PATH = Path(__file__).with_name("libmillpond.so")
@@ -20,6 +21,7 @@ _NUMBER, _POINTER, _FLAG = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS = {
     "stamp": (_NUMBER, ""),
     "find_records": (_NUMBER, "PNNFNPPPPP"),
+    "find_last": (_FLAG, "PNNFPNP"),
     "measure_blocks": (_NUMBER, "PNNPPP"),
     "unpack_blocks": (_FLAG, "PNPPPP"),
     "find_entries": (_NUMBER, "PNPPPPPPPP"),
@@ -58,6 +60,7 @@ class Library:
         self.new_bytes.restype, self.new_bytes.argtypes = ctypes.py_object, [_POINTER, ctypes.c_ssize_t]
 
 
+@cache
 def _load() -> Library | None:
     if os.environ.get("MILLPOND_NATIVE") == "0":
         return None
@@ -68,13 +71,12 @@ def _load() -> Library | None:
         return None
 
 
-_loaded = _load()
 _off = 0
 
 
 def library(size_bytes: int = 1 << 62) -> Library | None:
     """The library; None where there is none, or where so many bytes aren't worth it."""
-    return None if _off or size_bytes < _few_bytes else _loaded
+    return None if _off or size_bytes < _few_bytes else _load()
 
 
 @contextmanager
