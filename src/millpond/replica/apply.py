@@ -20,12 +20,11 @@ from dataclasses import dataclass
 import msgspec
 
 from millpond.checkpoint.chunks import iter_state, read_changes
-from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.whole import Part
+from millpond.checkpoint.whole import Part, only_newest
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.kept import (
     BATCHES,
@@ -43,7 +42,7 @@ from millpond.replica.kept import (
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
 from millpond.replica.stamp import stamp_at_most
-from millpond.replica.transcode import Transcode, key_transcoder, keys_transcoder
+from millpond.replica.transcode import KeysTranscoder, Transcode, key_transcoder
 
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far)"""
@@ -56,12 +55,12 @@ class ReplicaTable:
     name: str
     schema: StoreSchema
     transcode_key: Transcode
-    transcode_keys: Callable[[Spans], list[bytes] | None]
+    keys: KeysTranscoder
 
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     """One table a store."""
-    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key)), keys_transcoder(s.key)) for s in stores]
+    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key)), KeysTranscoder(s.key)) for s in stores]
 
 
 def apply_batch(
@@ -137,7 +136,7 @@ def build(
     records, mark = 0, stamp_at_most(batch.batch)
     for done, (table, partition) in enumerate(work):  # 1
         changes: Changes = {}
-        for rows in iter_state(reader, batch, table.schema, partition):
+        for rows in _iter_bounded(reader, batch, table, partition, chunk_rows):
             collect(table, rows, changes, GONE)
             records += len(rows)
             if len(changes) >= chunk_rows:
@@ -157,6 +156,25 @@ def build(
     return records
 
 
+def _iter_bounded(
+    reader: StateReader, batch: CommittedBatch, table: ReplicaTable, partition: int, chunk_rows: int
+) -> Iterator[Part | list[Record]]:
+    """The rows of a state, not many more than `chunk_rows` at a time, those of a file in key order where that can be."""
+    for rows in iter_state(reader, batch, table.schema, partition):
+        if isinstance(rows, Part) and len(rows) > chunk_rows:
+            yield from _in_key_order(table, rows, chunk_rows)
+        else:
+            yield rows
+
+
+def _in_key_order(table: ReplicaTable, rows: Part, chunk_rows: int) -> Iterator[Part]:
+    """The rows of a part in pieces, each of which reaches a small part of the replica's pages only."""
+    rows = only_newest(rows)  # which of two rows of a key is newer is told by their order in the file
+    order = table.keys.order(rows.keys) if rows.unique else None
+    for first in range(0, len(rows), chunk_rows):
+        yield rows.slice(first, first + chunk_rows) if order is None else rows.select(order[first : first + chunk_rows])
+
+
 def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[ReplicaTable, int]]:
     """Every partition of every table; column families of one store one after the other, since they share files."""
     work = [(table, partition) for table in tables for partition in partitions_of(batch, table.schema)]
@@ -170,7 +188,7 @@ def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Chan
     """
     transcode = table.transcode_key
     if isinstance(records, Part):
-        keys = table.transcode_keys(records.keys)
+        keys = table.keys.transcode(records.keys)
         if keys is not None and records.gone is None:
             changes.update(zip(keys, records.values.tolist(), strict=True))
             return

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
-from millpond.checkpoint.columns import Spans
+from millpond.checkpoint.columns import Array, Spans
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
 from millpond.native import calls
@@ -33,6 +33,8 @@ _WIDTHS = {
     "day_time_interval": 8,
     "time": 8,
 }
+# By so many bytes keys are sorted, where that is for speed only.
+_SORTED_BYTES = 24
 # What a column is in native/order.c.
 _WHOLE_NUMBER, _TEXT, _STRUCT = 0, 1, 2
 _NULL = b"\x00"
@@ -69,20 +71,38 @@ def key_transcoder(fields: tuple[Field, ...], codec: KeyCodec) -> Transcode:
     return transcode
 
 
-def keys_transcoder(fields: tuple[Field, ...]) -> Callable[[Spans], list[bytes] | None]:
-    """As `key_transcoder`, for many keys at once; None where one has to be looked at by itself, or is long."""
-    if not fields or not all(_is_plain(f.type) for f in fields):
-        return lambda _: None
-    program = list(_program(fields, KeyCodec(fields).order))
-    least = _least(fields)
+class KeysTranscoder:
+    """As `key_transcoder`, for many keys at once, by the compiled library."""
 
-    def transcode(rows: Spans) -> list[bytes] | None:
-        import numpy as np
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        plain = bool(fields) and all(_is_plain(f.type) for f in fields)
+        self._program = list(_program(fields, KeyCodec(fields).order)) if plain else []
+        self._least = _least(fields)
 
-        found = calls.order_keys(rows.data, rows.begin, rows.size, np.array(program, np.int64), least)
+    def transcode(self, rows: Spans) -> list[bytes] | None:
+        """The ordered keys; None where a key has to be looked at by itself, or is long."""
+        found = self._ordered(rows)
         return None if found is None or (found[2] >= MAX_KEY_BYTES).any() else calls.to_list(*found)
 
-    return transcode
+    def order(self, rows: Spans) -> Array | None:
+        """The places of the rows by what their ordered keys begin with; None as above."""
+        found = self._ordered(rows)
+        if found is None or not len(found[1]):
+            return None
+        import numpy as np
+
+        data, begin, size = found
+        # The key behind a short one may stand in for its end: what is near each other needn't be in order.
+        width = min(_SORTED_BYTES, int(size.max()))
+        starts = np.ndarray((len(data) - width + 1,), f"S{width}", data, strides=(1,))[begin]
+        return np.argsort(starts)
+
+    def _ordered(self, rows: Spans) -> calls.Pieces | None:
+        if not self._program:
+            return None
+        import numpy as np
+
+        return calls.order_keys(rows.data, rows.begin, rows.size, np.array(self._program, np.int64), self._least)
 
 
 def _program(fields: tuple[Field, ...], order: Iterable[int]) -> Iterator[tuple[int, int, int, int, int]]:
