@@ -207,6 +207,8 @@ def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[
     """Timers are kept in milliseconds; the key's last column is their time."""
 
     def write_scaled(row: tuple[Stored, ...]) -> bytes:
+        if row[-1] is None:
+            raise corrupt("a timer has no time", 0)
         micros = row[-1] * 1000
         if not -_SIGN <= micros < _SIGN:
             raise corrupt(f"a timer is set to {row[-1]} milliseconds", 0)
