@@ -12,13 +12,16 @@ from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import Record
+from millpond.checkpoint.records import END_MARK, Record
 from millpond.checkpoint.rocksdb import iter_spans, read_snapshot
+from millpond.checkpoint.spans import find_whole_records
 from millpond.checkpoint.state import StateReader
-from millpond.checkpoint.whole import Part, bare_rows, begins_with, locate_file
+from millpond.checkpoint.whole import Part, bare_rows, begins_with, locate_file, part_of
 from millpond.errors import CheckpointError
 from millpond.native.library import library
 
+# How much of a file is unpacked at a time.
+_WINDOW_BYTES = 16 << 20
 # Records that come one by one are handed on so many at a time.
 _RECORDS = 1000
 
@@ -43,11 +46,37 @@ def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
     elif base is not None:
         changes = [base, *changes]
     for path in changes:
+        yield from _iter_file(reader, path, batch, store, partition)
+
+
+def _iter_file(
+    reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
+) -> Iterator[Part | list[Record]]:
+    """A file in windows where nothing more than records stands in it, else as a whole.
+
+    What a window ends inside of is left to the next one.  Where the end of the file isn't reached that way, all of it is given
+    again, record by record: either that raises, or it comes to the same.
+    """
+    before = RowEncoding(store, batch.settings).before
+    if before is None or store.family or store.many or batch.settings.provider != "hdfs":
         found = _read_file(reader, path, batch, store, partition)
-        if isinstance(found, Part):
-            yield found
-        else:
-            yield from _sliced(iter(found))
+        yield from (found,) if isinstance(found, Part) else _sliced(iter(found))
+        return
+    left = b""
+    for number, window in enumerate(reader.iter_unpacked(path, batch, _WINDOW_BYTES)):
+        if not number and library(len(window)) is None:  # that is all of it
+            yield from _sliced(reader.iter_file(path, window, batch, store, partition))
+            return
+        data = left + window
+        rows = find_whole_records(data)
+        part = None if rows is None else part_of(rows[0], before)
+        if rows is None or part is None or not rows[1]:
+            left = data
+            break
+        yield part
+        left = data[rows[1] :]
+    if left != END_MARK:
+        yield from _sliced(reader.iter_file(path, reader.unpacked(path, batch, store), batch, store, partition))
 
 
 def _read_file(

@@ -74,6 +74,15 @@ def locate_records(data: bytes, start: int = 0, *, typed: bool = False) -> Recor
     return RecordSpans(kinds=kinds, keys=Spans(data, key_begin, key_size, stride), values=Spans(data, begin, size, stride))
 
 
+def find_whole_records(data: bytes) -> tuple[RecordSpans, int] | None:
+    """The records of a delta or snapshot whose begin this is, and where the last whole one ends; None without the library."""
+    found = calls.find_whole_records(data, typed=False)
+    if found is None:
+        return None
+    (kinds, key_begin, key_size, begin, size), end = found
+    return RecordSpans(kinds=kinds, keys=Spans(data, key_begin, key_size), values=Spans(data, begin, size)), end
+
+
 class _Walk:
     def __init__(self, data: bytes, *, typed: bool) -> None:
         import numpy as np

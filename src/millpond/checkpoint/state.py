@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millpond.checkpoint.codecs import corrupt, decompress, naming
+from millpond.checkpoint.codecs import corrupt, decompress, iter_unpacked, naming
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
@@ -135,6 +135,14 @@ class StateReader:
     def unpacked(self, path: str, batch: CommittedBatch, store: StoreSchema) -> bytes:
         """The content of a change file or of a snapshot of the HDFS-backed provider.  Raises as `iter_state`, naming the file."""
         return self._unpacked(path, batch.settings.codec, keep=bool(store.family))
+
+    def iter_unpacked(self, path: str, batch: CommittedBatch, window_bytes: int) -> Iterator[bytes]:
+        """The same in pieces of about so many bytes."""
+        data = self.storage.read(path)
+        try:
+            yield from iter_unpacked(batch.settings.codec, data, window_bytes)
+        except CheckpointError as error:
+            raise naming(error, path) from error
 
     def iter_file(self, path: str, data: bytes, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """The records in what `unpacked` gave.  Raises as `iter_changes`."""

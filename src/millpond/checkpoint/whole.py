@@ -167,17 +167,22 @@ def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, 
     Raises:  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT, naming the file.
     """
     try:
-        found = locate_records(data) if hdfs else locate_changelog(data)
-        keys, values, kinds = _of_family(found, family)
-        gone = kinds == DELETE
-        if not (gone | (kinds == PUT)).all():
-            return None
-        some = bool(gone.any())
-        keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
+        part = part_of(locate_records(data) if hdfs else locate_changelog(data), before, family)
     except CheckpointError as error:
         raise naming(error, path) from error
     # A snapshot is a map written out.
-    return Part(keys=keys, values=values, gone=gone if some else None, unique=path.endswith(".snapshot") and not some)
+    return part if part is None or part.gone is not None or not path.endswith(".snapshot") else replace(part, unique=True)
+
+
+def part_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> Part | None:
+    """The rows of records; None where they append, or delete ranges.  Raises as `locate_file`, without the file's name."""
+    keys, values, kinds = _of_family(found, family)
+    gone = kinds == DELETE
+    if not (gone | (kinds == PUT)).all():
+        return None
+    some = bool(gone.any())
+    keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
+    return Part(keys=keys, values=values, gone=gone if some else None)
 
 
 def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:

@@ -7,12 +7,14 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from millpond.native.library import library
+from millpond.native.library import Library, library
 
 Array = Any
 """A numpy array"""
 Pieces = tuple[bytes, Array, Array]
 """A buffer, and int64 arrays: where pieces begin in it, and their sizes"""
+Records = tuple[Array, Array, Array, Array, Array]
+"""Kinds, begins and sizes of keys, begins and sizes of values"""
 MergedPart = tuple[Pieces, Array, Pieces, int, int]
 """(user keys, uint64 tags, values, first entry, end) of a run in key order"""
 _SEED = secrets.randbits(63)
@@ -60,20 +62,33 @@ class NotMerged(Exception):
 NOT_IN_ORDER, ONE_SEQUENCE_NUMBER, UNKNOWN_KIND = -1, -2, -4
 
 
-def find_records(data: bytes, start: int, *, typed: bool) -> tuple[Array, Array, Array, Array, Array] | None:
-    """Kinds, begins and sizes of keys, begins and sizes of values."""
+def find_records(data: bytes, start: int, *, typed: bool) -> Records | None:
+    """All records up to the end mark."""
     native = library()
     if native is None:
         return None
+    count = native.c.find_records(data, len(data), start, typed, 0, None, None, None, None, None)
+    return None if count < 0 else _records(native, data, start, count, typed=typed)
+
+
+def find_whole_records(data: bytes, *, typed: bool) -> tuple[Records, int] | None:
+    """The records from the begin that are there as a whole, and where the last one ends."""
+    native = library()
+    if native is None:
+        return None
+    end = ctypes.c_int64(0)
+    count = native.c.find_whole_records(data, len(data), typed, ctypes.addressof(end))
+    return _records(native, data, 0, count, typed=typed), end.value
+
+
+def _records(native: Library, data: bytes, start: int, count: int, *, typed: bool) -> Records:
     import numpy as np
 
-    find, total = native.c.find_records, len(data)
-    count = find(data, total, start, typed, 0, None, None, None, None, None)
-    if count < 0:
-        return None
-    kinds = np.empty(count, np.uint8)
+    kinds: Array = np.empty(count, np.uint8)
     key_begin, key_size, begin, size = _places(count), _places(count), _places(count), _places(count)
-    find(data, total, start, typed, count, _at(kinds), _at(key_begin), _at(key_size), _at(begin), _at(size))
+    if count:
+        places = (_at(kinds), _at(key_begin), _at(key_size), _at(begin), _at(size))
+        native.c.find_records(data, len(data), start, typed, count, *places)
     return kinds, key_begin, key_size, begin, size
 
 

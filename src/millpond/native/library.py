@@ -21,6 +21,7 @@ _NUMBER, _POINTER, _FLAG = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
 _FUNCTIONS = {
     "stamp": (_NUMBER, ""),
     "find_records": (_NUMBER, "PNNFNPPPPP"),
+    "find_whole_records": (_NUMBER, "PNFP"),
     "find_last": (_FLAG, "PNNFPNP"),
     "measure_blocks": (_NUMBER, "PNNPPP"),
     "unpack_blocks": (_FLAG, "PNPPPP"),
