@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", help="keep the states here, and use those that are there")
     parser.add_argument("--only", nargs="*", help="states to read, such as hdfs-long, where they are in --scratch already")
+    parser.add_argument("--readers", nargs="*", default=READERS, choices=READERS, help="who reads; all where none is named")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--write-states", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/to_arrow.json")
@@ -164,7 +165,7 @@ def main() -> None:
                 if options.only and f"{provider}-{kind}" not in options.only:
                     continue
                 for _ in range(options.rounds):
-                    for reader in READERS:
+                    for reader in options.readers:
                         words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")
                         for name, found in json.loads(run("--read", *words).splitlines()[-1]).items():
                             runs.setdefault(name, []).append(found)
@@ -204,7 +205,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], keys: int) -> dict[str, Any]:
         }
         if "jvm_peak_mib" in found[0]:
             out[reader]["jvm_peak_mib"] = max(r["jvm_peak_mib"] for r in found)
-    for ours in ("read_arrow", "replica_to_arrow"):
+    for ours in [reader for reader in ("read_arrow", "replica_to_arrow") if reader in out]:
         for spark in ("spark_to_arrow", "spark_noop"):
             for rate in ("rows_per_second", "rows_per_processor_second"):
                 out[ours].setdefault(f"times_{spark}", {})[rate] = round(out[ours][rate] / out[spark][rate], 1)

@@ -86,7 +86,9 @@ def test_lz4_blocks_unpack_to_what_went_in_and_damaged_ones_as_lz4_itself_does()
         whole = stored(block)
         begin, size = np.array([0], np.int64), np.array([len(whole) - 5], np.int64)
         unpacked = calls.unpack_blocks(whole, begin, size)
-        assert unpacked is not None
+        if unpacked is None:
+            assert len(block) > 32 * len(whole)
+            continue
         assert (unpacked[0], unpacked[1].tolist()) == (block, [len(block)])
         head = len(whole) - 5 - len(lz4.block.compress(block, store_size=False))
         packed = damaged(random_, whole[head:-5])

@@ -280,21 +280,20 @@ class SstFile:
             if handle[0] + handle[1] + TRAILER > self._bytes.size:
                 raise corrupt(f"a block claims {handle[1]} bytes", handle[0])
             if window and handle[0] + handle[1] - window[0][0] > window_bytes // _PACKED:
-                yield self._unpack_window(window)
+                yield from self._unpack_window(window)
                 window = []
             window.append(handle)
         if window:
-            yield self._unpack_window(window)
+            yield from self._unpack_window(window)
 
-    def _unpack_window(self, handles: list[tuple[int, int]]) -> Window:
+    def _unpack_window(self, handles: list[tuple[int, int]]) -> Iterator[Window]:
         first, (last, size) = handles[0][0], handles[-1]
         piece = self._bytes.read(first, last + size + TRAILER - first)
         window = locate_packed(piece, handles, first, self._checksum)
-        if window is not None:
-            return window
-        view = memoryview(piece)
-        blocks = [unpack(view[at - first : at - first + n + TRAILER], self._checksum, at) for at, n in handles]
-        return locate(blocks, first)
+        if window is None:
+            yield from self._iter_windows(handles, locate)
+        else:
+            yield window
 
     def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""

@@ -17,6 +17,8 @@ Records = tuple[Array, Array, Array, Array, Array]
 """Kinds, begins and sizes of keys, begins and sizes of values"""
 MergedPart = tuple[Pieces, Array, Pieces, int, int]
 """(user keys, uint64 tags, values, first entry, end) of a run in key order"""
+# Blocks that claim to be larger together than so many times what they are packed aren't unpacked together.
+_MOST_TIMES = 32
 _SEED = secrets.randbits(63)
 
 
@@ -109,7 +111,7 @@ def unpack_blocks(file: bytes, begin: Array, size: Array) -> tuple[bytes, Array]
         return None
     sizes = _places(len(begin))
     total = native.c.measure_blocks(file, len(file), len(begin), _at(begin), _at(size), _at(sizes))
-    if total < 0:
+    if not 0 <= total <= _MOST_TIMES * len(file):
         return None
     out = native.new_bytes(None, total)
     if native.c.unpack_blocks(file, len(begin), _at(begin), _at(size), _at(sizes), out):
