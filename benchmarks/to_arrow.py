@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_result
+from results import FOLDER, machine, write_result
 
 PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -158,7 +158,6 @@ def main() -> None:
         if not options.only and not all(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
             run("--write-states", scratch, "--keys", str(options.keys))
         variants = {}
-        load_before = os.getloadavg()[0]
         for provider in PROVIDERS:
             for kind in KEYS:
                 runs: dict[str, list[dict[str, Any]]] = {}
@@ -170,21 +169,21 @@ def main() -> None:
                         for name, found in json.loads(run("--read", *words).splitlines()[-1]).items():
                             runs.setdefault(name, []).append(found)
                 name = f"{provider}, {kind} key"
-                variants[name] = summary(runs, options.keys)
+                variants[name] = {"load_average": round(os.getloadavg()[0], 1), **summary(runs, options.keys)}
                 print(json.dumps({name: variants[name]}, indent=1), flush=True)
-                write(options, variants, load_before)
+                write(options, variants)
     return None
 
 
-def write(options: argparse.Namespace, variants: dict[str, Any], load_before: float) -> None:
-    """Keep what there is so far."""
+def write(options: argparse.Namespace, variants: dict[str, Any]) -> None:
+    """Keep what there is so far; with --only, beside what was measured before of the others."""
+    before = json.loads((FOLDER / "to_arrow.json").read_text())["variants"] if options.only else {}
     result = {
         "what": "all rows of count, sum and maximum by key, as a pyarrow.Table in this process (noop: dropped in the JVM)",
         "machine": machine(),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "keys": options.keys,
         "rounds": options.rounds,
-        "variants": variants,
+        "variants": {**before, **variants},
     }
     if options.write:
         write_result("to_arrow", result)
