@@ -21,7 +21,7 @@ from millpond.errors import CheckpointError
 from millpond.native.library import library
 
 # How much of a file is unpacked at a time.  Who copies a window sorts it: the more of it, the fewer pages it dirties at a time.
-_WINDOW_BYTES = 64 << 20
+_WINDOW_BYTES = 32 << 20
 # Records that come one by one are handed on so many at a time.
 _RECORDS = 1000
 

@@ -70,8 +70,9 @@ def iter_unpacked(codec: str, data: bytes, window_bytes: int) -> Iterator[bytes]
         window.append(block)
         size += len(block)
         if size >= window_bytes:
-            yield b"".join(window)
-            window, size = [], 0
+            joined = b"".join(window)
+            window, size = [], 0  # the pieces are given back before the whole is used
+            yield joined
     yield b"".join(window)
 
 
