@@ -12,7 +12,7 @@ READY := .venv/installed
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-$(READY): requirements.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh
+$(READY): requirements.lock requirements-zig.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/millpond/native/*.c src/millpond/native/*.h src/millpond/native/*.py)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
 
 java: $(READY)
@@ -43,4 +43,4 @@ soak: java ## Long runs, where there are any
 	@if [ -d tests/soak ]; then $(BIN)/python -m pytest -q tests/soak; else echo 'no soak tests yet'; fi
 
 clean: ## Remove what the targets above have made in this folder
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse src/millpond/native/libmillpond.so

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -51,6 +52,12 @@ pond.close()
 """
 
 
+def processor_seconds(pid: int) -> float:
+    """What a process has used so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def percentile(values: list[float], share: float) -> float:
     """The value that `share` of the values don't exceed."""
     ordered = sorted(values)
@@ -73,7 +80,11 @@ def measure(spark: Any, rows: int, batches: int) -> dict[str, Any]:
         with out.open("w") as file:
             reader = subprocess.Popen([sys.executable, "-c", READER, pond, f"{scratch}/home", str(batches)], stdout=file)
             try:
+                job.wait_for_batch(batches // 4, timeout_seconds=600)
+                jvm = int(spark._jvm.java.lang.ProcessHandle.current().pid())
+                used = processor_seconds(jvm)
                 job.wait_for_batch(batches, timeout_seconds=600)
+                used = processor_seconds(jvm) - used
                 reader.wait(timeout=120)
                 progress = [p for p in job.query.recentProgress if p["batchId"] > batches // 4]
             finally:
@@ -86,6 +97,8 @@ def measure(spark: Any, rows: int, batches: int) -> dict[str, Any]:
     follower = answer["statistics"]
     spark_rate = statistics.median(p["processedRowsPerSecond"] for p in progress)
     apply_rate = follower["rows_applied"] / follower["apply_seconds"]
+    # All that the reader's process used, its start and its questions too, against what the JVM used when it was warm.
+    cpu_rates = follower["rows_applied"] / answer["cpu_seconds"], rows * (batches - batches // 4) / used
     return {
         "changed_rows_per_batch": rows,
         "batches_measured": len(visible),
@@ -98,6 +111,9 @@ def measure(spark: Any, rows: int, batches: int) -> dict[str, Any]:
         "spark_rows_per_second": round(spark_rate),
         "apply_to_spark_ratio": round(apply_rate / spark_rate, 2),
         "reader_cpu_seconds": round(answer["cpu_seconds"], 2),
+        "reader_rows_per_processor_second": round(cpu_rates[0]),
+        "spark_rows_per_processor_second": round(cpu_rates[1]),
+        "reader_to_spark_ratio_per_processor_second": round(cpu_rates[0] / cpu_rates[1], 2),
     }
 
 
@@ -115,7 +131,7 @@ def main() -> None:
         runs = [measure(spark, rows, options.batches) for rows in (1_000, 100_000)]
     finally:
         spark.stop()
-    result = {"machine": machine(), "runs": runs}
+    result = {"machine": machine(), "load_average_after": os.getloadavg()[0], "runs": runs}
     print(json.dumps(result, indent=1))
     if options.write:
         write_result("follow", result)

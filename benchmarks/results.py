@@ -10,6 +10,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from millpond.native.library import library
+
 FOLDER = Path(__file__).parent / "results"
 
 
@@ -26,6 +28,7 @@ def machine() -> dict[str, Any]:
         "memory_gib": round(kib / 1024 / 1024, 1),
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
+        "compiled_library": library() is not None,
         **{name: _version(name) for name in ("millpond", "pyspark", "lmdb", "uvicorn", "starlette")},
     }
 

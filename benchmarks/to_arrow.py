@@ -25,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_result
+from results import FOLDER, machine, write_result
 
 PROVIDERS = {
     "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
@@ -139,6 +139,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scratch", help="keep the states here, and use those that are there")
     parser.add_argument("--only", nargs="*", help="states to read, such as hdfs-long, where they are in --scratch already")
+    parser.add_argument("--readers", nargs="*", default=READERS, choices=READERS, help="who reads; all where none is named")
     parser.add_argument("--read", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--write-states", help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/to_arrow.json")
@@ -157,33 +158,32 @@ def main() -> None:
         if not options.only and not all(Path(scratch, f"{provider}-{kind}").exists() for provider in PROVIDERS for kind in KEYS):
             run("--write-states", scratch, "--keys", str(options.keys))
         variants = {}
-        load_before = os.getloadavg()[0]
         for provider in PROVIDERS:
             for kind in KEYS:
                 runs: dict[str, list[dict[str, Any]]] = {}
                 if options.only and f"{provider}-{kind}" not in options.only:
                     continue
                 for _ in range(options.rounds):
-                    for reader in READERS:
+                    for reader in options.readers:
                         words = (reader, f"{scratch}/{provider}-{kind}", f"{scratch}/home")
                         for name, found in json.loads(run("--read", *words).splitlines()[-1]).items():
                             runs.setdefault(name, []).append(found)
                 name = f"{provider}, {kind} key"
-                variants[name] = summary(runs, options.keys)
+                variants[name] = {"load_average": round(os.getloadavg()[0], 1), **summary(runs, options.keys)}
                 print(json.dumps({name: variants[name]}, indent=1), flush=True)
-                write(options, variants, load_before)
+                write(options, variants)
     return None
 
 
-def write(options: argparse.Namespace, variants: dict[str, Any], load_before: float) -> None:
-    """Keep what there is so far."""
+def write(options: argparse.Namespace, variants: dict[str, Any]) -> None:
+    """Keep what there is so far; with --only, beside what was measured before of the others."""
+    before = json.loads((FOLDER / "to_arrow.json").read_text())["variants"] if options.only else {}
     result = {
         "what": "all rows of count, sum and maximum by key, as a pyarrow.Table in this process (noop: dropped in the JVM)",
         "machine": machine(),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "keys": options.keys,
         "rounds": options.rounds,
-        "variants": variants,
+        "variants": {**before, **variants},
     }
     if options.write:
         write_result("to_arrow", result)
@@ -204,7 +204,7 @@ def summary(runs: dict[str, list[dict[str, Any]]], keys: int) -> dict[str, Any]:
         }
         if "jvm_peak_mib" in found[0]:
             out[reader]["jvm_peak_mib"] = max(r["jvm_peak_mib"] for r in found)
-    for ours in ("read_arrow", "replica_to_arrow"):
+    for ours in [reader for reader in ("read_arrow", "replica_to_arrow") if reader in out]:
         for spark in ("spark_to_arrow", "spark_noop"):
             for rate in ("rows_per_second", "rows_per_processor_second"):
                 out[ours].setdefault(f"times_{spark}", {})[rate] = round(out[ours][rate] / out[spark][rate], 1)

@@ -26,6 +26,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("spark")
 
 
+@pytest.fixture(params=["compiled", "python"])
+def either_way(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run a test by the compiled library, whatever the sizes, and again without it."""
+    from millpond.native import library
+
+    if request.param == "compiled" and library.library() is None:
+        pytest.skip("the compiled library isn't built: python hatch_build.py")
+    with library.small_too() if request.param == "compiled" else library.switched_off():
+        yield request.param
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One live Spark session for all tests of a run: two cores, two shuffle partitions, no user interface."""

@@ -23,16 +23,14 @@ encode_value = encoder(VALUE)
 
 
 def lz4_file(data: bytes) -> bytes:
-    """The stream that Spark writes: one block, one end mark."""
-    packed = lz4.block.compress(data, store_size=False)
-    checksum = xxhash.xxh32_intdigest(data, 0x9747B28C) & 0x0FFFFFFF
-    return (
-        b"LZ4Block"
-        + struct.pack("<Biii", 0x25, len(packed), len(data), checksum)
-        + packed
-        + b"LZ4Block"
-        + struct.pack("<Biii", 0x15, 0, 0, 0)
-    )
+    """The stream that Spark writes: blocks of 32 KiB, an end mark."""
+    out = b""
+    for begin in range(0, len(data), 32768):
+        block = data[begin : begin + 32768]
+        packed = lz4.block.compress(block, store_size=False)
+        checksum = xxhash.xxh32_intdigest(block, 0x9747B28C) & 0x0FFFFFFF
+        out += b"LZ4Block" + struct.pack("<Biii", 0x25, len(packed), len(block), checksum) + packed
+    return out + b"LZ4Block" + struct.pack("<Biii", 0x15, 0, 0, 0)
 
 
 def delta_file(changes: list[tuple[Any, int | None]], key_fields: tuple[Field, ...] = KEY) -> bytes:

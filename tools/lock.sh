@@ -16,4 +16,5 @@ lock() {
 lock requirements.lock pyproject.toml tools/build.in --all-extras --group dev "$@"
 lock requirements-build.lock tools/build.in --constraint requirements.lock "$@"
 lock requirements-uv.lock tools/uv.in "$@"
+lock requirements-zig.lock tools/zig.in "$@"
 lock requirements-java.lock tools/java.in "$@"

@@ -61,5 +61,9 @@ install --no-deps --require-hashes -r requirements-build.lock
 install --no-deps --require-hashes --no-build-isolation -r requirements.lock
 
 # 4
+if [ -z "${CC:-}" ] && ! command -v cc >/dev/null && ! command -v gcc >/dev/null && ! command -v clang >/dev/null; then
+    # Millpond's compiled library can be done without: it makes reading large states faster.
+    install --no-deps --require-hashes --only-binary :all: -r requirements-zig.lock || say "No C compiler: going on without the compiled library."
+fi
 install --no-deps --no-build-isolation --editable .
 touch .venv/installed

@@ -122,7 +122,7 @@ class ReplicaSettings:
                            that nobody went on with go first.
     page_view_seconds:     how long each of them is kept, since it pins pages as an open read does.
     rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory, which in a large
-                           replica are nearly one of 4 KiB for each row: 200 MiB (benchmarks/results/memory.json).
+                           replica can be one of 4 KiB for each row: 40 MiB (benchmarks/results/memory.json).
     """
 
     map_size_bytes: int = 1 << 40
@@ -141,7 +141,7 @@ class ReplicaSettings:
     read_deadline_seconds: float = 60.0
     page_views: int = 8
     page_view_seconds: float = 60.0
-    rebuild_batch_rows: int = 50_000
+    rebuild_batch_rows: int = 10_000
     retention: Retention = Retention()
 
 

@@ -31,6 +31,7 @@ from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_ro
 
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, MillpondError
+from millpond.native.library import small_too, switched_off
 
 MEMORY_BYTES = 3 << 30
 SECONDS_EACH = 10
@@ -60,6 +61,11 @@ class Fuzzer:
         random = Random(f"{self._seed}/{number}")
         if random.random() < ROW_SHARE:
             return self._row(random)
+        # By the compiled library and without it, by turns.
+        with small_too() if number % 2 else switched_off():
+            return self._file(random)
+
+    def _file(self, random: Random) -> str:
         target, files = random.choices(self._targets, [t.weight for t, _ in self._targets])[0]
         cell, path = random.choice(files)
         mutate = random.choice(JSON_MUTATIONS if target.json and random.random() < 0.7 else MUTATIONS)

@@ -103,6 +103,7 @@ def test_a_damaged_block_of_an_sst_doesnt_end_the_state_early(golden: Callable[[
     assert refused
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("few_bytes", [0, 1 << 30])
 def test_a_damaged_block_whose_checksum_is_right_is_read_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, few_bytes: int

@@ -13,6 +13,8 @@ from millpond.catalogue import create_beside
 from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.definition import parse_definition
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 pa = pytest.importorskip("pyarrow")
 HERE = Path(__file__).parent
 CELLS = [

@@ -21,6 +21,7 @@ from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.storage import Storage, open_storage
 
+pytestmark = pytest.mark.usefixtures("either_way")
 HERE = Path(__file__).parent
 CHECKPOINTS = sorted({p.parent.relative_to(HERE) for p in HERE.rglob("checkpoint/metadata")})
 State = dict[tuple[Any, ...], tuple[Any, ...]]

@@ -25,6 +25,8 @@ from millpond.replica.place import ReplicaPlace
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage, open_storage
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 HERE = Path(__file__).parent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.checkpoint.columns import Spans, read_columns, span
@@ -64,8 +64,9 @@ def scattered(rows: list[bytes], gaps: list[bytes]) -> Spans:
     return Spans(spans.data, spans.begin[1::2], spans.size[1::2])
 
 
+@pytest.mark.usefixtures("either_way")
 @given(TABLES, st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_columns_hold_what_each_row_holds(table: Rows, data: st.DataObject) -> None:
     fields, rows = table
     gaps = data.draw(st.lists(st.binary(max_size=9), min_size=len(rows), max_size=len(rows)))
@@ -85,8 +86,9 @@ def test_columns_hold_what_each_row_holds(table: Rows, data: st.DataObject) -> N
             assert found.equals(expected), (found, expected)
 
 
+@pytest.mark.usefixtures("either_way")
 @given(TABLES, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_row_gives_a_typed_error_or_what_the_row_decoder_gives(table: Rows, data: st.DataObject) -> None:
     fields, rows = table
     fields = tuple(Field(f.name, numbered(f.type)) for f in fields)

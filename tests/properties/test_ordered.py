@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.checkpoint.columns import span
 from millpond.checkpoint.unsaferow import encoder
 from millpond.errors import CheckpointError
+from millpond.native.library import library
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, is_cut, join_value, split_value, store_key
 from millpond.replica.scan import after_prefix, iter_prefix, iter_range
-from millpond.replica.transcode import key_transcoder
+from millpond.replica.transcode import KeysTranscoder, key_transcoder
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
@@ -135,6 +137,8 @@ def test_the_short_way_from_row_to_key_gives_what_the_long_way_gives(data: st.Da
     codec = KeyCodec(fields)
     row = encoder(fields)(key)
     assert key_transcoder(fields, codec)(row) == codec.encode(key)
+    if library() is not None and "double" not in names and names:
+        assert KeysTranscoder(fields).transcode(span([row, row])) == [codec.encode(key)] * 2
 
 
 @given(data=st.data())
@@ -147,7 +151,10 @@ def test_the_short_way_meets_damaged_rows_with_a_typed_error_or_a_key(data: st.D
     for _ in range(data.draw(st.integers(1, 3))):
         row[data.draw(st.integers(0, len(row) - 1))] = data.draw(st.integers(0, 255))
     damaged = bytes(row[: data.draw(st.integers(0, len(row)))])
+    at_once = KeysTranscoder(fields).transcode(span([b"others", damaged]).slice(1, 2))
     try:
-        assert isinstance(key_transcoder(fields, KeyCodec(fields))(damaged), bytes)
+        found = key_transcoder(fields, KeyCodec(fields))(damaged)
+        assert at_once is None or at_once == [found]
     except CheckpointError as error:
         assert error.condition == "CORRUPT_FILE"
+        assert at_once is None

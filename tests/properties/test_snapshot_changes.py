@@ -16,6 +16,8 @@ from millpond.errors import CheckpointError
 from millpond.storage import Storage, open_storage
 from written_snapshot import SnapshotWriter, turn_into_merges
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 KEYS = st.integers(0, 60).map(lambda i: b"key %03d" % i)
 ROUND = st.lists(
     st.one_of(
@@ -43,7 +45,7 @@ def applied(state: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> di
 @given(st.lists(ROUND, min_size=1, max_size=6), st.booleans())
 def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]], few: bool) -> None:
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sst, "_WINDOW_BYTES", 200)
+        patch.setattr(sst, "WINDOW_BYTES", 200)
         patch.setattr(sst_blocks, "_FEW_BYTES", 1 << 30 if few else 0)
         writer = SnapshotWriter(Path(scratch, "0"), block_bytes=128)
         model: dict[bytes, bytes] = {}

@@ -12,6 +12,8 @@ from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changel
 from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
 from millpond.errors import CheckpointError
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 INT = struct.Struct(">i")
 
 

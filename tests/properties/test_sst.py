@@ -18,6 +18,8 @@ from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
 
+pytestmark = pytest.mark.usefixtures("either_way")
+
 # Keys that share much, and some that are prefixes of others.
 KEYS = st.one_of(
     st.binary(max_size=3),
@@ -56,7 +58,7 @@ def test_a_snapshot_holds_what_was_put_and_not_deleted(changes: list[Any], writt
     compression, block_bytes, xxh3 = written
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)  # numpy for everything, or for nothing
-        patch.setattr(sst, "_WINDOW_BYTES", 1000)
+        patch.setattr(sst, "WINDOW_BYTES", 1000)
         writer = SnapshotWriter(Path(scratch, "0"), compression=compression, block_bytes=block_bytes, xxh3=xxh3)
         model: dict[bytes, bytes] = {}
         for change in changes:

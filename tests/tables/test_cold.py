@@ -23,6 +23,7 @@ def content(parts: list[Part]) -> dict[bytes, bytes]:
     return dict(rows)
 
 
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("hashed", ["well", "badly", "not at all"])
 @pytest.mark.parametrize("shape", ["one size", "whole words", "any size"])
 @pytest.mark.parametrize("seed", range(8))

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 
 import cramjam
 import lz4.block
@@ -44,7 +45,7 @@ def decompress(codec: str, data: bytes) -> bytes:
     """
     match codec:
         case "lz4":
-            return _lz4(data)
+            return b"".join(_iter_lz4(data))
         case "zstd":
             return _zstd(data)
         case "snappy":
@@ -59,8 +60,23 @@ def decompress(codec: str, data: bytes) -> bytes:
     )
 
 
-def _lz4(data: bytes) -> bytes:
-    out: list[bytes] = []
+def iter_unpacked(codec: str, data: bytes, window_bytes: int) -> Iterator[bytes]:
+    """The same in pieces of about so many bytes; as a whole where the codec is another one than lz4."""
+    if codec != "lz4":
+        yield decompress(codec, data)
+        return
+    window, size = [], 0
+    for block in _iter_lz4(data):
+        window.append(block)
+        size += len(block)
+        if size >= window_bytes:
+            joined = b"".join(window)
+            window, size = [], 0  # the pieces are given back before the whole is used
+            yield joined
+    yield b"".join(window)
+
+
+def _iter_lz4(data: bytes) -> Iterator[bytes]:
     position, ended = 0, False
     while position < len(data):
         if position + _LZ4_HEADER.size > len(data):
@@ -89,11 +105,10 @@ def _lz4(data: bytes) -> bytes:
             raise corrupt(f"an LZ4 block has method {method:#x}", position)
         if len(block) != size or xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF != checksum:
             raise corrupt("an LZ4 block doesn't match its checksum", position)
-        out.append(block)
+        yield block
         position, ended = start + packed_size, False
     if not ended:
         raise incomplete("the LZ4 end mark", position)
-    return b"".join(out)
 
 
 def _zstd(data: bytes) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.unsaferow import part_reader
+from millpond.native import calls
 from millpond.schema.types import Field, SparkType
 
 # kind -> numpy's type of the value, which stands at the begin of its slot
@@ -39,6 +40,8 @@ _WIDE_DECIMAL_BYTES = 16
 _WORD = 1 << 64
 # Longer pieces aren't hashed word by word.
 _HASHED_WORDS = 24
+# Fewer are cut sooner by Python.
+_FEW_PIECES = 16
 _ODD = 0x9E3779B97F4A7C15
 Array = Any
 """A numpy array"""
@@ -71,6 +74,9 @@ class Spans(NamedTuple):
     def tolist(self) -> list[bytes]:
         """The pieces."""
         data = self.data
+        pieces = calls.to_list(data, self.begin, self.size) if len(self.size) > _FEW_PIECES else None
+        if pieces is not None:
+            return pieces
         return [data[a : a + n] for a, n in zip(self.begin.tolist(), self.size.tolist(), strict=True)]
 
 
@@ -158,6 +164,17 @@ def read_columns(fields: tuple[Field, ...], rows: Spans, wanted: Collection[int]
     return _Buffer(rows.data).columns(fields, places, rows.begin, rows.begin + rows.size, None, rows.stride)
 
 
+class _Slot(NamedTuple):
+    """Where a column's slot is in each row.
+
+    words:  what stands in it, where that was fetched
+    """
+
+    offset: int
+    stride: int
+    words: Array | None
+
+
 class _Buffer:
     """Where the rows lie."""
 
@@ -182,15 +199,21 @@ class _Buffer:
             raise corrupt(f"a row of {int(end[at] - begin[at])} bytes has less than its {len(fields)} columns", int(begin[at]))
         nulls: dict[int, Array | None] = {}
         found = {}
+        places = list(places)
+        # With the compiled library all slots are fetched here; without it each when it is wanted.
+        slots = (
+            None if stride else calls.read_words(self._data, begin, end, [*{i // 64 for i in places}, *(words + i for i in places)])
+        )
         for i in places:
             if i // 64 not in nulls:
-                word = self._numbers("<u8", begin + i // 64 * 8, stride)
+                word = self._numbers("<u8", begin + i // 64 * 8, stride) if slots is None else slots[i // 64]
                 nulls[i // 64] = word if word.any() else None
             word = nulls[i // 64]
             null = None if word is None else (word >> self._np.uint64(i % 64)) & self._np.uint64(1) != 0
             if dead is not None:
                 null = dead if null is None else null | dead
-            found[i] = self._column(fields[i].type, begin, end, null, 8 * (words + i), stride)
+            slot = _Slot(8 * (words + i), stride, None if slots is None else slots[words + i])
+            found[i] = self._column(fields[i].type, begin, end, null, slot)
         return found
 
     def _numbers(self, code: str, at: Array, stride: int = 0) -> Array:
@@ -202,18 +225,25 @@ class _Buffer:
             return np.ndarray((len(at),), dtype, self._data, offset=int(at[0]), strides=(stride,)).copy()
         return np.ndarray((len(self._data) - dtype.itemsize + 1,), dtype, self._data, strides=(1,))[at]
 
-    def _column(self, type_: SparkType, begin: Array, end: Array, null: Array | None, slot: int, stride: int) -> Column:
+    def _slot(self, code: str, begin: Array, slot: _Slot) -> Array:
+        """The numbers of a type with which the slots of a column begin."""
+        if slot.words is None:
+            return self._numbers(code, begin + slot.offset, slot.stride)
+        found = slot.words.astype("<u8", copy=False).view(code)
+        return found[:: 8 // found.dtype.itemsize]
+
+    def _column(self, type_: SparkType, begin: Array, end: Array, null: Array | None, slot: _Slot) -> Column:
         np, kind, count = self._np, type_.kind, len(begin)
         if kind == "void":
             return Column(type=type_, size=count, valid=np.zeros(count, bool))
         valid = None if null is None or not null.any() else ~null
         if kind in _NUMBERS:
-            numbers = self._numbers(_NUMBERS[kind], begin + slot, stride)
+            numbers = self._slot(_NUMBERS[kind], begin, slot)
             return Column(type=type_, size=count, valid=valid, numbers=numbers)
         if kind == "decimal" and type_.precision <= _SMALL_DECIMAL:
-            numbers = self._small_decimals(type_, self._numbers("<i8", begin + slot, stride), valid, begin)
+            numbers = self._small_decimals(type_, self._slot("<i8", begin, slot), valid, begin)
             return Column(type=type_, size=count, valid=valid, numbers=numbers)
-        slots = self._numbers("<u8", begin + slot, stride)
+        slots = self._slot("<u8", begin, slot)
         size = (slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
         offset = (slots >> np.uint64(32)).astype(np.int64)
         if valid is not None:

@@ -58,11 +58,12 @@ class RowEncoding:
         self._key: Bare = _as_it_is if self._hdfs else _key_reader(store, avro=settings.encoding == "avro")
         self._value: Bare = _as_it_is if self._hdfs else _value_reader(store, avro=settings.encoding == "avro")
         self.is_bare = self._hdfs and not self._checked
-        # How many bytes stand before the row in a key and in a value, the last of them 00; None where there is more to it.
+        # How many bytes stand before the row in a key, and in a value or the element of a list, the last of them 00; None where
+        # there is more to it.
         self.before: tuple[int, int] | None = None
         if self.is_bare:
             self.before = 0, 0
-        elif not self._hdfs and not self._checked and not self._many and settings.encoding != "avro" and store.encoder == "plain":
+        elif not self._hdfs and not self._checked and settings.encoding != "avro" and store.encoder == "plain":
             self.before = self._prefix + 1, 1
 
     def put(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
@@ -206,6 +207,8 @@ def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[
     """Timers are kept in milliseconds; the key's last column is their time."""
 
     def write_scaled(row: tuple[Stored, ...]) -> bytes:
+        if row[-1] is None:
+            raise corrupt("a timer has no time", 0)
         micros = row[-1] * 1000
         if not -_SIGN <= micros < _SIGN:
             raise corrupt(f"a timer is set to {row[-1]} milliseconds", 0)

@@ -10,7 +10,7 @@ What it costs hangs on how many changes lie above the snapshot, ten or so by def
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from millpond.checkpoint.codecs import decompress, naming
 from millpond.checkpoint.encoding import bare_row, iter_elements
@@ -32,6 +32,7 @@ from millpond.checkpoint.rocksdb import find, read_snapshot
 from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot
 from millpond.checkpoint.unsaferow import Stored, decoder, encoder
 from millpond.errors import CheckpointError
+from millpond.native import calls
 from millpond.schema.types import SparkType
 from millpond.storage import Storage
 
@@ -94,7 +95,7 @@ def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
         path = f"{folder}/{name}"
         try:
             data = decompress(batch.settings.codec, reader.storage.read(path))
-            last = _last(iter_records(data), row) if _may_hold(batch, data, row) else None
+            last = _last(data, 0, iter_records, row, typed=False) if _may_hold(batch, data, row) else None
         except CheckpointError as error:
             raise _named(error, path) from error
         if last is not None:
@@ -120,8 +121,9 @@ def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema
         try:
             data = decompress(batch.settings.codec, reader.storage.read(path))
             # A range of deleted keys needn't hold the key's bytes; only typed change logs have them.
-            plain = parse_changelog_header(data).version in (1, 3)
-            last = _last(iter_changelog(data), key) if not plain or _may_hold(batch, data, key) else None
+            header = parse_changelog_header(data)
+            typed = header.version in (2, 4)
+            last = _last(data, header.start, iter_changelog, key, typed=typed) if typed or _may_hold(batch, data, key) else None
         except CheckpointError as error:
             raise _named(error, path) from error
         if last is not None:
@@ -147,10 +149,13 @@ def _may_hold(batch: CommittedBatch, data: bytes, key: bytes) -> bool:
     return batch.settings.codec != "lz4" or key in data
 
 
-def _last(records: Iterator[Record], key: bytes) -> Record | None:
+def _last(data: bytes, start: int, records: Callable[[bytes], Iterator[Record]], key: bytes, *, typed: bool) -> Record | None:
     """The last record of a key; all are gone through, since a file that ends early has no end mark."""
+    at_once = calls.find_last(data, start, key, typed=typed)
+    if at_once is not None:
+        return (at_once[0], key, at_once[1]) if at_once[0] else None
     found = None
-    for record in records:
+    for record in records(data):
         if record[0] == DELETE_RANGE or (record[0] == MERGE and record[1] == key):
             raise _unsupported(f"a record of type {record[0]:#04x} can't be applied yet")
         if record[1] == key:

@@ -18,6 +18,8 @@ from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
 
 PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
+# Of a delta or snapshot.
+END_MARK = b"\xff" * 4
 _END = 0x00
 _INT = struct.Struct(">i")
 _VERSION = re.compile(rb"v(\d+)")

@@ -16,11 +16,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, naming
+from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.manifest import LiveFile, parse_manifest
 from millpond.checkpoint.runs import iter_merged, resolve, without_deleted
-from millpond.checkpoint.sst import SstFile
+from millpond.checkpoint.sst import WINDOW_BYTES, SstFile
 from millpond.checkpoint.sst_blocks import Entries, Window
+from millpond.checkpoint.window_runs import iter_merged_windows, merge_windows
 from millpond.errors import CheckpointError
+from millpond.native.library import library
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
@@ -29,6 +32,8 @@ _MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 _MANIFEST = re.compile(r"MANIFEST-\d{1,19}")
 _LOG = re.compile(r"\d{1,19}\.log")
 _LOCAL_SST = re.compile(r"(\d{1,19})\.sst")
+# Who wants all of a snapshot takes it in larger pieces.
+_WINDOW_BYTES = 64 << 20
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
@@ -102,6 +107,9 @@ def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b
 
 def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes]]]:
     """As `iter_snapshot`, many keys at a time."""
+    if library(sum(live.size_bytes for _, live in snapshot.files)) is not None:
+        yield from ((keys.tolist(), values.tolist()) for keys, values in iter_spans(storage, snapshot, delimiter))
+        return
     try:
         for keys, values in iter_merged(runs_of(storage, snapshot.files), delimiter):
             yield without_deleted(keys, values)
@@ -109,14 +117,31 @@ def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Itera
         raise error if "path" in error.context else naming(error, snapshot.path) from error
 
 
-def iter_windows(storage: Storage, snapshot: Snapshot) -> Iterator[Window]:
+def iter_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
+    """As `iter_chunks`, without taking them apart.  Only with the compiled library."""
+    runs = [_iter_run_windows(storage, run) for run in _levels(snapshot.files)]
+    try:
+        yield from iter_merged_windows(runs, delimiter)
+    except CheckpointError as error:
+        raise error if "path" in error.context else naming(error, snapshot.path) from error
+
+
+def read_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> tuple[Spans, Spans]:
+    """All keys and values of a snapshot at once.  Only with the compiled library.  Raises as `iter_snapshot`."""
+    try:
+        return merge_windows(iter_windows(storage, snapshot, _WINDOW_BYTES), delimiter)
+    except CheckpointError as error:
+        raise error if "path" in error.context else naming(error, snapshot.path) from error
+
+
+def iter_windows(storage: Storage, snapshot: Snapshot, window_bytes: int = WINDOW_BYTES) -> Iterator[Window]:
     """All entries of a snapshot as they lie in its SSTs, older versions and deletes too, in no order.
 
     Raises:  as `iter_snapshot`.
     """
     for path, live in snapshot.files:
         with _open(storage, path, live) as sst:
-            yield from sst.iter_windows()
+            yield from sst.iter_windows(window_bytes)
 
 
 def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> bytes | None:
@@ -140,13 +165,22 @@ def runs_of(storage: Storage, files: Sequence[SnapshotFile], wanted: list[bytes]
 
     wanted:  only the entries of these keys, in order, each once; None: all
     """
+    return [_iter_run(storage, run, wanted) for run in _levels(files)]
+
+
+def _levels(files: Sequence[SnapshotFile]) -> list[list[SnapshotFile]]:
+    """The files of each sorted run, in order."""
     levels: dict[tuple[int, int], list[SnapshotFile]] = {}
     for path, live in files:
         levels.setdefault((live.level, 0 if live.level else live.number), []).append((path, live))
     # The versions of one key may lie in two files of a level: the largest keys tell which file comes first.
-    return [
-        _iter_run(storage, sorted(run, key=lambda file: (file[1].smallest, file[1].largest)), wanted) for run in levels.values()
-    ]
+    return [sorted(run, key=lambda file: (file[1].smallest, file[1].largest)) for run in levels.values()]
+
+
+def _iter_run_windows(storage: Storage, files: list[SnapshotFile]) -> Iterator[Window]:
+    for path, live in files:
+        with _open(storage, path, live) as sst:
+            yield from sst.iter_windows()
 
 
 def _iter_run(storage: Storage, files: list[SnapshotFile], wanted: list[bytes] | None) -> Iterator[Entries]:

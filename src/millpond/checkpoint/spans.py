@@ -1,8 +1,8 @@
 """Where the records of a change log or snapshot lie, found for many at once; the same records as `records` gives one by one.
 
 1. Where records have equal sizes, the next one's lengths are where this one's were, so many bytes on: all that agree are taken.
-2. Else the file is walked from several places at once.  Where the walks begin is guessed, and no guess is trusted: only those
-   count at which a walk that counts arrives.
+2. Else the compiled library walks the file.  Without it numpy does, from several places at once: where the walks begin is guessed,
+   and no guess is trusted; only those count at which a walk that counts arrives.
 3. What doesn't agree is walked record by record, which also knows what to say of damage.
 """
 
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.columns import Array, Spans
 from millpond.checkpoint.records import DELETE, DELETE_RANGE, MERGE, PUT, iter_spans, parse_changelog_header
+from millpond.native import calls
+from millpond.native.library import library
 
 # Fewer records of one size aren't worth numpy.
 _FEW_RECORDS = 32
@@ -55,7 +57,10 @@ def locate_records(data: bytes, start: int = 0, *, typed: bool = False) -> Recor
     while (block := walk.equal_records(position)) is not None:
         blocks.append(block)
         position = int(block[3][-1] + block[4][-1])
-    if len(data) - position >= _FEW_BYTES and (block := walk.lanes(position)) is not None:
+    found = calls.find_records(data, position, typed=typed) if library(len(data) - position) is not None else None
+    if found is not None:
+        blocks.append((*found, 0))
+    elif len(data) - position >= _FEW_BYTES and (block := walk.lanes(position)) is not None:
         blocks.append(block)
     else:
         blocks.append(walk.plain(position))
@@ -67,6 +72,15 @@ def locate_records(data: bytes, start: int = 0, *, typed: bool = False) -> Recor
         kinds, key_begin, key_size, begin, size = (np.concatenate([block[i] for block in blocks]) for i in range(5))
         stride = 0
     return RecordSpans(kinds=kinds, keys=Spans(data, key_begin, key_size, stride), values=Spans(data, begin, size, stride))
+
+
+def find_whole_records(data: bytes) -> tuple[RecordSpans, int] | None:
+    """The records of a delta or snapshot whose begin this is, and where the last whole one ends; None without the library."""
+    found = calls.find_whole_records(data, typed=False)
+    if found is None:
+        return None
+    (kinds, key_begin, key_size, begin, size), end = found
+    return RecordSpans(kinds=kinds, keys=Spans(data, key_begin, key_size), values=Spans(data, begin, size)), end
 
 
 class _Walk:

@@ -25,15 +25,18 @@ from millpond.checkpoint.sst_blocks import (
     Entries,
     Window,
     decode,
+    entries_of,
     handles_at_once,
     iter_block,
     locate,
+    locate_packed,
     restart_points,
     tag_of,
     unknown,
     unpack,
 )
 from millpond.errors import CheckpointError
+from millpond.native.library import library
 from millpond.storage import Storage
 
 _FOOTER = 53
@@ -41,8 +44,10 @@ _MAGIC = 0x88E241B785F4CFF7
 _VERSIONS = range(2, 6)
 _BINARY_SEARCH = b"\x00\x00\x00\x00"
 # How much is unpacked at a time: enough for numpy to pay off, little beside what a state holds.
-_WINDOW_BYTES = 4 << 20
+WINDOW_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
+# What blocks take packed, beside what they hold.
+_PACKED = 4
 
 Decoded = TypeVar("Decoded", Entries, Window)
 TakeApart = Callable[[list[bytes], int], Decoded]
@@ -98,16 +103,23 @@ class SstFile:
 
     def iter_entries(self) -> Iterator[Entries]:
         """All entries, a window of blocks at a time, in key order."""
-        yield from self._iter_all(decode)
+        if library(self.size_bytes) is None:
+            yield from self._counted(self._iter_windows(self._all_handles(), decode))
+        else:
+            yield from map(entries_of, self.iter_windows())
 
-    def iter_windows(self) -> Iterator[Window]:
-        """As `iter_entries`, without taking the entries out of the blocks they lie in."""
-        yield from self._iter_all(locate)
+    def iter_windows(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Window]:
+        """As `iter_entries`, without taking the entries out of the blocks they lie in.
 
-    def _iter_all(self, take_apart: TakeApart[Decoded]) -> Iterator[Decoded]:
+        window_bytes:  about how much is unpacked at a time
+        """
+        windows = self._iter_windows(self._all_handles(), locate) if library() is None else self._iter_packed(window_bytes)
+        yield from self._counted(windows)
+
+    def _counted(self, windows: Iterator[Decoded]) -> Iterator[Decoded]:
         count = 0
         try:
-            for entries in self._iter_windows(self._all_handles(), take_apart):
+            for entries in windows:
                 count += len(entries.tags)
                 yield entries
             if count != self._count:
@@ -255,11 +267,33 @@ class SstFile:
             first = first if window else offset
             window.append(block)
             size += len(block)
-            if size >= _WINDOW_BYTES:
+            if size >= WINDOW_BYTES:
                 yield take_apart(window, first)
                 window, size = [], 0
         if window:
             yield take_apart(window, first)
+
+    def _iter_packed(self, window_bytes: int) -> Iterator[Window]:
+        """Windows of blocks that are read and taken apart all at once."""
+        window: list[tuple[int, int]] = []
+        for handle in self._all_handles():
+            if handle[0] + handle[1] + TRAILER > self._bytes.size:
+                raise corrupt(f"a block claims {handle[1]} bytes", handle[0])
+            if window and handle[0] + handle[1] - window[0][0] > window_bytes // _PACKED:
+                yield from self._unpack_window(window)
+                window = []
+            window.append(handle)
+        if window:
+            yield from self._unpack_window(window)
+
+    def _unpack_window(self, handles: list[tuple[int, int]]) -> Iterator[Window]:
+        first, (last, size) = handles[0][0], handles[-1]
+        piece = self._bytes.read(first, last + size + TRAILER - first)
+        window = locate_packed(piece, handles, first, self._checksum)
+        if window is None:
+            yield from self._iter_windows(handles, locate)
+        else:
+            yield window
 
     def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""

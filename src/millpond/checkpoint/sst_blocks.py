@@ -25,6 +25,7 @@ from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.columns import Array, Spans, span
 from millpond.checkpoint.manifest import varint
 from millpond.errors import CheckpointError
+from millpond.native import calls
 from millpond.settings import CheckpointSettings
 
 # Kinds of entries that Spark's state stores leave behind.
@@ -146,10 +147,15 @@ def decode(blocks: list[bytes], offset: int) -> Entries:
     """The entries of consecutive data blocks; `offset` says where the first one lies, for errors."""
     if sum(map(len, blocks)) < _FEW_BYTES:
         return _decode_plainly(blocks, offset)
-    keys, tags, values = locate(blocks, offset)
+    return entries_of(locate(blocks, offset))
+
+
+def entries_of(window: Window) -> Entries:
+    """The same entries, taken out."""
+    keys, tags, values = window
     if not len(tags):
         return Entries([], array("Q"), [])
-    key_list, value_list = (_cut(found.data, found.begin, found.size) for found in (keys, values))
+    key_list, value_list = (calls.to_list(*found[:3]) or _cut(*found[:3]) for found in (keys, values))
     return Entries(key_list, array("Q", tags.astype("=u8").tobytes()), value_list)
 
 
@@ -198,10 +204,42 @@ def locate(blocks: list[bytes], offset: int) -> Window:
     key_end, value_end = np.concatenate([s.key_end for s in steps]), np.concatenate([s.value_end for s in steps])
     order = np.argsort(key_end, kind="stable")  # step by step -> lane by lane, which is the order of keys
     keys, tags = _join_keys(data, steps, order)
+    _check_kinds(tags)
+    return Window(keys, tags, Spans(data, key_end[order], (value_end - key_end)[order]))
+
+
+def locate_packed(piece: bytes, handles: list[tuple[int, int]], first: int, checksum: int) -> Window | None:
+    """The entries of consecutive blocks that are still packed, by the compiled library; None where it says no.
+
+    piece:    the bytes of the file from the first block on
+    handles:  (offset in the file, size) of each block
+    first:    where the piece lies in the file
+    """
+    import numpy as np
+
+    view = memoryview(piece)
+    for offset, size in handles:
+        begin = offset - first
+        end = begin + size + 1
+        if block_checksum(checksum, view[begin:end]) != int.from_bytes(view[end : end + 4], "little"):
+            return None
+    places = np.array(handles, np.int64)
+    unpacked = calls.unpack_blocks(piece, places[:, 0] - first, np.ascontiguousarray(places[:, 1]))
+    found = None if unpacked is None else calls.find_entries(*unpacked)
+    if unpacked is None or found is None:
+        return None
+    keys, tags, begins, sizes = found
+    _check_kinds(tags)
+    return Window(Spans(*keys), tags, Spans(unpacked[0], begins, sizes))
+
+
+def _check_kinds(tags: Array) -> None:
+    """Raise UNKNOWN_FORMAT where there are entries of other kinds."""
+    import numpy as np
+
     kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
     if not kinds <= _KINDS:
         raise unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
-    return Window(keys, tags, Spans(data, key_end[order], (value_end - key_end)[order]))
 
 
 class _Step(NamedTuple):

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millpond.checkpoint.codecs import corrupt, decompress, naming
+from millpond.checkpoint.codecs import corrupt, decompress, iter_unpacked, naming
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
@@ -58,15 +58,19 @@ class StateReader:
         Raises:  FILE_GONE where the change file isn't there, nor the snapshots of this batch and the one before.
                  INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
         """
+        path = self.change_file(batch, store, partition)
+        if path is None:
+            yield from self._between_snapshots(batch, store, partition)
+        else:
+            yield from self.iter_file(path, self.unpacked(path, batch, store), batch, store, partition)
+
+    def change_file(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> str | None:
+        """Where a batch's changes are; None where they are what differs from the snapshot before.  Raises as `iter_changes`."""
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
-            yield from self._hdfs_file(f"{folder}/{version}.delta", batch, store)
-        else:
-            name = _rocksdb_name(batch, store, partition, version)
-            if self._has_changelog(f"{folder}/{name}", batch):
-                yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
-            else:
-                yield from self._between_snapshots(batch, store, partition)
+            return f"{folder}/{version}.delta"
+        name = _rocksdb_name(batch, store, partition, version)
+        return f"{folder}/{name}.changelog" if self._has_changelog(f"{folder}/{name}", batch) else None
 
     def tells_all(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> bool:
         """Whether `iter_changes` tells all that a batch wrote, and not only what was there in the end.  Raises as it does."""
@@ -80,22 +84,14 @@ class StateReader:
 
         Raises:  as `iter_changes`.
         """
-        folder, version = store.folder(partition), version_of(batch.batch)
-        if batch.settings.provider == "hdfs":
-            base = newest_snapshot(self.storage, folder, HDFS_SNAPSHOT, version)
-            if base:
-                self.check_age(f"{folder}/{base}.snapshot", base)
-                yield from self._hdfs_file(f"{folder}/{base}.snapshot", batch, store)
-            for later in range(base + 1, version + 1):
-                yield from self._hdfs_file(f"{folder}/{later}.delta", batch, store)
-            return
-        snapshot, changelogs = self.rocksdb_files(batch, store, partition)
-        if snapshot:
-            if not batch.state_ids:
-                self.check_age(f"{folder}/{snapshot}.zip", Version(int(snapshot)))
-            yield from self._snapshot(folder, snapshot, batch, store, partition)
-        for name in changelogs:
-            yield from self._changelog(f"{folder}/{name}.changelog", batch, store, partition)
+        base, changes = self.files(batch, store, partition)
+        if base is not None and batch.settings.provider == "rocksdb":
+            folder, _, name = base.rpartition("/")
+            yield from self._snapshot(folder, name.removesuffix(".zip"), batch, store, partition)
+        elif base is not None:
+            yield from self.iter_file(base, self.unpacked(base, batch, store), batch, store, partition)
+        for path in changes:
+            yield from self.iter_file(path, self.unpacked(path, batch, store), batch, store, partition)
 
     def check_age(self, path: str, version: Version) -> None:  # 4
         """Raise REWOUND_IN_PLACE where a snapshot is older than the batch that it claims to be of."""
@@ -136,35 +132,29 @@ class StateReader:
         """What the store's keys begin with in RocksDB; empty where it has no column family."""
         return self._family(batch, store, partition)
 
-    def unpacked(self, path: str, batch: CommittedBatch) -> bytes:
+    def unpacked(self, path: str, batch: CommittedBatch, store: StoreSchema) -> bytes:
         """The content of a change file or of a snapshot of the HDFS-backed provider.  Raises as `iter_state`, naming the file."""
-        try:
-            return self._unpacked(path, batch.settings.codec, keep=False)
-        except CheckpointError as error:
-            raise error if "path" in error.context else naming(error, path) from error
+        return self._unpacked(path, batch.settings.codec, keep=bool(store.family))
 
-    def _hdfs_file(self, path: str, batch: CommittedBatch, store: StoreSchema) -> Iterator[Record]:
+    def iter_unpacked(self, path: str, batch: CommittedBatch, window_bytes: int) -> Iterator[bytes]:
+        """The same in pieces of about so many bytes."""
         data = self.storage.read(path)
+        try:
+            yield from iter_unpacked(batch.settings.codec, data, window_bytes)
+        except CheckpointError as error:
+            raise naming(error, path) from error
+
+    def iter_file(self, path: str, data: bytes, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
+        """The records in what `unpacked` gave.  Raises as `iter_changes`."""
+        hdfs = batch.settings.provider == "hdfs"
+        family = b"" if hdfs else self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
         try:
-            records = iter_records(decompress(batch.settings.codec, data))
+            records = iter_records(data) if hdfs else iter_changelog(data)
             if rows.is_bare:
                 yield from records
                 return
             for kind, key, value in records:
-                if kind == PUT:
-                    yield PUT, *rows.put(key, value)
-                else:
-                    yield DELETE, rows.delete(key), b""
-        except CheckpointError as error:
-            raise naming(error, path) from error
-
-    def _changelog(self, path: str, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-        family = self._family(batch, store, partition)
-        rows = RowEncoding(store, batch.settings)
-        data = self._unpacked(path, batch.settings.codec, keep=bool(family))
-        try:
-            for kind, key, value in iter_changelog(data):
                 if family and not key.startswith(family):
                     continue
                 if kind == PUT:

@@ -10,19 +10,23 @@ Takes as much memory as the partition's files unpacked, and 32 bytes for each ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import repeat
 
 from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.columns import Array, Spans, join_spans, span
 from millpond.checkpoint.encoding import RowEncoding, iter_elements, unknown_row
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import DELETE, PUT
-from millpond.checkpoint.rocksdb import iter_windows, read_snapshot
+from millpond.checkpoint.records import DELETE, PUT, Record
+from millpond.checkpoint.rocksdb import iter_windows, read_snapshot, read_spans
 from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
+from millpond.native import calls
+from millpond.native.library import library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +47,47 @@ class Part:
     sequence: Array | None = None
     places: Array | None = None
 
+    def __len__(self) -> int:
+        return len(self.keys.begin)
+
+    def select(self, chosen: Array) -> Part:
+        """Some of the rows, by index, of a part that needs no order."""
+        gone = None if self.gone is None else self.gone[chosen]
+        return Part(keys=self.keys.select(chosen), values=self.values.select(chosen), gone=gone, unique=self.unique)
+
+    def slice(self, first: int, end: int) -> Part:
+        """Those from `first` on, before `end`."""
+        gone = None if self.gone is None else self.gone[first:end]
+        return Part(keys=self.keys.slice(first, end), values=self.values.slice(first, end), gone=gone, unique=self.unique)
+
+    def records(self, keys: list[bytes] | None = None) -> Iterator[Record]:
+        """Row by row.
+
+        keys:  what stands for each key; None: its row
+        """
+        values = self.values.tolist()
+        kinds = repeat(PUT, len(values)) if self.gone is None else (DELETE if gone else PUT for gone in self.gone.tolist())
+        yield from zip(kinds, self.keys.tolist() if keys is None else keys, values, strict=True)
+
+
+def only_newest(part: Part) -> Part:
+    """The last row of each key, of rows whose order says which is newer; the same part without the compiled library."""
+    masks = None if part.unique else calls.mark_newest([part.keys[:3]], unique=False)
+    if masks is None:
+        return part
+    rows = part if masks[0].all() else part.select(masks[0].nonzero()[0])
+    return replace(rows, unique=True)
+
 
 def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[Part]:
     """All rows of a partition, oldest part first.
 
     Raises:  as `StateReader.iter_state`.
     """
-    before = RowEncoding(store, batch.settings).before
-    parts = _read_located(reader, batch, store, partition, before) if before is not None else None
+    before, parts = RowEncoding(store, batch.settings).before, None
+    if before is not None:
+        read = _read_lists if store.many else _read_located
+        parts = read(reader, batch, store, partition, before)
     return [_read_rows(reader, batch, store, partition)] if parts is None else parts
 
 
@@ -84,38 +121,91 @@ def _read_located(
     hdfs = batch.settings.provider == "hdfs"
     family = reader.family(batch, store, partition) if store.family else b""
     parts: list[Part] = []
+    delimiter = batch.settings.merge_delimiter
     if base is not None:
-        part = _file(reader, batch, base, before, hdfs=True) if hdfs else _snapshot(reader, base, family, before)
+        if hdfs:
+            part = locate_file(base, reader.unpacked(base, batch, store), before, hdfs=True)
+        else:
+            part = _snapshot(reader, base, family, before, delimiter)
         if part is None:
             return None
         parts.append(part)
     for path in changes:
-        part = _file(reader, batch, path, before, hdfs=hdfs, family=family)
+        part = locate_file(path, reader.unpacked(path, batch, store), before, hdfs=hdfs, family=family)
         if part is None:
             return None
         parts.append(part)
     return parts
 
 
-def _file(
-    reader: StateReader, batch: CommittedBatch, path: str, before: tuple[int, int], *, hdfs: bool, family: bytes = b""
-) -> Part | None:
-    data = reader.unpacked(path, batch)
+def _read_lists(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
+) -> list[Part] | None:
+    """Lists of a snapshot on which no changes lie; None where there is something else."""
+    base, changes = reader.files(batch, store, partition)
+    if base is None or changes or library() is None:
+        return None
+    family = reader.family(batch, store, partition) if store.family else b""
+    delimiter = batch.settings.merge_delimiter
+    keys, values = _merged(reader, base, family, before[0], delimiter)
+    found = calls.find_elements(*values[:3], delimiter)
+    if found is None:
+        return None
+    import numpy as np
+
+    counts, begin, size = found
+    owner: Array = np.repeat(np.arange(len(counts)), counts)
+    places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
+    return [Part(keys=keys.select(owner), values=Spans(values.data, begin, size), unique=True, places=places)]
+
+
+def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> Part | None:
+    """The rows of an unpacked change file or HDFS-backed snapshot; None where something has to be taken apart row by row.
+
+    before:  as `RowEncoding.before`
+    family:  what keys of the store begin with
+    Raises:  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT, naming the file.
+    """
     try:
-        found = locate_records(data) if hdfs else locate_changelog(data)
-        keys, values, kinds = _of_family(found, family)
-        gone = kinds == DELETE
-        if not (gone | (kinds == PUT)).all():
-            return None
-        some = bool(gone.any())
-        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+        part = part_of(locate_records(data) if hdfs else locate_changelog(data), before, family)
     except CheckpointError as error:
         raise naming(error, path) from error
     # A snapshot is a map written out.
-    return Part(keys=keys, values=values, gone=gone if some else None, unique=path.endswith(".snapshot") and not some)
+    return part if part is None or part.gone is not None or not path.endswith(".snapshot") else replace(part, unique=True)
 
 
-def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int]) -> Part | None:
+def part_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> Part | None:
+    """The rows of records; None where they append, or delete ranges.  Raises as `locate_file`, without the file's name."""
+    keys, values, kinds = _of_family(found, family)
+    gone = kinds == DELETE
+    if not (gone | (kinds == PUT)).all():
+        return None
+    some = bool(gone.any())
+    keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
+    return Part(keys=keys, values=values, gone=gone if some else None)
+
+
+def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:
+    """The keys of a snapshot, without what stands before them, each once, and their values."""
+    folder, _, name = path.rpartition("/")
+    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    keys, values = read_spans(reader.storage, snapshot, delimiter)
+    if family:
+        mine = begins_with(keys, family)
+        keys, values = keys.select(mine), values.select(mine)
+    try:
+        return bare_rows(keys, before, None), values
+    except CheckpointError as error:
+        raise naming(error, path) from error
+
+
+def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> Part | None:
+    if library() is not None:
+        keys, values = _merged(reader, path, family, before[0], delimiter)
+        try:
+            return Part(keys=keys, values=bare_rows(values, before[1], None), unique=True)
+        except CheckpointError as error:
+            raise naming(error, path) from error
     import numpy as np
 
     folder, _, name = path.rpartition("/")
@@ -125,14 +215,14 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
         keys, values = join_spans([w.keys for w in windows]), join_spans([w.values for w in windows])
         tags = np.concatenate([w.tags for w in windows]) if windows else np.empty(0, np.uint64)
         if family:
-            mine = _begins(keys, family)
+            mine = begins_with(keys, family)
             keys, values, tags = keys.select(mine), values.select(mine), tags[mine]
         kinds = (tags & np.uint64(0xFF)).astype(np.uint8)
         if (kinds == MERGE).any():
             return None
         gone = (kinds == DELETION) | (kinds == SINGLE_DELETION)
         some = bool(gone.any())
-        keys, values = _bare(keys, before[0], None), _bare(values, before[1], gone if some else None)
+        keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, path) from error
     return Part(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
@@ -141,11 +231,11 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
 def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:
     if not family:
         return found.keys, found.values, found.kinds
-    mine = _begins(found.keys, family)
+    mine = begins_with(found.keys, family)
     return found.keys.select(mine), found.values.select(mine), found.kinds[mine]
 
 
-def _begins(keys: Spans, prefix: bytes) -> Array:
+def begins_with(keys: Spans, prefix: bytes) -> Array:
     """Which pieces begin with these bytes."""
     import numpy as np
 
@@ -157,7 +247,7 @@ def _begins(keys: Spans, prefix: bytes) -> Array:
     return mine
 
 
-def _bare(rows: Spans, before: int, gone: Array | None) -> Spans:
+def bare_rows(rows: Spans, before: int, gone: Array | None) -> Spans:
     """The rows without what stands before them.  Raises UNKNOWN_FORMAT."""
     import numpy as np
 

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from millpond.checkpoint.chunks import iter_state, read_changes
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
+from millpond.checkpoint.whole import Part, only_newest
 from millpond.replica.backend import Backend, WriteBatch
 from millpond.replica.kept import (
     BATCHES,
@@ -40,7 +42,7 @@ from millpond.replica.kept import (
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
 from millpond.replica.stamp import stamp_at_most
-from millpond.replica.transcode import Transcode, key_transcoder
+from millpond.replica.transcode import KeysTranscoder, Transcode, key_transcoder
 
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far)"""
@@ -53,11 +55,12 @@ class ReplicaTable:
     name: str
     schema: StoreSchema
     transcode_key: Transcode
+    keys: KeysTranscoder
 
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
     """One table a store."""
-    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key))) for s in stores]
+    return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key)), KeysTranscoder(s.key)) for s in stores]
 
 
 def apply_batch(
@@ -90,19 +93,20 @@ def apply_batch(
 
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
-) -> Iterator[tuple[ReplicaTable, int, Iterable[Record]]]:
+) -> Iterator[tuple[ReplicaTable, int, Part | Iterable[Record]]]:
     """The changes of every table and partition."""
     work = _work(batch, tables)
     if reads == 1 or len(work) == 1:
-        yield from ((table, partition, reader.iter_changes(batch, table.schema, partition)) for table, partition in work)
+        yield from ((table, partition, read_changes(reader, batch, table.schema, partition)) for table, partition in work)
         return
     files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
     for table, partition in work:
         files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
 
-    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, list[Record]]]:
+    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, Part | list[Record]]]:
         (_, _, partition), sharing = item
-        return [(table, partition, list(reader.iter_changes(batch, table.schema, partition))) for table in sharing]
+        found = [(table, read_changes(reader, batch, table.schema, partition)) for table in sharing]
+        return [(table, partition, rows if isinstance(rows, Part) else list(rows)) for table, rows in found]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
@@ -132,9 +136,9 @@ def build(
     records, mark = 0, stamp_at_most(batch.batch)
     for done, (table, partition) in enumerate(work):  # 1
         changes: Changes = {}
-        for record in reader.iter_state(batch, table.schema, partition):
-            collect(table, (record,), changes, GONE)
-            records += 1
+        for rows in _iter_bounded(reader, batch, table, partition, chunk_rows):
+            collect(table, rows, changes, GONE)
+            records += len(rows)
             if len(changes) >= chunk_rows:
                 with backend.write() as write:
                     _write_rows(write, table.name, changes, mark)
@@ -152,18 +156,45 @@ def build(
     return records
 
 
+def _iter_bounded(
+    reader: StateReader, batch: CommittedBatch, table: ReplicaTable, partition: int, chunk_rows: int
+) -> Iterator[Part | list[Record]]:
+    """The rows of a state, not many more than `chunk_rows` at a time, those of a file in key order where that can be."""
+    for rows in iter_state(reader, batch, table.schema, partition):
+        if isinstance(rows, Part) and len(rows) > chunk_rows:
+            yield from _in_key_order(table, rows, chunk_rows)
+        else:
+            yield rows
+
+
+def _in_key_order(table: ReplicaTable, rows: Part, chunk_rows: int) -> Iterator[Part]:
+    """The rows of a part in pieces, each of which reaches a small part of the replica's pages only."""
+    rows = only_newest(rows)  # which of two rows of a key is newer is told by their order in the file
+    order = table.keys.order(rows.keys) if rows.unique else None
+    for first in range(0, len(rows), chunk_rows):
+        yield rows.slice(first, first + chunk_rows) if order is None else rows.select(order[first : first + chunk_rows])
+
+
 def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[ReplicaTable, int]]:
     """Every partition of every table; column families of one store one after the other, since they share files."""
     work = [(table, partition) for table in tables for partition in partitions_of(batch, table.schema)]
     return sorted(work, key=lambda item: (item[0].schema.operator, item[0].schema.store, item[1]))
 
 
-def collect(table: ReplicaTable, records: Iterable[Record], changes: Changes, gone: Gone) -> None:
+def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Changes, gone: Gone) -> None:
     """Add records to the changes of a table; of several for one key the last counts, and what was appended after it.
 
     gone:  what a deleted key is that these records didn't put before
     """
     transcode = table.transcode_key
+    if isinstance(records, Part):
+        keys = table.keys.transcode(records.keys)
+        if keys is not None and records.gone is None:
+            changes.update(zip(keys, records.values.tolist(), strict=True))
+            return
+        if keys is not None:
+            transcode = bytes  # they are ordered keys already
+        records = records.records(keys)
     for kind, key_row, value_row in records:
         ordered = transcode(key_row)
         stored_key = ordered if len(ordered) < MAX_KEY_BYTES else store_key(ordered)

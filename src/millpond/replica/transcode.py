@@ -7,12 +7,14 @@ turned around in place.  A property test holds both ways against each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
+from millpond.checkpoint.columns import Array, Spans
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
-from millpond.replica.ordered import KeyCodec
+from millpond.native import calls
+from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec
 from millpond.schema.types import Field, SparkType
 
 Transcode = Callable[[bytes], bytes]
@@ -31,6 +33,10 @@ _WIDTHS = {
     "day_time_interval": 8,
     "time": 8,
 }
+# By so many bytes keys are sorted, where that is for speed only.
+_SORTED_BYTES = 24
+# What a column is in native/order.c.
+_WHOLE_NUMBER, _TEXT, _STRUCT = 0, 1, 2
 _NULL = b"\x00"
 _unpack_slot = Struct("<II").unpack_from
 # The mark of a value and the first byte of a whole number with its sign bit flipped, by that byte.
@@ -63,6 +69,59 @@ def key_transcoder(fields: tuple[Field, ...], codec: KeyCodec) -> Transcode:
         return b"".join([column(row, 0) for column in columns])
 
     return transcode
+
+
+class KeysTranscoder:
+    """As `key_transcoder`, for many keys at once, by the compiled library."""
+
+    def __init__(self, fields: tuple[Field, ...]) -> None:
+        plain = bool(fields) and all(_is_plain(f.type) for f in fields)
+        self._program = list(_program(fields, KeyCodec(fields).order)) if plain else []
+        self._least = _least(fields)
+
+    def transcode(self, rows: Spans) -> list[bytes] | None:
+        """The ordered keys; None where a key has to be looked at by itself, or is long."""
+        found = self._ordered(rows)
+        return None if found is None or (found[2] >= MAX_KEY_BYTES).any() else calls.to_list(*found)
+
+    def order(self, rows: Spans) -> Array | None:
+        """The places of the rows by what their ordered keys begin with; None as above."""
+        found = self._ordered(rows)
+        if found is None or not len(found[1]):
+            return None
+        import numpy as np
+
+        data, begin, size = found
+        # The key behind a short one may stand in for its end: what is near each other needn't be in order.
+        width = min(_SORTED_BYTES, int(size.max()))
+        starts = np.ndarray((len(data) - width + 1,), f"S{width}", data, strides=(1,))[begin]
+        return np.argsort(starts)
+
+    def _ordered(self, rows: Spans) -> calls.Pieces | None:
+        if not self._program:
+            return None
+        import numpy as np
+
+        return calls.order_keys(rows.data, rows.begin, rows.size, np.array(self._program, np.int64), self._least)
+
+
+def _program(fields: tuple[Field, ...], order: Iterable[int]) -> Iterator[tuple[int, int, int, int, int]]:
+    """Columns as `Column` in native/order.c has them."""
+    bitset = (len(fields) + 63) // 64 * 8
+    for i in order:
+        type_ = fields[i].type
+        if type_.kind == "struct":
+            members = list(_program(type_.fields, range(len(type_.fields))))
+            yield _STRUCT, i, bitset + 8 * i, _least(type_.fields), len(members)
+            yield from members
+        else:
+            kind = _WHOLE_NUMBER if type_.kind in _WIDTHS else _TEXT
+            yield kind, i, bitset + 8 * i, _WIDTHS.get(type_.kind, 0), 0
+
+
+def _least(fields: tuple[Field, ...]) -> int:
+    """The bytes that a row of these fields has at least."""
+    return (len(fields) + 63) // 64 * 8 + 8 * len(fields)
 
 
 def _is_plain(type_: SparkType) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.columns import Array, Column, Spans
 from millpond.errors import RequestError, library_missing
+from millpond.native import calls
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.types import SparkType
@@ -142,6 +143,9 @@ def _gathered(pa: Any, texts: Spans) -> Any:
         return pa.py_buffer(b"")
     if count == 1:
         return pa.py_buffer(texts.data[int(begin[0]) : int(begin[0] + size[0])])
+    gathered = calls.gather(texts.data, begin, size)
+    if gathered is not None:
+        return pa.py_buffer(gathered)
     # Every second piece of an array is what stands between two of ours, so that Arrow itself can pick ours.  Empty ones (NULL among
     # them) lie anywhere, and are moved behind the one before.
     begin = np.maximum.accumulate(np.where(size == 0, 0, begin))

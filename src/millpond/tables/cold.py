@@ -25,6 +25,7 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
 from millpond.errors import CheckpointError, ReplicaError, RequestError
+from millpond.native import calls
 from millpond.replica.record import make_record, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
@@ -207,6 +208,14 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
 
 def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
     """The rows that count, oldest parts first: what is known of newer ones decides what stays of older ones."""
+    if len(parts) == 1 and parts[0].unique and parts[0].gone is None:
+        yield parts[0]
+        return
+    if all(part.sequence is None for part in parts):
+        masks = calls.mark_newest([part.keys[:3] for part in parts], unique=bool(parts) and parts[0].unique)
+        if masks is not None:
+            yield from map(_masked, parts, masks)
+            return
     kept: list[Part] = []
     newer: list[tuple[Spans, Array | None]] = []
     for part in reversed(parts):
@@ -226,6 +235,11 @@ def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
         if part is not parts[0]:
             newer.append((keys, hashes))
     yield from reversed(kept)
+
+
+def _masked(part: Part, newest: Array) -> Part:
+    mask = newest if part.gone is None else newest & ~part.gone
+    return part if mask.all() else _select(part, mask.nonzero()[0])
 
 
 def _select(part: Part, chosen: Array) -> Part:

@@ -1,0 +1,102 @@
+"""The compiled library, where there is one.
+
+It is plain C, called by ctypes: one file serves every Python, and other threads go on while it runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+_PATH = Path(__file__).with_name("libmillpond.so")
+# Fewer are read sooner than numpy is imported, whose arrays the library needs.
+_few_bytes = 16 << 10
+_NUMBER, _POINTER, _FLAG = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
+# name -> (what it gives, what it takes): N number, F flag, P pointer
+_FUNCTIONS = {
+    "stamp": (_NUMBER, ""),
+    "find_records": (_NUMBER, "PNNFNPPPPP"),
+    "find_whole_records": (_NUMBER, "PNFP"),
+    "find_last": (_FLAG, "PNNFPNP"),
+    "measure_blocks": (_NUMBER, "PNNPPP"),
+    "unpack_blocks": (_FLAG, "PNPPPP"),
+    "find_entries": (_NUMBER, "PNPPPPPPPP"),
+    "merge_runs": (_NUMBER, "NPPNPPPPP"),
+    "lower_bound": (_NUMBER, "PPPNNPN"),
+    "find_elements": (_NUMBER, "PNNPPPNPPP"),
+    "mark_newest": (_NUMBER, "NPFN"),
+    "read_words": (_FLAG, "PNNPPNPP"),
+    "order_keys": (_FLAG, "PNNPPPNNPNP"),
+    "gather": (_FLAG, "PNNPPPN"),
+}
+_TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}
+
+
+def source_stamp() -> int:
+    """A number that changes with the C and with what calls it."""
+    stamp = 0
+    for path in sorted(_PATH.parent.iterdir()):
+        if path.suffix in (".c", ".h", ".py"):
+            stamp = zlib.crc32(path.read_bytes(), stamp)
+    return stamp
+
+
+class Library:
+    """The functions, as C has them."""
+
+    def __init__(self, path: Path) -> None:
+        self.c = ctypes.CDLL(str(path))
+        for name, (gives, takes) in _FUNCTIONS.items():
+            function = getattr(self.c, name)
+            function.restype, function.argtypes = gives, [_TYPES[letter] for letter in takes]
+        # This one makes Python objects, so Python's lock stays held.
+        self.to_list = ctypes.PyDLL(str(path)).to_list
+        self.to_list.restype, self.to_list.argtypes = ctypes.py_object, [_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER]
+        self.new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+        self.new_bytes.restype, self.new_bytes.argtypes = ctypes.py_object, [_POINTER, ctypes.c_ssize_t]
+
+
+@cache
+def _load() -> Library | None:
+    if os.environ.get("MILLPOND_NATIVE") == "0":
+        return None
+    try:
+        found = Library(_PATH)
+        return found if found.c.stamp() == source_stamp() else None
+    except (OSError, AttributeError):  # not built, for another system, or of other sources
+        return None
+
+
+_off = 0
+
+
+def library(size_bytes: int = 1 << 62) -> Library | None:
+    """The library; None where there is none, or where so many bytes aren't worth it."""
+    return None if _off or size_bytes < _few_bytes else _load()
+
+
+@contextmanager
+def switched_off() -> Iterator[None]:
+    """As if there were none: how tests and benchmarks hold both ways against each other."""
+    global _off
+    _off += 1
+    try:
+        yield
+    finally:
+        _off -= 1
+
+
+@contextmanager
+def small_too() -> Iterator[None]:
+    """Whatever the sizes: small states go both ways as well."""
+    global _few_bytes
+    before, _few_bytes = _few_bytes, 0
+    try:
+        yield
+    finally:
+        _few_bytes = before

@@ -1,0 +1,38 @@
+/* Pieces of a buffer, put together or apart. */
+
+#include "native.h"
+
+/* One after the other, as many bytes as they have together; 0, or -1 where one lies outside. */
+int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, byte *out, int64_t room) {
+    const byte *end = out + room;
+    for (int64_t i = 0; i < count; i++) {
+        if (!is_inside(total, begin[i], size[i]) || size[i] > end - out) return -1;
+        copy_short(out, data + begin[i], size[i], end, data + total);
+        out += size[i];
+    }
+    return 0;
+}
+
+/* Python's own, of its stable interface: this function is called with Python's lock held. */
+typedef struct PyObject PyObject;
+extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
+extern PyObject *PyList_New(intptr_t size);
+extern int PyList_SetItem(PyObject *list, intptr_t at, PyObject *item);
+
+extern PyObject *PyExc_IndexError;
+extern void PyErr_SetString(PyObject *type, const char *message);
+
+/* A list of bytes, or NULL with an exception set. */
+PyObject *to_list(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size) {
+    PyObject *list = PyList_New((intptr_t)count);
+    for (int64_t i = 0; list && i < count; i++) {
+        if (!is_inside(total, begin[i], size[i])) {
+            PyErr_SetString(PyExc_IndexError, "a piece lies outside of its buffer");
+            return 0;
+        }
+        PyObject *piece = PyBytes_FromStringAndSize((const char *)data + begin[i], (intptr_t)size[i]);
+        if (!piece) return 0; /* the list is lost, as all is where memory has run out */
+        PyList_SetItem(list, (intptr_t)i, piece);
+    }
+    return list;
+}
