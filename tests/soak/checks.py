@@ -128,8 +128,8 @@ class ReaderLog:
         if held is None:
             raise NotKnownYetError
         planned = held.planned
-        found = (told["offsets"], told["watermark_ms"] or 0, told["started_ms"])
-        expected = ({"0": {"logOffset": planned.file}}, planned.watermark_ms, planned.started_ms)
+        found = (told["offsets"], told["watermark_ms"], told["started_ms"])
+        expected = ({"0": {"logOffset": planned.file}}, held.watermark_ms, planned.started_ms)
         assert found == expected, f"run {number}, batch {batch} is {expected}"
         assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
         self.newest = (number, batch)

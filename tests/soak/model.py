@@ -84,9 +84,10 @@ def parse_offsets(text: str) -> Planned:
 
 @dataclass(slots=True)
 class Held:
-    """What the job holds after a batch."""
+    """What the job holds after a batch; `watermark_ms` is the one that this batch leaves to the next."""
 
     live: dict[Key, Values]
+    watermark_ms: int
     planned: Planned
     expired: dict[Key, Values]  # by this batch, as they were in the end
 
@@ -120,7 +121,7 @@ class Run:
         batch = len(self.held)
         planned = self.planned[batch]
         before = self.held[-1] if self.held else None
-        watermark = max(before.planned.watermark_ms, self._newest_ms - DELAY_MS) if before else 0
+        watermark = before.watermark_ms if before else 0
         if planned.watermark_ms != watermark:
             raise AssertionError(f"run {self.number}, batch {batch}: Spark's watermark is {planned.watermark_ms}, not {watermark}")
         late = before.planned.watermark_ms if before else 0
@@ -137,7 +138,7 @@ class Run:
         for key, values in expired.items():
             self.closed[key] = (batch, values)
             del live[key]
-        self.held.append(Held(live, planned, expired))
+        self.held.append(Held(live, max(watermark, self._newest_ms - DELAY_MS), planned, expired))
 
 
 def values_of(row: dict[str, Any]) -> Values:

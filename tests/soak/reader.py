@@ -19,7 +19,7 @@ from typing import Any
 
 import millpond
 from millpond.errors import MillpondError
-from soak.model import PAGES
+from soak.model import PAGES, Values
 from soak.orphans import end_with_parent
 
 TABLE = "views"
@@ -57,7 +57,8 @@ def row_of(row: dict[str, Any] | None) -> dict[str, Any] | None:
     """A row as it is logged: times in milliseconds; None where there is none."""
     if not row:
         return None
-    return {**row, "start": round(row["start"].timestamp() * 1000)}
+    start, values = round(row["start"].timestamp() * 1000), {name: row[name] for name in Values._fields}
+    return {"page": row["page"], "start": start, **values}
 
 
 def found_of(row: Any) -> dict[str, Any] | None:

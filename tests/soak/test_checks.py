@@ -37,7 +37,7 @@ def row(key: Key, values: Values, **more: Any) -> Line:
 def source(run: Run, batch: int) -> Line:
     planned = run.held[batch].planned
     offsets = {"0": {"logOffset": planned.file}}
-    return {"batch": batch, "offsets": offsets, "watermark_ms": planned.watermark_ms, "started_ms": planned.started_ms}
+    return {"batch": batch, "offsets": offsets, "watermark_ms": run.held[batch].watermark_ms, "started_ms": planned.started_ms}
 
 
 def scan(run: Run, batch: int) -> Line:
