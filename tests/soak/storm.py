@@ -72,6 +72,7 @@ class Soak:
         self._emptied_at: float | None = None
         self._judged_at = 0.0
         self._first_batch = 0
+        self._begun = False
 
     # ------------------------------------------------------------ commands
 
@@ -116,6 +117,7 @@ class Soak:
         self._server.wait_for_url()
         for reader in self._readers.values():
             reader.start()
+        self._begun = True
         self._wait_until("all readers got answers", lambda: all(log.newest[1] >= 0 for log in self._logs.values()), 120)
 
     def _specials(self, kills: int) -> list[tuple[int, str]]:
@@ -203,7 +205,7 @@ class Soak:
         while not holds():  # type: ignore[operator]
             if time.monotonic() > deadline:
                 raise AssertionError(f"It never came to that: {what}.")
-            self._rest(0.2) if self._server.running else time.sleep(0.2)
+            self._rest(0.2) if self._begun else time.sleep(0.2)
 
     # ------------------------------------------------------------ the end
 
