@@ -39,8 +39,9 @@ spark: java ## Tests against live Spark jobs
 faults: java ## Tests that kill processes
 	$(BIN)/python -m pytest -q -m faults || [ $$? -eq 5 ]
 
-soak: java ## Long runs, where there are any
-	@if [ -d tests/soak ]; then $(BIN)/python -m pytest -q tests/soak; else echo 'no soak tests yet'; fi
+soak: ARGS = --kills 200
+soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"
+	@PYTHONPATH=tests $(BIN)/python -m soak $(ARGS) --result benchmarks/results/soak.json
 
 clean: ## Remove what the targets above have made in this folder
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse src/millpond/native/libmillpond.so

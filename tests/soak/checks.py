@@ -1,0 +1,251 @@
+"""Every answer that a reader logged, against the recomputation of the batch and the run of the job that it names.
+
+1. `batch_started_ms` tells the run: it began between two starts of the job. Offsets and watermark must be those of its batch.
+2. Rows that aren't final are exactly the state after the batch, in key order. Final ones are what the row was when it expired.
+3. A final row may be missing only where it expired long ago, or while nobody could see that batch (`owed`, judged at the end).
+4. A reader's answers never go back, in runs and batches.
+5. Changes, replayed on the state of the batch where they began, give the state of each batch in between and of the last one:
+   each `old` is what was there, no key twice in a batch, no batch left out.
+6. HISTORY_GONE is right only where the job was replaced since.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from soak.model import Key, Run, Values, values_of
+
+# Rows that expired within this must still be shown; readers keep them for 20 s of the job's own time.
+OWED_SECONDS = 10
+# What readers may meet while processes are killed, disks are full and jobs are replaced: "not now", and never a wrong answer.
+PASSING = frozenset(
+    {
+        "REPLICA_BUILDING",
+        "REPLICA_BEHIND",
+        "JOB_REPLACED",
+        "NO_COMMITTED_BATCH",
+        "NO_CHECKPOINT",
+        "FILE_GONE",
+        "TOKEN_EXPIRED",
+        "SERVER_UNAVAILABLE",
+        "DISK_FULL",
+    }
+)
+
+
+class NotKnownYetError(Exception):
+    """The job's own log of that batch hasn't been seen yet: judge later."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was judged."""
+
+    answers: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    finals: int = 0
+    changes: int = 0
+    batches_replayed: int = 0
+    batches_collapsed: int = 0
+    chains: int = 0
+    gone: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(slots=True)
+class _Chain:
+    """Changes that one reader follows in one run.
+
+    last:   all changes up to this batch were replayed
+    state:  the rows after it
+    group:  changes of one later batch, told so far
+    """
+
+    run: Run
+    last: int
+    state: dict[Key, Values]
+    group: list[dict[str, Any]] = field(default_factory=list)
+
+
+class ReaderLog:
+    """One reader's log, judged line by line as it grows."""
+
+    def __init__(self, path: Path, runs: list[Run], counts: Counts, seen: set[tuple[int, int]], owed: list[Any]) -> None:
+        self.path = path
+        self.wrong: list[str] = []
+        self.newest = (-1, -1)
+        self.replayed = (-1, -1)
+        self._runs, self._counts, self._seen, self._owed = runs, counts, seen, owed
+        self._done = 0
+        self._chain: _Chain | None = None
+
+    def judge(self) -> None:
+        """Judge what has been written since, as far as the job's own log is known."""
+        if not self.path.exists():
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._done)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return
+                try:
+                    self._judge(json.loads(line))
+                except NotKnownYetError:
+                    return
+                except AssertionError as wrong:
+                    self.wrong.append(f"{self.path.name}, byte {self._done}: {wrong}: {line.decode()[:3000]}")
+                    self._chain = None
+                self._done += len(line)
+
+    def unjudged(self) -> bool:
+        """Whether answers are left that couldn't be judged."""
+        return b"\n" in self.path.read_bytes()[self._done :]
+
+    def _judge(self, told: dict[str, Any]) -> None:
+        op = told["op"]
+        if op == "error":
+            assert told["condition"] in PASSING, f"an error that isn't one of {sorted(PASSING)}"
+            self._counts.errors[told["condition"]] += 1
+        elif op == "gone":
+            assert self._chain is None or self._chain.run.number < len(self._runs) - 1, "history is gone, and the job is the same"
+            self._counts.gone += 1
+            self._chain = None
+        else:
+            assert op != "wrong", told.get("what")
+            run = self._source(told)
+            {"get": self._get, "scan": self._scan, "begin": self._begin, "changes": self._changes}[op](told, run)
+            self._counts.answers[op] += 1
+
+    def _source(self, told: dict[str, Any]) -> Run:  # 1, 4
+        number = sum(run.began_ms <= told["started_ms"] for run in self._runs) - 1
+        assert number >= 0, "a batch from before the job began"
+        run, batch = self._runs[number], told["batch"]
+        held = run.try_held(batch)
+        if held is None:
+            raise NotKnownYetError
+        planned = held.planned
+        found = (told["offsets"], told["watermark_ms"], told["started_ms"])
+        expected = ({"0": {"logOffset": planned.file}}, held.watermark_ms, planned.started_ms)
+        assert found == expected, f"run {number}, batch {batch} is {expected}"
+        assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
+        self.newest = (number, batch)
+        return run
+
+    # ------------------------------------------------------------ rows
+
+    def _row(self, run: Run, batch: int, row: dict[str, Any]) -> Key:
+        key = (row["page"], row["start"])
+        if row["final"]:
+            expired, values = run.closed.get(key, (-1, None))
+            assert values == values_of(row), f"{key} expired in batch {expired} as {values}"
+            assert expired <= batch, f"{key} expires in batch {expired} only"
+            self._counts.finals += 1
+        else:
+            live = run.held[batch].live.get(key)
+            assert live == values_of(row), f"run {run.number}, batch {batch} has {live} at {key}"
+        self._counts.rows += 1
+        return key
+
+    def _missing(self, run: Run, batch: int, key: Key) -> None:
+        assert key not in run.held[batch].live, f"run {run.number}, batch {batch} has {run.held[batch].live[key]} at {key}"
+        expired = run.closed.get(key, (batch + 1, None))[0]
+        began = run.held[batch].planned.started_ms
+        if expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
+            self._owed.append((run.number, expired, batch, key, self.path.name))  # 3
+
+    def _get(self, told: dict[str, Any], run: Run) -> None:
+        assert len(told["keys"]) == len(told["rows"])
+        for (page, start), row in zip(told["keys"], told["rows"], strict=True):
+            if row is None:
+                self._missing(run, told["batch"], (page, start))
+            else:
+                assert self._row(run, told["batch"], row) == (page, start), "a row of another key"
+
+    def _scan(self, told: dict[str, Any], run: Run) -> None:  # 2
+        batch, page = told["batch"], told["page"]
+        keys = [self._row(run, batch, row) for row in told["rows"]]
+        assert keys == sorted(set(keys), reverse=told["reverse"]), "rows aren't in key order, each once"
+        found = set(keys)
+        assert page is None or {key[0] for key in keys} <= {page}
+        recent = (key for held in run.held[max(0, batch - 40) : batch + 1] for key in held.expired)
+        for key in (*run.held[batch].live, *recent):
+            if key not in found and page in (None, key[0]):
+                self._missing(run, batch, key)
+
+    # ------------------------------------------------------------ changes
+
+    def _begin(self, told: dict[str, Any], run: Run) -> None:
+        self._counts.chains += 1
+        self._chain = _Chain(run, told["batch"], dict(run.held[told["batch"]].live))
+
+    def _changes(self, told: dict[str, Any], run: Run) -> None:  # 5
+        chain = self._chain
+        assert chain is not None, "changes that nobody began, or after what was wrong"
+        assert run is chain.run, f"a token of run {chain.run.number} went on in run {run.number}"
+        for change in told["changes"]:
+            if chain.group and chain.group[0]["batch"] != change["batch"]:
+                self._replay(chain)
+            chain.group.append(change)
+            self._counts.changes += 1
+        if not told["more"]:
+            if chain.group:
+                self._replay(chain)
+            assert chain.last == told["batch"], f"told up to batch {chain.last}, as if that were all up to {told['batch']}"
+        else:
+            assert told["changes"], "more, and none of it"
+        self.replayed = (run.number, chain.last)
+
+    def _replay(self, chain: _Chain) -> None:
+        group, run = chain.group, chain.run
+        chain.group = []
+        first, batch = group[0]["first"], group[0]["batch"]
+        assert first == chain.last + 1, f"batch {chain.last} is followed by {first}"
+        assert first <= batch
+        assert len({change["first"] for change in group}) == 1
+        touched: set[Key] = set()
+        for change in group:
+            key = _key(change)
+            assert key not in touched, f"{key} twice in batch {batch}"
+            touched.add(key)
+            _apply(change, key, chain.state, run, first, batch)
+        assert chain.state == run.held[batch].live, (
+            f"replayed up to batch {batch}: {_difference(chain.state, run.held[batch].live)}"
+        )
+        chain.last = batch
+        if first == batch:
+            self._counts.batches_replayed += 1
+            self._seen.add((run.number, batch))
+        else:
+            self._counts.batches_collapsed += batch - first + 1
+
+
+def _key(change: dict[str, Any]) -> Key:
+    rows = [row for row in (change["old"], change["new"], change["final"]) if row is not None]
+    assert rows, "a change of nothing"
+    (key,) = {(row["page"], row["start"]) for row in rows}
+    return key
+
+
+def _apply(change: dict[str, Any], key: Key, state: dict[Key, Values], run: Run, first: int, batch: int) -> None:
+    old, new, final = (change[name] and values_of(change[name]) for name in ("old", "new", "final"))
+    assert state.get(key) == old, f"batch {batch} says that {key} was {old}; it was {state.get(key)}"
+    kind = "expire" if new is None else "insert" if old is None else "update"
+    assert change["kind"] == kind, f"it is {kind}"
+    if new is not None:
+        assert new != old, f"{key} didn't change"
+        assert final is None
+        state[key] = new
+        return
+    expired, values = run.closed.get(key, (-1, None))
+    assert first <= expired <= batch, f"{key} expired in batch {expired}, not in {first} to {batch}"
+    assert final == values if first == batch else final in (None, values), f"{key} was {values} in the end"
+    state.pop(key, None)
+
+
+def _difference(found: dict[Key, Values], expected: dict[Key, Values]) -> str:
+    keys = [key for key in {*found, *expected} if found.get(key) != expected.get(key)]
+    return "; ".join(f"{key} is {found.get(key)} and should be {expected.get(key)}" for key in sorted(keys)[:3])

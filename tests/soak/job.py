@@ -1,0 +1,45 @@
+"""The soak's Spark job: `python -m soak.job INPUT POND PROVIDER`, a process group of its own that is killed as one."""
+
+from __future__ import annotations
+
+import sys
+
+from soak.orphans import end_with_parent
+
+PARTITIONS = 3
+# So few batches stay readable that a follower which is away for two seconds finds that Spark has cleaned up before it.
+RETAINED = 4
+
+
+def main(incoming: str, pond: str, provider: str) -> None:
+    """Run until killed."""
+    from pyspark.sql import functions as F
+
+    import millpond
+
+    state = "spark.sql.streaming.stateStore"
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.minBatchesToRetain": str(RETAINED),
+        f"{state}.providerClass": f"org.apache.spark.sql.execution.streaming.state.{provider}",
+        f"{state}.maintenanceInterval": "1s",
+        f"{state}.minDeltasForSnapshot": "3",
+    }
+    spark = millpond.session("soak", **conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    schema = "time timestamp, page string, bytes long, run long"
+    events = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(incoming)
+    views = (
+        events.withWatermark("time", "6 seconds")
+        .groupBy(F.window("time", "5 seconds"), "page")
+        .agg(F.count("*").alias("hits"), F.sum("bytes").alias("bytes"), F.max("run").alias("run"))
+        .select(F.col("window.start").alias("start"), "page", "hits", "bytes", "run")
+    )
+    millpond.start(views, table="views", pond=pond, partitions=PARTITIONS, trigger="200 milliseconds", strict=True).wait_for_end()
+
+
+if __name__ == "__main__":
+    end_with_parent(group=True)
+    main(*sys.argv[1:])

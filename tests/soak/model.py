@@ -1,0 +1,146 @@
+"""What the soak's job must hold after each of its batches, recomputed in plain Python from the job's own source offsets.
+
+The job counts events by page and window of event time, behind a watermark. Spark decides how many files a batch reads (a kill
+between two of its logs makes it two), and that is all that is taken from it: `offsets/N` names the last file of batch N.
+
+    late       an event whose window ended by the watermark of the batch before: it is dropped
+    expired    a window that ended by the batch's own watermark: it leaves the state at the end of the batch
+    watermark  of the next batch: the newest event so far, less the delay; it never goes back
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+WINDOW_MS, DELAY_MS = 5_000, 6_000
+PAGES = tuple(f"/p{n}" for n in range(8))
+# Event time that passes from one file to the next.
+_STEP_MS = 1_500
+_BEGIN_MS = 1_772_366_400_000  # 2026-03-01 12:00 UTC
+
+Key = tuple[str, int]
+"""(page, begin of the window in milliseconds since 1970)"""
+
+
+class Values(NamedTuple):
+    """What the job has of one page and window; `run` is the number of the job's run, the same in each of its events."""
+
+    hits: int
+    bytes: int
+    run: int
+
+
+class Event(NamedTuple):
+    """One line of input."""
+
+    time_ms: int
+    page: str
+    bytes: int
+
+
+def events_of(seed: int, run: int, number: int) -> list[Event]:
+    """The events of one input file: some of them behind the watermark, at least one not."""
+    chance = random.Random(f"{seed}/{run}/{number}")
+    now = _BEGIN_MS + number * _STEP_MS
+    late = [0, *(chance.choice([0, 500, 2_000, 5_000, 9_000, 16_000]) for _ in range(chance.randint(5, 14)))]
+    return [Event(now - ms, chance.choice(PAGES), chance.randrange(10_000)) for ms in late]
+
+
+def write_file(folder: Path, seed: int, run: int, number: int) -> None:
+    """Write one input file; Spark reads files in the order of their times."""
+    lines = [
+        json.dumps(
+            {"time": dt.datetime.fromtimestamp(e.time_ms / 1000, dt.UTC).isoformat(), "page": e.page, "bytes": e.bytes, "run": run}
+        )
+        for e in events_of(seed, run, number)
+    ]
+    hidden, path = folder / f".{number:06d}", folder / f"{number:06d}.json"
+    hidden.write_text("\n".join(lines))
+    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
+    hidden.rename(path)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What `offsets/N` says of a batch: its last file, its watermark, when it began."""
+
+    file: int
+    watermark_ms: int
+    started_ms: int
+
+
+def parse_offsets(text: str) -> Planned:
+    """Read Spark's `offsets/N`: a version, metadata, and one line for the source."""
+    _, metadata, source = text.splitlines()
+    told = json.loads(metadata)
+    return Planned(json.loads(source)["logOffset"], told["batchWatermarkMs"], told["batchTimestampMs"])
+
+
+@dataclass(slots=True)
+class Held:
+    """What the job holds after a batch; `watermark_ms` is the one that this batch leaves to the next."""
+
+    live: dict[Key, Values]
+    watermark_ms: int
+    planned: Planned
+    expired: dict[Key, Values]  # by this batch, as they were in the end
+
+
+@dataclass
+class Run:
+    """One run of the job: from its start in an empty checkpoint until that is deleted.
+
+    planned:  of each batch, as Spark wrote it
+    held:     of each batch so far recomputed
+    closed:   key -> the batch at which it expired, and what it was then
+    """
+
+    seed: int
+    number: int
+    began_ms: int
+    planned: dict[int, Planned] = field(default_factory=dict)
+    held: list[Held] = field(default_factory=list)
+    closed: dict[Key, tuple[int, Values]] = field(default_factory=dict)
+    _newest_ms: int = 0
+
+    def try_held(self, batch: int) -> Held | None:
+        """The state after a batch; None where the source's offsets up to it aren't known yet."""
+        while len(self.held) <= batch:
+            if len(self.held) not in self.planned:
+                return None
+            self._next()
+        return self.held[batch]
+
+    def _next(self) -> None:
+        batch = len(self.held)
+        planned = self.planned[batch]
+        before = self.held[-1] if self.held else None
+        watermark = before.watermark_ms if before else 0
+        if planned.watermark_ms != watermark:
+            raise AssertionError(f"run {self.number}, batch {batch}: Spark's watermark is {planned.watermark_ms}, not {watermark}")
+        late = before.planned.watermark_ms if before else 0
+        live = dict(before.live) if before else {}
+        for number in range(before.planned.file + 1 if before else 0, planned.file + 1):
+            for event in events_of(self.seed, self.number, number):
+                self._newest_ms = max(self._newest_ms, event.time_ms)
+                start = event.time_ms - event.time_ms % WINDOW_MS
+                if start + WINDOW_MS <= late:
+                    continue
+                had = live.get((event.page, start), Values(0, 0, self.number))
+                live[event.page, start] = Values(had.hits + 1, had.bytes + event.bytes, self.number)
+        expired = {key: values for key, values in live.items() if key[1] + WINDOW_MS <= watermark}
+        for key, values in expired.items():
+            self.closed[key] = (batch, values)
+            del live[key]
+        self.held.append(Held(live, max(watermark, self._newest_ms - DELAY_MS), planned, expired))
+
+
+def values_of(row: dict[str, Any]) -> Values:
+    """The values of a row as a reader logged it."""
+    return Values(row["hits"], row["bytes"], row["run"])

@@ -1,0 +1,22 @@
+"""No process of a soak outlives it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+
+def end_with_parent(*, group: bool) -> None:
+    """End at once when the parent is gone; with `group` all processes of this one's group, such as Spark's JVM."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        if group:
+            os.killpg(0, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()

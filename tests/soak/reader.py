@@ -1,0 +1,187 @@
+"""A reader of the soak: it asks all the time and writes each answer to its log, one line each, which others judge.
+
+`python -m soak.reader NAME DOOR PLACE HOME LOG SEED`: DOOR is `http` (PLACE is the server's address), `attached` (PLACE is the
+pond; others follow) or `following`. Started again after a kill, it goes on from the last token in its log, as a program would
+from its database.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import millpond
+from millpond.errors import MillpondError
+from soak.model import PAGES, Values
+from soak.orphans import end_with_parent
+
+TABLE = "views"
+RETENTION = millpond.Retention(closed_seconds=20.0, history_batches=1_000_000)
+_PAUSE_SECONDS = 0.04
+
+
+class Log:
+    """Lines of JSON, each written at once: a kill leaves at most the last one torn."""
+
+    def __init__(self, path: Path) -> None:
+        whole = path.read_bytes() if path.exists() else b""
+        kept = whole[: whole.rfind(b"\n") + 1]
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT)
+        os.ftruncate(self._file, len(kept))
+        os.lseek(self._file, 0, os.SEEK_END)
+        self.token: str | None = None
+        for line in kept.splitlines():
+            self._follow(json.loads(line))
+
+    def write(self, **told: Any) -> None:
+        self._follow(told)
+        left = json.dumps(told).encode() + b"\n"
+        while left:
+            left = left[os.write(self._file, left) :]
+
+    def _follow(self, told: dict[str, Any]) -> None:
+        if told["op"] in ("begin", "changes"):
+            self.token = told["token"]
+        elif told["op"] == "gone":
+            self.token = None
+
+
+def row_of(row: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A row as it is logged: times in milliseconds; None where there is none."""
+    if not row:
+        return None
+    start, values = round(row["start"].timestamp() * 1000), {name: row[name] for name in Values._fields}
+    return {"page": row["page"], "start": start, **values}
+
+
+def found_of(row: Any) -> dict[str, Any] | None:
+    """A row that was read, and whether it is final."""
+    plain = row_of(row)
+    return plain and {**plain, "final": row.final}
+
+
+def source_of(answer: Any) -> dict[str, Any]:
+    """Where an answer comes from."""
+    position = answer.position
+    return {
+        "batch": int(answer.batch),
+        "offsets": position.offsets,
+        "watermark_ms": position.watermark_ms,
+        "started_ms": position.batch_started_ms,
+        "at": time.time(),
+    }
+
+
+class Reader:
+    """Asks one table in every way."""
+
+    def __init__(self, table: Any, log: Log, chance: random.Random) -> None:
+        self._table = table
+        self._log = log
+        self._chance = chance
+        self._known: list[dict[str, Any]] = []
+
+    def ask(self) -> None:
+        """One question."""
+        self._chance.choices([self._get, self._get_all, self._scan, self._pages, self._changes], [5, 2, 2, 2, 5])[0]()
+
+    def _keys(self, count: int) -> list[dict[str, Any]]:
+        """Keys that were there lately, and some that never are."""
+        keys = [{"page": r["page"], "start": r["start"]} for r in self._chance.choices(self._known, k=count)] if self._known else []
+        while len(keys) < count or self._chance.random() < 0.1:
+            keys.append({"page": self._chance.choice(PAGES), "start": dt.datetime(2026, 2, 1, tzinfo=dt.UTC)})
+        return keys
+
+    def _told(self, keys: list[dict[str, Any]], rows: list[Any], answer: Any) -> None:
+        asked = [[key["page"], round(key["start"].timestamp() * 1000)] for key in keys]
+        self._log.write(op="get", keys=asked, rows=[found_of(row) for row in rows], **source_of(answer))
+
+    def _get(self) -> None:
+        key = self._keys(1)[0]
+        row = self._table.get(**key)
+        self._told([key], [row], row)
+
+    def _get_all(self) -> None:
+        keys = self._keys(5)
+        rows = self._table.get_all(keys)
+        self._told(keys, list(rows), rows)
+
+    def _scan(self) -> None:
+        page = self._chance.choice([None, *PAGES])
+        reverse = self._chance.random() < 0.3
+        rows = self._table.scan({} if page is None else {"page": page}, reverse=reverse)
+        if page is None:
+            self._known = list(rows)
+        self._log.write(op="scan", page=page, reverse=reverse, rows=[found_of(r) for r in rows], **source_of(rows))
+
+    def _pages(self) -> None:
+        size = self._chance.choice([5, 10, 20])
+        page = self._table.scan(limit=size)
+        rows, first = [found_of(r) for r in page], source_of(page)
+        while page.more:
+            page = self._table.scan(limit=size, token=page.token)
+            rows += [found_of(r) for r in page]
+            if source_of(page)["batch"] != first["batch"]:
+                self._log.write(op="wrong", what="pages of two batches", **source_of(page))
+        self._log.write(op="scan", page=None, reverse=False, rows=rows, **first)
+
+    def _changes(self) -> None:
+        if self._log.token is None:
+            begin = self._table.changes()
+            self._log.write(op="begin", token=begin.token, **source_of(begin))
+            return
+        limit = self._chance.choice([1, 3, 10, 100, 1000])
+        try:
+            answer = self._table.changes(self._log.token, limit=limit, wait_seconds=self._chance.choice([0.0, 0.0, 0.3]))
+        except MillpondError as error:
+            if error.condition != "HISTORY_GONE":
+                raise
+            self._log.write(op="gone", message=error.message)
+            return
+        told = [
+            {
+                "kind": c.kind,
+                "batch": int(c.batch),
+                "first": int(c.first_batch),
+                **{name: row_of(getattr(c, name)) for name in ("old", "new", "final")},
+            }
+            for c in answer
+        ]
+        self._log.write(op="changes", changes=told, token=answer.token, more=answer.more, **source_of(answer))
+
+
+def open_pond(door: str, place: str, home: str) -> Any:
+    """The pond or server, at a door."""
+    if door == "http":
+        return millpond.connect(place)
+    return millpond.open(place, replica_dir=home, follow=door == "following", wait_seconds=10, retention={TABLE: RETENTION})
+
+
+def main(name: str, door: str, place: str, home: str, path: str, seed: str) -> None:
+    """Ask until told to end."""
+    ending: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
+    log, chance = Log(Path(path)), random.Random(f"{seed}/{name}/{os.getpid()}")
+    pond: Any = None
+    reader: Reader | None = None
+    while not ending:
+        try:
+            pond = pond or open_pond(door, place, home)
+            reader = reader or Reader(pond[TABLE], log, chance)
+            reader.ask()
+        except MillpondError as error:
+            log.write(op="error", condition=error.condition, message=str(error))
+            time.sleep(0.1)
+        time.sleep(_PAUSE_SECONDS)
+
+
+if __name__ == "__main__":
+    end_with_parent(group=False)
+    main(*sys.argv[1:])
