@@ -11,9 +11,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from soak.checks import Counts
 from soak.storm import Soak
 
 _DISK_BYTES = 256 << 20
@@ -42,6 +42,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         soak.run(given.kills)
     except AssertionError as wrong:
         soak.wrong.append(str(wrong))
+    planned = [
+        {batch: [found.file, found.watermark_ms, found.started_ms] for batch, found in run.planned.items()}
+        for run in soak.oracle.runs
+    ]
+    (folder / "planned.json").write_text(json.dumps(planned))
     result = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "seed": given.seed,
@@ -50,9 +55,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "killed": dict(soak.storm.kills),
         "paused": dict(soak.storm.pauses),
         "job_replaced": soak.storm.replaced,
+        "without_follower": soak.storm.outages,
         "disk_filled": soak.storm.full,
         "batches": [len(run.planned) for run in soak.oracle.runs],
-        **asdict(soak.counts),
+        **{name: getattr(soak.counts, name) for name in Counts.__slots__},
         "wrong": soak.wrong[:20],
     }
     text = json.dumps(result, indent=1)
