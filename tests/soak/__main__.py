@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         soak.run(given.kills)
     except AssertionError as wrong:
-        soak.wrong.append(str(wrong))
+        soak.wrong = soak.wrong or [str(wrong)]  # what was judged wrong is told there already
     planned = [
         {batch: [found.file, found.watermark_ms, found.started_ms] for batch, found in run.planned.items()}
         for run in soak.oracle.runs
