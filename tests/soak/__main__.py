@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _mount_and_run(folder / "home", again)
     home = given.home or folder / "home"
     print(f"seed {given.seed}, {given.kills} kills, in {folder}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # then every process is ended, as after an error
     began = time.monotonic()
     soak = Soak(folder, home, seed=given.seed, can_fill=given.home is not None)
     try:
