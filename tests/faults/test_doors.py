@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -16,6 +15,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from soak.processes import children, listens
 
 pytestmark = pytest.mark.faults
 READERS = 8
@@ -82,40 +83,20 @@ def _wait_until(holds: object, seconds: float = 60) -> None:
     raise AssertionError("it never came to that")
 
 
-def _children(pid: int) -> list[int]:
-    """The server's workers: what it spawned but Python's own tracker of resources."""
-    found = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        words = Path(f"/proc/{child}/cmdline").read_bytes()
-        if b"spawn_main" in words:
-            found.append(int(child))
-    return found
-
-
-def _listens(pid: int, port: int) -> bool:
-    """Whether a process answers at the port: it has connections there, or listens."""
-    inodes = set()
-    for path in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            inodes.add(os.readlink(path))
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return any(f"socket:[{r[9]}]" in inodes for r in rows if int(r[1].rpartition(":")[2], 16) == port and r[3] == "0A")
-
-
 def test_a_door_that_is_killed_takes_only_its_own_connections_with_it(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     address, running = server
     port = int(address.rpartition(":")[2])
-    _wait_until(lambda: len(_children(running.pid)) == 3)
+    _wait_until(lambda: len(children(running.pid)) == 3)
     with Load(address) as load:
         for _ in range(3):
             time.sleep(1)
-            doors = [pid for pid in _children(running.pid) if _listens(pid, port)]
+            doors = [pid for pid in children(running.pid) if listens(pid, port)]
             assert len(doors) == 2
             before = load.told["right"]
             os.kill(doors[0], signal.SIGKILL)
             _wait_until(lambda before=before: load.told["right"] > before + 20)
-            _wait_until(lambda gone=doors[0]: len(_children(running.pid)) == 3 and gone not in _children(running.pid))
-            _wait_until(lambda: len([p for p in _children(running.pid) if _listens(p, port)]) == 2)
+            _wait_until(lambda gone=doors[0]: len(children(running.pid)) == 3 and gone not in children(running.pid))
+            _wait_until(lambda: len([p for p in children(running.pid) if listens(p, port)]) == 2)
     told = dict(load.told)
     assert told.pop("right") > 100
     # A killed door breaks each connection that it had once, and refuses none: new ones wait for the next door.
@@ -127,34 +108,34 @@ def test_a_door_that_is_killed_takes_only_its_own_connections_with_it(server: tu
 def test_without_its_follower_a_server_goes_on_answering(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     address, running = server
     port = int(address.rpartition(":")[2])
-    _wait_until(lambda: len(_children(running.pid)) == 3)
+    _wait_until(lambda: len(children(running.pid)) == 3)
     with Load(address) as load:
         for _ in range(2):
-            (follower,) = [pid for pid in _children(running.pid) if not _listens(pid, port)]
+            (follower,) = [pid for pid in children(running.pid) if not listens(pid, port)]
             os.kill(follower, signal.SIGKILL)
-            _wait_until(lambda gone=follower: len(_children(running.pid)) == 3 and gone not in _children(running.pid))
+            _wait_until(lambda gone=follower: len(children(running.pid)) == 3 and gone not in children(running.pid))
             time.sleep(1)
     assert set(load.told) == {"right"}
 
 
 def test_the_end_of_the_server_is_the_end_of_all_its_processes(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     _, running = server
-    _wait_until(lambda: len(_children(running.pid)) == 3)
-    children = _children(running.pid)
+    _wait_until(lambda: len(children(running.pid)) == 3)
+    workers = children(running.pid)
     running.kill()
     running.wait(10)
-    _wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), seconds=30)
+    _wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), seconds=30)
 
 
 def test_sigterm_ends_all_processes_well(server: tuple[str, subprocess.Popen[bytes]]) -> None:
     address, running = server
-    _wait_until(lambda: len(_children(running.pid)) == 3)
-    children = _children(running.pid)
+    _wait_until(lambda: len(children(running.pid)) == 3)
+    workers = children(running.pid)
     with Load(address) as load:
         time.sleep(0.5)
         running.terminate()
         assert running.wait(30) == 0
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert load.told["right"] > 0
     # What was begun was answered: only connections that came too late were refused.
     assert set(load.told) <= {"right", "ConnectError", "RemoteProtocolError", "ReadError"}

@@ -124,6 +124,22 @@ def test_batches_that_were_cleaned_up_unread_are_one_change_and_say_so(job: Writ
         assert told(pond[TABLE].changes(changes.token)) == [("update", newest + 1, ("a", 7), ("a", 9))]
 
 
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_what_is_known_as_one_change_of_several_batches_comes_in_pages(job: WrittenCheckpoint, opened: Open, limit: int) -> None:
+    with opened() as pond:
+        token = pond[TABLE].changes().token
+    for n in range(2, 10):
+        commit(job, *((name, n) for name in "abcd"), snapshot=n == 8)
+    job.clean(keep=2)
+    seen: list[RowChange] = []
+    with opened() as pond:
+        newest = pond[TABLE].scan().batch
+        while (found := pond[TABLE].changes(token, limit=limit)) or found.more:
+            token, seen = found.token, seen + found
+    assert [(change.row["k"], change.row["v"]) for change in seen] == [(name, 9) for name in "abcd"]
+    assert {(change.first_batch, change.batch) for change in seen} == {(1, newest)}
+
+
 def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, opened: Open) -> None:
     with opened() as pond:
         commit(job, ("a", 2))

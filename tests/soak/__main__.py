@@ -6,14 +6,15 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 
+from soak.checks import Counts
 from soak.storm import Soak
 
 _DISK_BYTES = 256 << 20
@@ -36,12 +37,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _mount_and_run(folder / "home", again)
     home = given.home or folder / "home"
     print(f"seed {given.seed}, {given.kills} kills, in {folder}", flush=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # then every process is ended, as after an error
     began = time.monotonic()
     soak = Soak(folder, home, seed=given.seed, can_fill=given.home is not None)
     try:
         soak.run(given.kills)
     except AssertionError as wrong:
-        soak.wrong.append(str(wrong))
+        soak.wrong = soak.wrong or [str(wrong)]  # what was judged wrong is told there already
+    planned = [
+        {batch: [found.file, found.watermark_ms, found.started_ms] for batch, found in run.planned.items()}
+        for run in soak.oracle.runs
+    ]
+    (folder / "planned.json").write_text(json.dumps(planned))
     result = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "seed": given.seed,
@@ -50,9 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "killed": dict(soak.storm.kills),
         "paused": dict(soak.storm.pauses),
         "job_replaced": soak.storm.replaced,
+        "without_follower": soak.storm.outages,
         "disk_filled": soak.storm.full,
         "batches": [len(run.planned) for run in soak.oracle.runs],
-        **asdict(soak.counts),
+        **{name: getattr(soak.counts, name) for name in Counts.__slots__},
         "wrong": soak.wrong[:20],
     }
     text = json.dumps(result, indent=1)

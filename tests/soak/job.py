@@ -7,8 +7,8 @@ import sys
 from soak.orphans import end_with_parent
 
 PARTITIONS = 3
-# So few batches stay readable that a follower which is away for two seconds finds that Spark has cleaned up before it.
-RETAINED = 4
+# So few batches stay readable that a follower which is away for a moment finds that Spark has cleaned up before it.
+RETAINED = 2
 
 
 def main(incoming: str, pond: str, provider: str) -> None:

@@ -111,7 +111,7 @@ class Server(Process):
         found: dict[str, int] = {}
         port = int(self.url.rpartition(":")[2])
         for pid in children(self.pid):
-            found["door" if _listens(pid, port) else "follower"] = pid
+            found["door" if listens(pid, port) else "follower"] = pid
         return found.get(wanted)
 
     def kill(self) -> None:
@@ -167,7 +167,8 @@ def _group(pid: int) -> int:
         return -1
 
 
-def _listens(pid: int, port: int) -> bool:
+def listens(pid: int, port: int) -> bool:
+    """Whether a process listens at the port."""
     inodes = set()
     with contextlib.suppress(OSError):
         for path in Path(f"/proc/{pid}/fd").iterdir():

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from soak.checks import Counts, ReaderLog
+from soak.job import RETAINED
 from soak.oracle import Oracle
 from soak.processes import Process, Server, python, signal_if_there
 
@@ -34,6 +35,8 @@ _PAUSE_SECONDS = (0.3, 4.0)
 _FULL_SECONDS = (1.0, 4.0)
 _JOB_BATCHES = 4
 _JUDGE_SECONDS = 5.0
+# A JVM takes ten seconds to start, on a machine that does other things a hundred.
+_JOB_SECONDS = 300.0
 
 
 @dataclass(slots=True)
@@ -44,6 +47,7 @@ class Storm:
     pauses: Counter[str] = field(default_factory=Counter)
     replaced: int = 0
     full: int = 0
+    outages: int = 0
 
 
 class Soak:
@@ -112,7 +116,7 @@ class Soak:
     def _begin(self) -> None:  # 1
         self.oracle.begin()
         self._job.start()
-        self._wait_until("the job has committed", lambda: self.oracle.committed() >= 1, 300)
+        self._wait_until("the job has committed", lambda: self.oracle.committed() >= 1, _JOB_SECONDS)
         self._server.start()
         self._server.wait_for_url()
         for reader in self._readers.values():
@@ -123,7 +127,7 @@ class Soak:
     def _specials(self, kills: int) -> list[tuple[int, str]]:
         """(after so many kills, what happens)."""
         some = max(1, kills // 50)
-        what = ["_replace"] * some + (["_fill"] * 2 * some if self._can_fill else [])
+        what = ["_replace"] * some + ["_outage"] * some + (["_fill"] * 2 * some if self._can_fill else [])
         return sorted((self._chance.randrange(kills // 10, max(kills * 9 // 10, kills // 10 + 1)), name) for name in what)
 
     def _fault(self) -> None:  # 2
@@ -162,7 +166,7 @@ class Soak:
 
     def _replace(self) -> None:
         """Somebody deletes the checkpoint and starts the job over."""
-        self._wait_until("the job has gone on", lambda: self.oracle.committed() >= self._first_batch + _JOB_BATCHES, 300)
+        self._wait_until("the job has gone on", lambda: self.oracle.committed() >= self._first_batch + _JOB_BATCHES, _JOB_SECONDS)
         self._job.kill()
         self.oracle.begin()
         self._first_batch = 0
@@ -179,15 +183,31 @@ class Soak:
         self._emptied_at = time.monotonic() + self._chance.uniform(*_FULL_SECONDS)
         self.storm.full += 1
 
+    def _outage(self) -> None:
+        """Nobody follows until Spark has cleaned up what was to be applied next."""
+        self._wait_until("the job has gone on", lambda: self.oracle.committed() > self._first_batch, _JOB_SECONDS)
+        follower = self._server.worker("follower") if self._server.alive() else None
+        pids = [follower] if follower is not None else []
+        if self._readers["following"].alive():
+            pids += self._readers["following"].members()
+        goal = self.oracle.committed() + 2 * RETAINED + 2
+        self._pause("both followers", pids, _JOB_SECONDS)
+        self._wait_until("the job has cleaned up", lambda: self.oracle.committed() >= goal, _JOB_SECONDS)
+        self._go_on(pids)
+        self.storm.outages += 1
+
+    def _go_on(self, pids: list[int]) -> None:
+        for pid in pids:
+            signal_if_there(pid, signal.SIGCONT)
+        self._paused = [paused for paused in self._paused if paused[1] is not pids]
+
     def _rest(self, seconds: float) -> None:
         """Let time pass: who was paused goes on, who ended starts again, what was answered is judged."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
-            for due, pids in [p for p in self._paused if p[0] <= now]:
-                self._paused.remove((due, pids))
-                for pid in pids:
-                    signal_if_there(pid, signal.SIGCONT)
+            for _, pids in [p for p in self._paused if p[0] <= now]:
+                self._go_on(pids)
             if self._emptied_at is not None and now >= self._emptied_at:
                 (self._home / "ballast").unlink()
                 self._emptied_at = None
@@ -216,7 +236,7 @@ class Soak:
         self._paused.clear()
         if self._emptied_at is not None:
             self._emptied_at = 0.0
-        self._wait_until("the job goes on", lambda: self.oracle.committed() >= self._first_batch + 1, 300)
+        self._wait_until("the job goes on", lambda: self.oracle.committed() >= self._first_batch + 1, _JOB_SECONDS)
         self._job.kill()
         self._job.start = lambda: None  # type: ignore[method-assign]
         self.oracle.note()

@@ -47,3 +47,4 @@ def test_no_answer_is_wrong_while_everything_is_killed(tmp_path: Path) -> None:
     assert sum(told["answers"].values()) > 500
     assert told["batches_replayed"] > 50
     assert told["chains"] > 4
+    assert told["batches_collapsed"] > 0

@@ -96,7 +96,9 @@ def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None
         return Changes([], cut, token=_write(binding, newest, _LAST), more=False)
     batch, number = (since, _LAST) if isinstance(since, int) else _parse(since, view, binding)
     try:
-        check_kept(view.record, store, batch if number == _LAST else batch - 1, table=table)
+        # In the middle of a batch its changes must be there, and not the state before it: of batches known as one there is none.
+        if number == _LAST or not kept.history_from <= batch <= newest:
+            check_kept(view.record, store, batch if number == _LAST else batch - 1, table=table)
     except ReplicaError as gone:
         if gone.condition != "HISTORY_GONE":
             raise
