@@ -56,7 +56,7 @@ def test_a_cold_read_of_each_batch_is_what_the_replica_has(
             before = {}
             for name in pond.tables():
                 try:
-                    expected = pond[name].to_arrow()
+                    expected = pond[name].live().to_arrow()
                 except RequestError as refused:
                     with pytest.raises(MillpondError) as cold:
                         millpond.read_arrow(copy.checkpoint, name)
