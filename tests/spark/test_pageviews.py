@@ -103,7 +103,7 @@ def test_hosts_know_their_first_and_last_time(tables: Any) -> None:
 def test_recent_minutes_are_those_that_the_watermark_leaves(tables: Any) -> None:
     """Batch by batch, as Spark has it: a batch leaves out what the watermark of the batch before had passed, then adds, then takes
     away what its own watermark has passed."""
-    rows = tables["recent_minutes"].scan()
+    rows = tables["recent_minutes"].live().scan()
     minutes: dict[int, list[Request]] = {}
     before = watermark = left_out = taken = 0
     newest = 0
