@@ -75,6 +75,9 @@ class _Run:
                     raise _REASONS[NOT_IN_ORDER]
                 self.last = _key(window, -1)
                 self.held.append((window, 0))
+        # Else nothing of it would ever lie below a bound, and the merge would go on for ever.
+        if self.more and _key(*self.held[0]) > self.last:
+            raise _REASONS[NOT_IN_ORDER]
 
     def take(self, bound: bytes | None) -> list[MergedPart]:
         """Give the entries below a key away; None: all of them."""
