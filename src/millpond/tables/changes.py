@@ -27,6 +27,8 @@ from millpond.tables.binding import Binding
 from millpond.tables.token import pack, unpack
 
 _LAST = 0xFFFFFFFF
+# A batch's number may be one of another run by then; a token never is.
+_START_OVER = "Start over: take a token with changes(), read the table, and go on from the token behind the batch that was read."
 Values = dict[str, Any]
 RowReader = Callable[[bytes, bytes | None], list[Values | None]]
 """(stored key, stored value) -> the rows that they mean: one, or one for each element of a list; None where HAVING leaves it out"""
@@ -105,7 +107,7 @@ def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None
         raise ReplicaError(
             "HISTORY_GONE",
             f"Changes of {table} after batch {batch} aren't kept any more.",
-            hint=f"Read the table anew, and go on from the batch that its answer names: changes(since={newest}).",
+            hint=_START_OVER,
             **gone.context,
         ) from None
     first, place = (batch + 1, 0) if number == _LAST else (batch, number + 1)
@@ -181,7 +183,7 @@ def _parse(text: str, view: View, binding: Binding) -> tuple[int, int]:
         raise ReplicaError(
             "HISTORY_GONE",
             f"The token is of another run of the job, or of a replica of {table} that isn't there any more.",
-            hint=f"Read the table anew, and go on from the batch that its answer names: changes(since={view.record.batch}).",
+            hint=_START_OVER,
             table=table,
         )
     return token.batch, token.number
