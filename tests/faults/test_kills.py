@@ -140,3 +140,35 @@ def test_a_disk_that_fills_up_is_said_and_the_last_batch_is_still_served(tmp_pat
         pytest.skip("this system lets no test mount a small file system")
     done = subprocess.run([*unshare, "sh", "-c", shell], capture_output=True, text=True, check=False, timeout=120)
     assert done.stdout.split("\n")[:2] == ["DISK_FULL", "1 0 1"], done.stdout + done.stderr
+
+
+_FULL = """
+import subprocess, sys
+from pathlib import Path
+from millpond.errors import MillpondError
+from millpond.replica.lmdb_backend import open_backend
+from millpond.settings import ReplicaSettings
+
+disk = Path(sys.argv[1])
+subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", disk], check=True)
+(disk / "generation").mkdir()
+with open(disk / "rest", "wb", buffering=0) as rest:
+    try:
+        while True:
+            rest.write(bytes(4096))
+    except OSError:
+        pass
+try:
+    open_backend(disk / "generation", ReplicaSettings())
+except MillpondError as refused:
+    print(refused.condition)
+"""
+
+
+def test_a_disk_that_is_full_from_the_start_is_an_error_and_no_crash(tmp_path: Path) -> None:
+    """LMDB maps its lock file, and writing to a page of a map that a full disk has no room for ends a process by SIGBUS."""
+    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
+        pytest.skip("mounting isn't allowed here")
+    command = ["unshare", "-m", sys.executable, "-c", _FULL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "DISK_FULL\n"), done.stderr

@@ -24,6 +24,8 @@ from millpond.settings import ReplicaSettings
 _META = b"meta"
 _RECORD, _STORES = b"record", b"stores"
 _MAX_TABLES = 1024
+# Of LMDB's lock file: more than what stands before the slots of readers, and a slot.
+_LOCK_HEADER_BYTES, _READER_BYTES = 4096, 64
 # Less free space than this, and a failed write is told as a full disk.
 _LITTLE_BYTES = 1 << 20
 
@@ -68,6 +70,8 @@ class LmdbBackend:
         if not path.is_dir():
             raise FileNotFoundError(path)
         with _explained(path):
+            if not readonly:
+                _reserve_lock_file(path, settings.max_readers)
             self._environment = lmdb.open(
                 str(path),
                 map_size=settings.map_size_bytes,
@@ -208,6 +212,15 @@ class LmdbWriteBatch:
 
     def set_record(self, record: ReplicaRecord) -> None:
         self._backend.write_record(self._transaction, record)
+
+
+def _reserve_lock_file(path: Path, readers: int) -> None:
+    """Give the lock file its disk space before LMDB maps it: writing to a slot on a full disk ends the process by SIGBUS."""
+    file = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        os.posix_fallocate(file, 0, _LOCK_HEADER_BYTES + readers * _READER_BYTES)
+    finally:
+        os.close(file)
 
 
 @contextmanager
