@@ -30,7 +30,7 @@ lint: $(READY) ## Style, types and layers
 	$(BIN)/lint-imports
 
 # pytest ends with 5 where a group has no test yet.
-fast: $(READY) ## Tests that need no Spark: a minute or so
+fast: $(READY) ## Tests that need no Spark: some minutes
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not spark and not faults' || [ $$? -eq 5 ]
 
 spark: java ## Tests against live Spark jobs
