@@ -26,12 +26,17 @@ _WINDOW_BYTES = 32 << 20
 _RECORDS = 1000
 
 
-def read_changes(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Part | Iterable[Record]:
-    """What a batch put, appended and deleted in one partition, in write order.  Raises as `StateReader.iter_changes`."""
+def read_changes(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int
+) -> tuple[Part | Iterable[Record], bool]:
+    """What a batch put, appended and deleted in one partition, in write order; and whether that is all that it wrote.
+
+    Between two snapshots only what was there in the end can be told.  Raises as `StateReader.iter_changes`.
+    """
     path = reader.change_file(batch, store, partition)
     if path is None:
-        return reader.iter_changes(batch, store, partition)
-    return _read_file(reader, path, batch, store, partition)
+        return reader.iter_changes(batch, store, partition), False
+    return _read_file(reader, path, batch, store, partition), True
 
 
 def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Part | list[Record]]:

@@ -72,13 +72,6 @@ class StateReader:
         name = _rocksdb_name(batch, store, partition, version)
         return f"{folder}/{name}.changelog" if self._has_changelog(f"{folder}/{name}", batch) else None
 
-    def tells_all(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> bool:
-        """Whether `iter_changes` tells all that a batch wrote, and not only what was there in the end.  Raises as it does."""
-        if batch.settings.provider == "hdfs":
-            return True
-        name = _rocksdb_name(batch, store, partition, version_of(batch.batch))
-        return self._has_changelog(f"{store.folder(partition)}/{name}", batch)
-
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """What builds the whole state of a batch in one partition from nothing, in order.
 

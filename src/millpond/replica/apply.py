@@ -25,19 +25,17 @@ from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, only_newest
-from millpond.replica.backend import Backend, WriteBatch
+from millpond.replica.backend import Backend
 from millpond.replica.kept import (
-    BATCHES,
     GONE,
     GONE_UNSEEN,
     Appended,
     Changes,
     Gone,
     Keeper,
-    batch_key,
-    encode_record,
-    extend,
+    put_rows,
     table_names,
+    write_position,
 )
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
@@ -82,9 +80,8 @@ def apply_batch(
     changed: dict[str, Changes] = {table.name: {} for table in tables}
     # Without new input a batch changes no row before it deletes it.
     is_idle = batch.offsets == before.offsets
-    for table, partition, records in _changes_of(reader, batch, tables, reads):  # 1
-        gone = GONE if is_idle or reader.tells_all(batch, table.schema, partition) else GONE_UNSEEN
-        collect(table, records, changed[table.name], gone)
+    for table, records, tells_all in _changes_of(reader, batch, tables, reads):  # 1
+        collect(table, records, changed[table.name], GONE if is_idle or tells_all else GONE_UNSEEN)
     check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
         write.set_record(keeper.write(write, batch, changed, before))
@@ -93,20 +90,20 @@ def apply_batch(
 
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
-) -> Iterator[tuple[ReplicaTable, int, Part | Iterable[Record]]]:
-    """The changes of every table and partition."""
+) -> Iterator[tuple[ReplicaTable, Part | Iterable[Record], bool]]:
+    """The changes of every table and partition, and whether they are all that the batch wrote there."""
     work = _work(batch, tables)
     if reads == 1 or len(work) == 1:
-        yield from ((table, partition, read_changes(reader, batch, table.schema, partition)) for table, partition in work)
+        yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table, partition in work)
         return
     files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
     for table, partition in work:
         files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
 
-    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, int, Part | list[Record]]]:
+    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, Part | list[Record], bool]]:
         (_, _, partition), sharing = item
-        found = [(table, read_changes(reader, batch, table.schema, partition)) for table in sharing]
-        return [(table, partition, rows if isinstance(rows, Part) else list(rows)) for table, rows in found]
+        found = ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
+        return [(table, rows if isinstance(rows, Part) else list(rows), tells_all) for table, rows, tells_all in found]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
@@ -141,18 +138,18 @@ def build(
             records += len(rows)
             if len(changes) >= chunk_rows:
                 with backend.write() as write:
-                    _write_rows(write, table.name, changes, mark)
+                    write.delete(table.name, put_rows(write, table.name, changes, mark))
                 changes = {}
                 progress(done, len(work), records)
         with backend.write() as write:
-            _write_rows(write, table.name, changes, mark)
+            write.delete(table.name, put_rows(write, table.name, changes, mark))
         progress(done + 1, len(work), records)
     check_still_committed(reader.storage, batch)  # 2
     backend.set_stores(stores)
     with backend.write() as write:  # 3
-        reached = msgspec.structs.replace(make_record(batch), kept=keeper.begin(batch.batch))
-        write.put(BATCHES, [(batch_key(batch.batch), encode_record(reached))])
-        write.set_record(reached)
+        reached = make_record(batch)
+        write_position(write, reached)
+        write.set_record(msgspec.structs.replace(reached, kept=keeper.begin(batch.batch)))
     return records
 
 
@@ -215,14 +212,3 @@ def _append(changes: Changes, stored_key: bytes, front: bytes, tail: bytes) -> N
         before.tail += tail
     else:
         changes[stored_key] = (front if isinstance(before, Gone) else before) + tail
-
-
-def _write_rows(write: WriteBatch, table: str, changes: Changes, mark: bytes) -> None:
-    """Put, append and delete rows of a replica that nobody reads yet, in key order: neighbours share pages."""
-    puts = [(key, value + mark) for key, value in changes.items() if isinstance(value, bytes)]
-    puts.sort()
-    write.put(table, puts)
-    if len(puts) < len(changes):
-        appended = [(key, value) for key, value in changes.items() if isinstance(value, Appended)]
-        write.put(table, sorted((key, extend(write.get(table, key), value) + mark) for key, value in appended))
-        write.delete(table, sorted(key for key, value in changes.items() if isinstance(value, Gone)))

@@ -15,7 +15,6 @@ import msgspec
 
 from millpond.checkpoint.operators import StoreSchema
 from millpond.replica.backend import Backend, Snapshot
-from millpond.replica.cause import may_expire
 from millpond.replica.kept import (
     BATCHES,
     ORDER,
@@ -44,12 +43,12 @@ def carry_over(
         was, now = before.record(), after.record()
         for store in same.values():  # 1
             _copy(new, closed_table(store.id), before.iterate(closed_table(store.id), _FIRST), chunk_rows)
-        with_history = {n: s for n, s in same.items() if keeper.keeps(s.id).keeps_history}
+        with_history = {n: s for n, s in same.items() if keeper.of(s.id).retention.keeps_history}
         for table in SHARED_TABLES:
             pairs = before.iterate(table, _FIRST)
             if table != BATCHES:
                 wanted = same if table == ORDER else with_history
-                pairs = _renumbered(pairs, {_number(n): _number(keeper.number(s.id)) for n, s in wanted.items()})
+                pairs = _renumbered(pairs, {_number(n): _number(keeper.of(s.id).number) for n, s in wanted.items()})
             _copy(new, table, pairs, chunk_rows)
         kept = dict(now.kept)
         for store in same.values():  # 2
@@ -82,24 +81,23 @@ def _difference(
     now: ReplicaRecord,
     chunk_rows: int,
 ) -> KeptRecord:
-    kept, keeps = was.kept.get(store.id, KeptRecord()), keeper.keeps(store.id)
-    expires = may_expire(store) and keeps.keeps_closed
-    if not keeps.keeps_history:
+    kept, this = was.kept.get(store.id, KeptRecord()), keeper.of(store.id)
+    if not this.retention.keeps_history:
         kept = msgspec.structs.replace(kept, history_from=None, collapsed=())
     elif kept.history_from is None:
         kept = msgspec.structs.replace(kept, history_from=now.batch + 1)
     has_history = kept.history_from is not None and kept.history_from <= now.batch
-    if now.batch <= was.batch or not (expires or has_history):
+    if now.batch <= was.batch or not (this.keeps_closed or has_history):
         return kept
-    number, done, size = keeper.number(store.id), 0, 0
-    changes = _changes(before.iterate(store.id, _FIRST), after.iterate(store.id, _FIRST), now.batch, may_expire(store))
+    done = size = 0
+    changes = _changes(before.iterate(store.id, _FIRST), after.iterate(store.id, _FIRST), now.batch, this.may_expire)
     while chunk := list(islice(changes, chunk_rows)):
         with new.write() as write:
-            if expires:
+            if this.keeps_closed:
                 gone = [(c.key, unknown(c.key, c.old[:-STAMP_BYTES])) for c in chunk if c.kind == "expire" and c.old is not None]
-                size += write_closed(write, store.id, number, now.batch, now.started_ms, gone, done)
+                size += write_closed(write, store.id, this.number, now.batch, now.started_ms, gone, done)
             if has_history:
-                write_changes(write, number, now.batch, chunk, done)
+                write_changes(write, this.number, now.batch, chunk, done)
         done += len(chunk)
     collapsed = kept.collapsed
     if has_history and now.batch > was.batch + 1:

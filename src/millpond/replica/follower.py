@@ -77,13 +77,20 @@ class FollowerCounts:
 class _Generation:
     path: Path | None
     backend: Backend
-    job_id: str
-    tables: list[ReplicaTable]
     record: ReplicaRecord
     stores: StoresRecord
     reader: StateReader
     keeper: Keeper
     metadata: tuple[str, ...] = ()
+    tables: list[ReplicaTable] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tables = plan_tables(self.stores.schemas())
+
+    @property
+    def job_id(self) -> str:
+        """Of the job that it is a replica of."""
+        return self.stores.job_id
 
     @property
     def evolving(self) -> list[int]:
@@ -307,16 +314,10 @@ class Follower:
             record = snapshot.record()
         if record.status != "live":
             return None
-        reader = StateReader(self._storage)
-        self._generation = self._make_generation(path, backend, record, stores, reader)
+        reader, keeper = StateReader(self._storage), self._make_keeper(stores)
+        self._generation = _Generation(path, backend, record, stores, reader, keeper)
         self._on_backend(backend)
         return self._generation
-
-    def _make_generation(
-        self, path: Path | None, backend: Backend, record: ReplicaRecord, stores: StoresRecord, reader: StateReader
-    ) -> _Generation:
-        tables = plan_tables(stores.schemas())
-        return _Generation(path, backend, stores.job_id, tables, record, stores, reader, self._make_keeper(stores))
 
     def _make_keeper(self, stores: StoresRecord) -> Keeper:
         return Keeper(stores.schemas(), self._retention(stores), self._settings.retention)
@@ -457,7 +458,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = self._make_generation(path, backend, record, stores, reader)
+        self._generation = _Generation(path, backend, record, stores, reader, keeper)
         self._on_backend(backend)
         if ended is not None:
             self._set_status(ended, "superseded")

@@ -150,7 +150,7 @@ def batch_key(batch: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class Kept:
     """One store: its number, what is kept of it, and why its rows go."""
 
     number: int
@@ -158,26 +158,27 @@ class _Kept:
     may_expire: bool
     cause: Cause
 
+    @property
+    def keeps_closed(self) -> bool:
+        """Whether rows of it that expire are kept."""
+        return self.may_expire and self.retention.keeps_closed
+
 
 class Keeper:
     """Writes the changes of a batch into a replica, and what is to be kept of them."""
 
     def __init__(self, stores: Iterable[StoreSchema], retention: Mapping[str, Retention], default: Retention) -> None:
         self._stores = {
-            s.id: _Kept(number, retention.get(s.id, default), may_expire(s), cause_of(s)) for number, s in enumerate(stores)
+            s.id: Kept(number, retention.get(s.id, default), may_expire(s), cause_of(s)) for number, s in enumerate(stores)
         }
 
-    def keeps(self, store: str) -> Retention:
+    def of(self, store: str) -> Kept:
         """What is kept of a store."""
-        return self._stores[store].retention
+        return self._stores[store]
 
     def begin(self, batch: int) -> dict[str, KeptRecord]:
         """What is kept of each store when the replica has been built at a batch: changes from the next one on, where wanted."""
         return {store: KeptRecord(history_from=batch + 1) for store, this in self._stores.items() if this.retention.keeps_history}
-
-    def number(self, store: str) -> int:
-        """A store's number."""
-        return self._stores[store].number
 
     def write(
         self, write: WriteBatch, batch: CommittedBatch, changed: Mapping[str, Changes], before: ReplicaRecord
@@ -187,10 +188,9 @@ class Keeper:
         kept = dict(before.kept)
         for store, changes in changed.items():
             kept[store] = self._write_store(write, store, changes, batch, kept.get(store, KeptRecord()))
-        record = msgspec.structs.replace(record, kept=kept)
-        write.put(BATCHES, [(batch_key(batch.batch), encode_record(msgspec.structs.replace(record, kept={})))])
+        write_position(write, record)
         self._forget_positions(write, batch.batch, kept)
-        return record
+        return msgspec.structs.replace(record, kept=kept)
 
     def _write_store(self, write: WriteBatch, store: str, changes: Changes, batch: CommittedBatch, kept: KeptRecord) -> KeptRecord:
         this, mark = self._stores[store], stamp(batch.batch)
@@ -201,22 +201,19 @@ class Keeper:
         if this.retention.keeps_history:
             kept = self._write_with_history(write, store, changes, batch, kept)
         else:
-            puts = [(key, value + mark) for key, value in changes.items() if isinstance(value, bytes)]
-            puts.sort()
-            write.put(store, puts)
-            if len(puts) < len(changes):
-                appended = sorted(k for k, v in changes.items() if isinstance(v, Appended))
-                write.put(store, [(k, _next(write.get(store, k), changes[k]) + mark) for k in appended])
-                kept = self._delete(write, store, changes, batch, kept)
+            gone = put_rows(write, store, changes, mark)
+            if gone:
+                kept = self._delete(write, store, changes, gone, batch, kept)
         if kept.history_from is not None:
             kept = self._forget_changes(write, this, kept, self._history_limit(write, this, kept.history_from, batch))
         return self._forget_closed(write, store, this, kept, batch)
 
-    def _delete(self, write: WriteBatch, store: str, changes: Changes, batch: CommittedBatch, kept: KeptRecord) -> KeptRecord:
+    def _delete(
+        self, write: WriteBatch, store: str, changes: Changes, gone: list[bytes], batch: CommittedBatch, kept: KeptRecord
+    ) -> KeptRecord:
         """The deletes of a store whose changes aren't kept."""
         this = self._stores[store]
-        gone = sorted(key for key, value in changes.items() if isinstance(value, Gone))
-        if this.may_expire and this.retention.keeps_closed:
+        if this.keeps_closed:
             judge = this.cause(batch.started_ms, lambda: _written(changes))
             closed = []
             for key in gone:
@@ -224,7 +221,7 @@ class Keeper:
                 assert isinstance(value, Gone)
                 last = _last(value, write.get(store, key))
                 if last is not None and judge(*split_value(key, last)) == "expire":
-                    closed.append((key, last if value.certain else unknown(key, last)))
+                    closed.append((key, _closing(key, value, last)))
             kept = self._close(write, store, this, closed, batch, kept)
         write.delete(store, gone)
         return kept
@@ -245,8 +242,8 @@ class Keeper:
                 if last is None:
                     continue
                 kind = judge(*split_value(key, last))
-                if kind == "expire" and this.may_expire and this.retention.keeps_closed:
-                    closed.append((key, last if value.certain else unknown(key, last)))
+                if kind == "expire" and this.keeps_closed:
+                    closed.append((key, _closing(key, value, last)))
                 if old is None and kind != "expire":
                     continue  # this batch put it and took it out again: nobody can have seen it
                 gone.append(key)
@@ -266,7 +263,7 @@ class Keeper:
         self,
         write: WriteBatch,
         store: str,
-        this: _Kept,
+        this: Kept,
         closed: list[tuple[bytes, bytes]],
         batch: CommittedBatch,
         kept: KeptRecord,
@@ -277,7 +274,7 @@ class Keeper:
         size = write_closed(write, store, this.number, batch.batch, batch.started_ms, closed)
         return msgspec.structs.replace(kept, closed_bytes=kept.closed_bytes + size)
 
-    def _forget_closed(self, write: WriteBatch, store: str, this: _Kept, kept: KeptRecord, batch: CommittedBatch) -> KeptRecord:
+    def _forget_closed(self, write: WriteBatch, store: str, this: Kept, kept: KeptRecord, batch: CommittedBatch) -> KeptRecord:
         """Forget what expired too long ago, or what is too much, the oldest first."""
         if not kept.closed_bytes:
             return kept
@@ -301,7 +298,7 @@ class Keeper:
         write.delete(ORDER, ends)
         return msgspec.structs.replace(kept, closed_bytes=size, closed_forgotten=forgotten)
 
-    def _history_limit(self, write: WriteBatch, this: _Kept, first: int, batch: CommittedBatch) -> int:
+    def _history_limit(self, write: WriteBatch, this: Kept, first: int, batch: CommittedBatch) -> int:
         """The first batch whose changes are still to be kept."""
         retention, limits = this.retention, [0]
         if retention.history_batches is not None:
@@ -314,7 +311,7 @@ class Keeper:
             limits.append(next(young, batch.batch))
         return max(limits)
 
-    def _forget_changes(self, write: WriteBatch, this: _Kept, kept: KeptRecord, limit: int | None) -> KeptRecord:
+    def _forget_changes(self, write: WriteBatch, this: Kept, kept: KeptRecord, limit: int | None) -> KeptRecord:
         """Forget the changes of batches before `limit`; None: all of them."""
         if limit is not None and kept.history_from is not None and kept.history_from >= limit:
             return kept
@@ -364,15 +361,29 @@ def write_closed(
     return size
 
 
-def extend(old: bytes | None, value: Appended) -> bytes:
-    """A list with what is added to it, without its stamp."""
-    return (value.front if old is None else old[:-STAMP_BYTES]) + value.tail
+def write_position(write: WriteBatch, record: ReplicaRecord) -> None:
+    """Note where a batch stood."""
+    write.put(BATCHES, [(batch_key(record.batch), encode_record(record))])
+
+
+def put_rows(write: WriteBatch, table: str, changes: Changes, mark: bytes) -> list[bytes]:
+    """Put and append rows, in key order: neighbours share pages.  The keys that are to be deleted, in order."""
+    puts = [(key, value + mark) for key, value in changes.items() if isinstance(value, bytes)]
+    puts.sort()
+    write.put(table, puts)
+    if len(puts) == len(changes):
+        return []
+    appended = sorted(key for key, value in changes.items() if isinstance(value, Appended))
+    write.put(table, [(key, _next(write.get(table, key), changes[key]) + mark) for key in appended])
+    return sorted(key for key, value in changes.items() if isinstance(value, Gone))
 
 
 def _next(old: bytes | None, value: bytes | Appended | Gone) -> bytes:
     """What a key's value becomes, without its stamp."""
     assert not isinstance(value, Gone)
-    return value if isinstance(value, bytes) else extend(old, value)
+    if isinstance(value, bytes):
+        return value
+    return (value.front if old is None else old[:-STAMP_BYTES]) + value.tail
 
 
 def _last(value: Gone, old: bytes | None) -> bytes | None:
@@ -380,6 +391,11 @@ def _last(value: Gone, old: bytes | None) -> bytes | None:
     if value.last is not None:
         return value.last
     return None if old is None else old[:-STAMP_BYTES]
+
+
+def _closing(key: bytes, value: Gone, last: bytes) -> bytes:
+    """What is kept of a row that expired, without its stamp."""
+    return last if value.certain else unknown(key, last)
 
 
 def unknown(key: bytes, value: bytes) -> bytes:
