@@ -64,7 +64,7 @@ class Backend(Protocol):
         """What tells this generation from every other, in every process that reads it."""
 
     def stores(self) -> StoresRecord | None:
-        """What it holds; None while it is being built."""
+        """What it holds; None while it is being built, and where it is of another format."""
 
     def snapshot(self) -> Snapshot:
         """Read.  Raises REPLICA_BUILDING where nothing was ever applied."""

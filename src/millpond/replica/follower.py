@@ -38,7 +38,7 @@ from millpond.replica.identity import judge
 from millpond.replica.kept import Keeper
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
-from millpond.replica.record import DAMAGED, FORMAT, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
+from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 
@@ -308,7 +308,7 @@ class Follower:
             return None
         backend = open_backend(path, self._settings)
         stores = backend.stores()
-        if stores is None or stores.format != FORMAT or stores.boot_id != boot_id() or stores.checkpoint != self._storage.uri:
+        if stores is None or stores.boot_id != boot_id() or stores.checkpoint != self._storage.uri:
             return None
         with backend.snapshot() as snapshot:
             record = snapshot.record()

@@ -18,7 +18,7 @@ import msgspec
 
 from millpond.errors import ReplicaError
 from millpond.replica.kept import table_names
-from millpond.replica.record import ReplicaRecord, StoresRecord
+from millpond.replica.record import FORMAT, ReplicaRecord, StoresFormat, StoresRecord
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
@@ -32,6 +32,7 @@ _LITTLE_BYTES = 1 << 20
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(ReplicaRecord).decode
 _decode_stores = msgspec.json.Decoder(StoresRecord).decode
+_decode_format = msgspec.json.Decoder(StoresFormat).decode
 
 _open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
@@ -85,17 +86,22 @@ class LmdbBackend:
                 # A crash of the process is safe without a sync; a map written through (WRITEMAP) wouldn't be.
                 writemap=False,
             )
-            self._meta = self._environment.open_db(_META, create=not readonly)
         self._seen: tuple[int, ReplicaRecord] | None = None
-        stores = self.stores()
-        # A transaction can't use a handle that was opened after it began, so all are opened now.
-        names = table_names(s.id for s in stores.stores) if stores is not None else []
-        self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
+        try:
+            with _explained(path):
+                self._meta = self._environment.open_db(_META, create=not readonly)
+                stores = self.stores()
+                # A transaction can't use a handle that was opened after it began, so all are opened now.
+                names = table_names(s.id for s in stores.stores) if stores is not None else []
+                self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
+        except BaseException:
+            self._environment.close()  # what is raised may keep it alive, and nobody could open the file again
+            raise
 
     def stores(self) -> StoresRecord | None:
         with self._environment.begin() as transaction:
             data = transaction.get(_STORES, db=self._meta)
-        return _decode_stores(data) if data else None
+        return _decode_stores(data) if data and _decode_format(data).format == FORMAT else None
 
     def snapshot(self) -> LmdbSnapshot:
         if self.forked:

@@ -126,6 +126,12 @@ class UnreadField(msgspec.Struct, frozen=True):
     hint: str
 
 
+class StoresFormat(msgspec.Struct, frozen=True):
+    """What can be read of any replica, older ones too."""
+
+    format: int
+
+
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica holds; doesn't change as long as it lives.
 
