@@ -111,6 +111,8 @@ class ReplicaSettings:
                            adds 5 % on average to the time between two commits, whatever the job's trigger is.
     remote_reads:          change files of one batch that are got from an object store at the same time: 20 to 50 ms each, they
                            would take seconds one after the other.
+    build_reads:           partitions that are read at the same time where a replica is built, by as many threads
+    remote_build_reads:    the same from an object store; each holds a file as it is there
     remote_lag_seconds:    so long a state file of a committed batch may be missing on an object store before it counts as gone.
     remote_heartbeat_seconds: how often heartbeats of jobs are read on an object store, one request a job, by a thread of its own;
                            they count as missed after ten seconds.
@@ -134,6 +136,8 @@ class ReplicaSettings:
     remote_idle_poll_seconds: float = 3.0
     remote_patience: float = 0.1
     remote_reads: int = 16
+    build_reads: int = 2
+    remote_build_reads: int = 8
     remote_lag_seconds: float = 5.0
     remote_heartbeat_seconds: float = 5.0
     remote_catalogue_seconds: float = 30.0

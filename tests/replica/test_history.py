@@ -140,15 +140,16 @@ def test_what_is_known_as_one_change_of_several_batches_comes_in_pages(job: Writ
     assert {(change.first_batch, change.batch) for change in seen} == {(1, newest)}
 
 
-def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, opened: Open) -> None:
+def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, opened: Open, tmp_path: Path) -> None:
+    other = WrittenCheckpoint(tmp_path / "other", job_id="job-2")
+    for n in range(4):
+        commit(other, ("a", 100 + n))
     with opened() as pond:
         commit(job, ("a", 2))
         pond.catch_up(10)
         token = pond[TABLE].changes().token
         shutil.rmtree(job.path)
-        other = WrittenCheckpoint(job.path, job_id="job-2")
-        for n in range(4):
-            commit(other, ("a", 100 + n))
+        other.path.rename(job.path)  # at once: were it built at its first batch, the changes since then would be known
         pond.catch_up(10)
         assert values(pond[TABLE].scan()) == {"a": 103}
         assert condition(lambda: pond[TABLE].changes(token)) == "HISTORY_GONE"

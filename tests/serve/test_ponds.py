@@ -96,10 +96,10 @@ def test_replicas_that_wouldnt_fit_arent_built(types_pond: Path, tmp_path: Path)
     needed = check_room([str(types_pond)], 1 << 40)
     assert needed > 4096
     with pytest.raises(MillpondError) as refused:
-        check_room([str(types_pond)], 2 * needed - 1)
+        check_room([str(types_pond)], 3 * needed - 1)
     assert refused.value.condition == "REPLICA_TOO_LARGE"
     assert refused.value.context["needed_bytes"] == needed
-    assert check_room([str(types_pond)], 2 * needed) == needed
+    assert check_room([str(types_pond)], 3 * needed) == needed
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path)}
     command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--max-bytes", "5000"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)

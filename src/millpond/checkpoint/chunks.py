@@ -20,8 +20,8 @@ from millpond.checkpoint.whole import Part, bare_rows, begins_with, locate_file,
 from millpond.errors import CheckpointError
 from millpond.native.library import library
 
-# How much of a file is unpacked at a time.  Who copies a window sorts it: the more of it, the fewer pages it dirties at a time.
-_WINDOW_BYTES = 32 << 20
+# How much of a file is unpacked at a time.
+_WINDOW_BYTES = 1 << 20
 # Records that come one by one are handed on so many at a time.
 _RECORDS = 1000
 

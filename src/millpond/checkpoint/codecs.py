@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import cramjam
 import lz4.block
@@ -45,7 +45,7 @@ def decompress(codec: str, data: bytes) -> bytes:
     """
     match codec:
         case "lz4":
-            return b"".join(_iter_lz4(data))
+            return b"".join(_iter_lz4((data,)))
         case "zstd":
             return _zstd(data)
         case "snappy":
@@ -60,13 +60,13 @@ def decompress(codec: str, data: bytes) -> bytes:
     )
 
 
-def iter_unpacked(codec: str, data: bytes, window_bytes: int) -> Iterator[bytes]:
-    """The same in pieces of about so many bytes; as a whole where the codec is another one than lz4."""
+def iter_unpacked(codec: str, pieces: Iterable[bytes], window_bytes: int) -> Iterator[bytes]:
+    """The same of a file in pieces, in windows of about so many bytes; as a whole where the codec is another one than lz4."""
     if codec != "lz4":
-        yield decompress(codec, data)
+        yield decompress(codec, b"".join(pieces))
         return
     window, size = [], 0
-    for block in _iter_lz4(data):
+    for block in _iter_lz4(pieces):
         window.append(block)
         size += len(block)
         if size >= window_bytes:
@@ -76,21 +76,22 @@ def iter_unpacked(codec: str, data: bytes, window_bytes: int) -> Iterator[bytes]
     yield b"".join(window)
 
 
-def _iter_lz4(data: bytes) -> Iterator[bytes]:
-    position, ended = 0, False
-    while position < len(data):
-        if position + _LZ4_HEADER.size > len(data):
+def _iter_lz4(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    file = _Pieces(pieces)
+    ended = False
+    while head := file.take(_LZ4_HEADER.size):
+        position = file.position - len(head)
+        if len(head) < _LZ4_HEADER.size:
             raise incomplete("an LZ4 block header", position)
-        magic, token, packed_size, size, checksum = _LZ4_HEADER.unpack_from(data, position)
+        magic, token, packed_size, size, checksum = _LZ4_HEADER.unpack(head)
         if magic != _LZ4_MAGIC:
             raise corrupt("an LZ4 block doesn't begin with LZ4Block", position)
-        start = position + _LZ4_HEADER.size
         if not 0 <= size <= _MAX_BLOCK or not 0 <= packed_size <= _MAX_BLOCK:
             raise corrupt(f"an LZ4 block claims {size} bytes", position)
         if size == 0:
-            position, ended = start, True
+            ended = True
             continue
-        packed = data[start : start + packed_size]
+        packed = file.take(packed_size)
         if len(packed) < packed_size:
             raise incomplete("an LZ4 block", position)
         method = token & 0xF0
@@ -106,9 +107,31 @@ def _iter_lz4(data: bytes) -> Iterator[bytes]:
         if len(block) != size or xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF != checksum:
             raise corrupt("an LZ4 block doesn't match its checksum", position)
         yield block
-        position, ended = start + packed_size, False
+        ended = False
     if not ended:
-        raise incomplete("the LZ4 end mark", position)
+        raise incomplete("the LZ4 end mark", file.position)
+
+
+class _Pieces:
+    """A file that comes in pieces, taken from its begin on.
+
+    position:  how many bytes were taken
+    """
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._piece = b""
+        self._at = 0
+        self.position = 0
+
+    def take(self, size: int) -> bytes:
+        """The next bytes; fewer where the file ends."""
+        while self._at + size > len(self._piece) and (piece := next(self._pieces, b"")):
+            self._piece, self._at = self._piece[self._at :] + piece, 0
+        taken = self._piece[self._at : self._at + size]
+        self._at += len(taken)
+        self.position += len(taken)
+        return taken
 
 
 def _zstd(data: bytes) -> bytes:

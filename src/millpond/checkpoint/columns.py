@@ -71,13 +71,13 @@ class Spans(NamedTuple):
         """The same without their first bytes.  Sizes must allow for it."""
         return Spans(self.data, self.begin + by, self.size - by, self.stride) if by else self
 
-    def tolist(self) -> list[bytes]:
-        """The pieces."""
+    def tolist(self, tail: bytes = b"") -> list[bytes]:
+        """The pieces, each with the tail behind it."""
         data = self.data
-        pieces = calls.to_list(data, self.begin, self.size) if len(self.size) > _FEW_PIECES else None
+        pieces = calls.to_list(data, self.begin, self.size, tail) if len(self.size) > _FEW_PIECES else None
         if pieces is not None:
             return pieces
-        return [data[a : a + n] for a, n in zip(self.begin.tolist(), self.size.tolist(), strict=True)]
+        return [data[a : a + n] + tail for a, n in zip(self.begin.tolist(), self.size.tolist(), strict=True)]
 
 
 def span(pieces: Iterable[bytes]) -> Spans:

@@ -131,11 +131,11 @@ class StateReader:
 
     def iter_unpacked(self, path: str, batch: CommittedBatch, window_bytes: int) -> Iterator[bytes]:
         """The same in pieces of about so many bytes."""
-        data = self.storage.read(path)
+        pieces = self.storage.iter_pieces(path, window_bytes)
         try:
-            yield from iter_unpacked(batch.settings.codec, data, window_bytes)
+            yield from iter_unpacked(batch.settings.codec, pieces, window_bytes)
         except CheckpointError as error:
-            raise naming(error, path) from error
+            raise (error if "path" in error.context else naming(error, path)) from error
 
     def iter_file(self, path: str, data: bytes, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         """The records in what `unpacked` gave.  Raises as `iter_changes`."""

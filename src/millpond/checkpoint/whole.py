@@ -50,16 +50,6 @@ class Part:
     def __len__(self) -> int:
         return len(self.keys.begin)
 
-    def select(self, chosen: Array) -> Part:
-        """Some of the rows, by index, of a part that needs no order."""
-        gone = None if self.gone is None else self.gone[chosen]
-        return Part(keys=self.keys.select(chosen), values=self.values.select(chosen), gone=gone, unique=self.unique)
-
-    def slice(self, first: int, end: int) -> Part:
-        """Those from `first` on, before `end`."""
-        gone = None if self.gone is None else self.gone[first:end]
-        return Part(keys=self.keys.slice(first, end), values=self.values.slice(first, end), gone=gone, unique=self.unique)
-
     def records(self, keys: list[bytes] | None = None) -> Iterator[Record]:
         """Row by row.
 
@@ -68,15 +58,6 @@ class Part:
         values = self.values.tolist()
         kinds = repeat(PUT, len(values)) if self.gone is None else (DELETE if gone else PUT for gone in self.gone.tolist())
         yield from zip(kinds, self.keys.tolist() if keys is None else keys, values, strict=True)
-
-
-def only_newest(part: Part) -> Part:
-    """The last row of each key, of rows whose order says which is newer; the same part without the compiled library."""
-    masks = None if part.unique else calls.mark_newest([part.keys[:3]], unique=False)
-    if masks is None:
-        return part
-    rows = part if masks[0].all() else part.select(masks[0].nonzero()[0])
-    return replace(rows, unique=True)
 
 
 def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[Part]:

@@ -21,6 +21,7 @@ from millpond.native.calls import (
     merge_runs,
 )
 
+_AHEAD = 2
 _REASONS = {
     NOT_IN_ORDER: corrupt("the keys of an SST aren't in order", 0),
     ONE_SEQUENCE_NUMBER: corrupt("two versions of a key have one sequence number", 0),
@@ -30,6 +31,16 @@ _REASONS = {
 
 def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
     """Keys in order with their values, in chunks.  As `runs.iter_merged`."""
+    for parts in iter_parts(runs):
+        try:
+            keys, values = merge_runs(parts, delimiter)
+        except NotMerged as refused:
+            raise _REASONS[refused.reason] from refused
+        yield _spans(keys), _spans(values)
+
+
+def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
+    """What can be merged at a time, in order: all versions of their keys.  Raises as `iter_merged_windows`."""
     held = [_Run(run) for run in runs]
     while held:
         for run in held:
@@ -37,11 +48,7 @@ def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> I
         bound = min((run.last for run in held if run.more), default=None)
         parts = [part for run in held for part in run.take(bound)]
         if parts:
-            try:
-                keys, values = merge_runs(parts, delimiter)
-            except NotMerged as refused:
-                raise _REASONS[refused.reason] from refused
-            yield _spans(keys), _spans(values)
+            yield parts
         held = [run for run in held if run.more or run.held]
 
 
@@ -65,8 +72,8 @@ class _Run:
         self.last = b""
 
     def fill(self) -> None:
-        """Hold at least two different keys, or all that is left."""
-        while self.more and (not self.held or _key(*self.held[0]) == self.last):
+        """Hold two windows and two different keys at least, or all that is left: then each merge takes a window of every run."""
+        while self.more and (len(self.held) < _AHEAD or _key(*self.held[0]) == self.last):
             window = next(self._windows, None)
             if window is None:
                 self.more = False

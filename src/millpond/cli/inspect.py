@@ -58,7 +58,7 @@ def _write(report: JobReport) -> None:
     for store in report.stores:
         _write_store(store)
     if report.replica_bytes is not None:
-        _line("replica", f"about {_size(report.replica_bytes)} on disk, twice that while it is built anew")
+        _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built anew")
     if report.newest:
         write_line("")
         rows = [[str(b.batch), _time(b.started_ms), _time(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]

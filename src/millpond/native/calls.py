@@ -140,6 +140,19 @@ def find_entries(data: bytes, sizes: Array) -> tuple[Pieces, Array, Array, Array
 
 def merge_runs(parts: Sequence[MergedPart], delimiter: bytes) -> tuple[Pieces, Pieces]:
     """Keys and values of all parts as one run, each key once, deleted ones left out.  Raises NotMerged."""
+    return _merge(parts, delimiter, None)
+
+
+def merge_with_deleted(parts: Sequence[MergedPart]) -> tuple[Pieces, Pieces, Array]:
+    """The same of puts and deletes with the deleted keys, and a mask of these.  Raises NotMerged."""
+    import numpy as np
+
+    gone: Array = np.empty(sum(end - first for *_, first, end in parts), np.uint8)
+    keys, values = _merge(parts, b"", gone)
+    return keys, values, gone[: len(keys[1])].view(bool)
+
+
+def _merge(parts: Sequence[MergedPart], delimiter: bytes, gone: Array | None) -> tuple[Pieces, Pieces]:
     native = library()
     assert native is not None
     import numpy as np
@@ -167,6 +180,7 @@ def merge_runs(parts: Sequence[MergedPart], delimiter: bytes) -> tuple[Pieces, P
         _at(key_end),
         out_values,
         _at(value_end),
+        None if gone is None else _at(gone),
     )
     if rows < 0:
         raise NotMerged(rows)
@@ -250,6 +264,16 @@ def order_keys(data: bytes, begin: Array, size: Array, columns: Array, least: in
     return out, *_between(ends)
 
 
+def sort_newest(data: bytes, begin: Array, size: Array) -> Array | None:
+    """The places of keys in order of their bytes, of equal ones the last only."""
+    native = library()
+    if native is None:
+        return None
+    begin, size, order = _held(begin), _held(size), _places(len(begin))
+    count = native.c.sort_newest(data, len(data), len(begin), _at(begin), _at(size), _at(order))
+    return None if count < 0 else order[:count]
+
+
 def gather(data: bytes, begin: Array, size: Array) -> bytes | None:
     """All pieces, one after the other."""
     native = library()
@@ -260,13 +284,13 @@ def gather(data: bytes, begin: Array, size: Array) -> bytes | None:
     return None if native.c.gather(data, len(data), len(begin), _at(begin), _at(size), out, total) else out
 
 
-def to_list(data: bytes, begin: Array, size: Array) -> list[bytes] | None:
-    """Each piece as bytes of its own."""
+def to_list(data: bytes, begin: Array, size: Array, tail: bytes = b"") -> list[bytes] | None:
+    """Each piece as bytes of its own, with the tail behind it."""
     native = library()
     if native is None:
         return None
     begin, size = _held(begin), _held(size)
-    found: list[bytes] = native.to_list(data, len(data), len(begin), _at(begin), _at(size))
+    found: list[bytes] = native.to_list(data, len(data), len(begin), _at(begin), _at(size), tail, len(tail))
     return found
 
 

@@ -26,13 +26,14 @@ _FUNCTIONS = {
     "measure_blocks": (_NUMBER, "PNNPPP"),
     "unpack_blocks": (_FLAG, "PNPPPP"),
     "find_entries": (_NUMBER, "PNPPPPPPPP"),
-    "merge_runs": (_NUMBER, "NPPNPPPPP"),
+    "merge_runs": (_NUMBER, "NPPNPPPPPP"),
     "lower_bound": (_NUMBER, "PPPNNPN"),
     "find_elements": (_NUMBER, "PNNPPPNPPP"),
     "mark_newest": (_NUMBER, "NPFN"),
     "read_words": (_FLAG, "PNNPPNPP"),
     "order_keys": (_FLAG, "PNNPPPNNPNP"),
     "gather": (_FLAG, "PNNPPPN"),
+    "sort_newest": (_NUMBER, "PNNPPP"),
 }
 _TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}
 
@@ -56,7 +57,10 @@ class Library:
             function.restype, function.argtypes = gives, [_TYPES[letter] for letter in takes]
         # This one makes Python objects, so Python's lock stays held.
         self.to_list = ctypes.PyDLL(str(path)).to_list
-        self.to_list.restype, self.to_list.argtypes = ctypes.py_object, [_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER]
+        self.to_list.restype, self.to_list.argtypes = (
+            ctypes.py_object,
+            (_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER),
+        )
         self.new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
         self.new_bytes.restype, self.new_bytes.argtypes = ctypes.py_object, [_POINTER, ctypes.c_ssize_t]
 

@@ -16,22 +16,29 @@ int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *be
 /* Python's own, of its stable interface: this function is called with Python's lock held. */
 typedef struct PyObject PyObject;
 extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
+extern char *PyBytes_AsString(PyObject *bytes);
 extern PyObject *PyList_New(intptr_t size);
 extern int PyList_SetItem(PyObject *list, intptr_t at, PyObject *item);
 
 extern PyObject *PyExc_IndexError;
 extern void PyErr_SetString(PyObject *type, const char *message);
 
-/* A list of bytes, or NULL with an exception set. */
-PyObject *to_list(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size) {
+/* A list of bytes, each with the tail behind it, or NULL with an exception set. */
+PyObject *to_list(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, const byte *tail,
+                  int64_t tail_size) {
     PyObject *list = PyList_New((intptr_t)count);
     for (int64_t i = 0; list && i < count; i++) {
         if (!is_inside(total, begin[i], size[i])) {
             PyErr_SetString(PyExc_IndexError, "a piece lies outside of its buffer");
             return 0;
         }
-        PyObject *piece = PyBytes_FromStringAndSize((const char *)data + begin[i], (intptr_t)size[i]);
+        PyObject *piece = PyBytes_FromStringAndSize(tail_size ? 0 : (const char *)data + begin[i], (intptr_t)(size[i] + tail_size));
         if (!piece) return 0; /* the list is lost, as all is where memory has run out */
+        if (tail_size) {
+            char *to = PyBytes_AsString(piece);
+            memcpy(to, data + begin[i], (size_t)size[i]);
+            memcpy(to + size[i], tail, (size_t)tail_size);
+        }
         PyList_SetItem(list, (intptr_t)i, piece);
     }
     return list;

@@ -38,14 +38,30 @@ static inline int is_before(const Run *a, const Run *b) {
     return order < 0 || (order == 0 && a->tags[a->at] > b->tags[b->at]);
 }
 
+/* Put the run at `place` of a heap where it belongs: the one whose entry comes first is at 0. */
+static void sift_down(Run **heap, int64_t count, int64_t place) {
+    Run *run = heap[place];
+    for (;;) {
+        int64_t least = 2 * place + 1;
+        if (least >= count) break;
+        if (least + 1 < count && is_before(heap[least + 1], heap[least])) least++;
+        if (!is_before(heap[least], run)) break;
+        heap[place] = heap[least];
+        place = least;
+    }
+    heap[place] = run;
+}
+
 typedef struct {
-    byte *keys, *values;
+    byte *keys, *values, *gone;
     int64_t *key_end, *end;
     int64_t rows, key_used, used;
 } Out;
 
-/* Write one row, its value made of the operands, newest first. */
+/* Write one row, its value made of the operands, newest first.  A key without one was deleted. */
 static void write_row(Out *out, Piece key, const Piece *operands, int64_t count, const byte *delimiter, int64_t delimiter_size) {
+    if (key.size < 0 || (!count && !out->gone)) return;
+    if (out->gone) out->gone[out->rows] = !count;
     memcpy(out->keys + out->key_used, key.at, (size_t)key.size);
     out->key_used += key.size;
     for (int64_t i = count - 1; i >= 0; i--) {
@@ -63,9 +79,10 @@ static void write_row(Out *out, Piece key, const Piece *operands, int64_t count,
 /* How many rows all entries of the runs, up to where each ends, are together: keys in order, deleted ones left out; negative
    where that can't be told.  A key's versions must all be there.
    room_for:       how many bytes there are for keys and for values; all keys must fit, and all values with a delimiter each
-   key_end, end:   of each row, where its key and its value end there; room for a row for each entry */
+   key_end, end:   of each row, where its key and its value end there; room for a row for each entry
+   gone:           not NULL: deleted keys stay, with no value, and 1 here */
 int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t delimiter_size, const int64_t *room_for, byte *keys,
-                   int64_t *key_end, byte *values, int64_t *end) {
+                   int64_t *key_end, byte *values, int64_t *end, byte *gone) {
     int64_t key_room = room_for[0], value_room = room_for[1];
     for (int64_t r = 0; r < count; r++) {
         const Run *run = &runs[r];
@@ -77,23 +94,20 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
             if (key_room < 0 || value_room < 0) return OUT_OF_BOUNDS;
         }
     }
-    Out out = {keys, values, key_end, end, 0, 0, 0};
-    Piece key = {0, -1}, few[16], *operands = few;
+    Run **heap = malloc((size_t)(count + 1) * sizeof(Run *));
+    if (!heap) return OUT_OF_BOUNDS;
+    int64_t left = 0;
+    for (int64_t r = 0; r < count; r++)
+        if (runs[r].at < runs[r].end) heap[left++] = &runs[r];
+    for (int64_t place = left / 2 - 1; place >= 0; place--) sift_down(heap, left, place);
+    Out out = {keys, values, gone, key_end, end, 0, 0, 0};
+    Piece key = {0, -1}, few[16] = {{0, 0}}, *operands = few;
     int64_t held = 0, room = 16;
     uint64_t before = 0;
     int closed = 0, status = 0;
-    for (;;) {
-        Run *first = 0, *second = 0;
-        for (int64_t i = 0; i < count; i++) {
-            if (runs[i].at >= runs[i].end) continue;
-            if (!first || is_before(&runs[i], first)) {
-                second = first;
-                first = &runs[i];
-            } else if (!second || is_before(&runs[i], second)) {
-                second = &runs[i];
-            }
-        }
-        if (!first) break;
+    while (left) {
+        Run *first = heap[0], *second = left > 1 ? heap[1] : 0;
+        if (left > 2 && is_before(heap[2], second)) second = heap[2];
         /* Its entries, as long as they come before those of all others. */
         do {
             int64_t i = first->at;
@@ -105,7 +119,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
                 goto done;
             }
             if (order > 0) {
-                if (held) write_row(&out, key, operands, held, delimiter, delimiter_size);
+                write_row(&out, key, operands, held, delimiter, delimiter_size);
                 key = next;
                 held = closed = 0;
             } else if (tag >> 8 >= before >> 8) {
@@ -135,10 +149,13 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
             closed |= kind != MERGED;
             first->at++;
         } while (first->at < first->end && (!second || is_before(first, second)));
+        if (first->at == first->end) heap[0] = heap[--left];
+        sift_down(heap, left, 0);
     }
-    if (held) write_row(&out, key, operands, held, delimiter, delimiter_size);
+    write_row(&out, key, operands, held, delimiter, delimiter_size);
 done:
     if (operands != few) free(operands);
+    free(heap);
     return status ? status : out.rows;
 }
 

@@ -1,14 +1,9 @@
-"""Bring a replica from nothing to a batch, or from a batch to the next one.
+"""Bring a replica from a batch to the next one.
 
-apply_batch     1. Read every partition's change file of every store, and turn keys into ordered keys.  A file that isn't there is
-                   a gap: nothing is applied.
-                2. Check that commits/N is still the one that was read: state files of an uncommitted batch may be replaced.
-                3. Put and delete everything, and move the record, in one transaction.
-
-build           1. Apply the newest snapshot of every store and partition and the changes after it, in transactions of bounded size:
-                   nobody reads this generation yet.
-                2. Check that commits/N is still the one that was read.
-                3. Write the record.
+1. Read every partition's change file of every store, and turn keys into ordered keys.  A file that isn't there is a gap: nothing
+   is applied.
+2. Check that commits/N is still the one that was read: state files of an uncommitted batch may be replaced.
+3. Put and delete everything, and move the record, in one transaction.
 """
 
 from __future__ import annotations
@@ -17,14 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import msgspec
-
-from millpond.checkpoint.chunks import iter_state, read_changes
+from millpond.checkpoint.chunks import read_changes
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.whole import Part, only_newest
+from millpond.checkpoint.whole import Part
 from millpond.replica.backend import Backend
 from millpond.replica.kept import (
     GONE,
@@ -33,13 +26,9 @@ from millpond.replica.kept import (
     Changes,
     Gone,
     Keeper,
-    put_rows,
-    table_names,
-    write_position,
 )
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
-from millpond.replica.record import ReplicaRecord, StoresRecord, make_record
-from millpond.replica.stamp import stamp_at_most
+from millpond.replica.record import ReplicaRecord
 from millpond.replica.transcode import KeysTranscoder, Transcode, key_transcoder
 
 Progress = Callable[[int, int, int], None]
@@ -92,90 +81,33 @@ def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
 ) -> Iterator[tuple[ReplicaTable, Part | Iterable[Record], bool]]:
     """The changes of every table and partition, and whether they are all that the batch wrote there."""
-    work = _work(batch, tables)
-    if reads == 1 or len(work) == 1:
-        yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table, partition in work)
+    files = files_of(batch, tables).values()
+    if reads == 1 or len(files) == 1:
+        for partition, sharing in files:
+            yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
         return
-    files: dict[tuple[int, str, int], list[ReplicaTable]] = {}
-    for table, partition in work:
-        files.setdefault((table.schema.operator, table.schema.store, partition), []).append(table)
 
-    def read(item: tuple[tuple[int, str, int], list[ReplicaTable]]) -> list[tuple[ReplicaTable, Part | list[Record], bool]]:
-        (_, _, partition), sharing = item
+    def read(item: tuple[int, list[ReplicaTable]]) -> list[tuple[ReplicaTable, Part | list[Record], bool]]:
+        partition, sharing = item
         found = ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
         return [(table, rows if isinstance(rows, Part) else list(rows), tells_all) for table, rows, tells_all in found]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
-            for found in pool.map(read, files.items()):
+            for found in pool.map(read, files):
                 yield from found
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def build(
-    reader: StateReader,
-    backend: Backend,
-    batch: CommittedBatch,
-    stores: StoresRecord,
-    keeper: Keeper,
-    *,
-    chunk_rows: int,
-    progress: Progress,
-) -> int:
-    """Fill an empty backend with the whole state of `batch`; how many records were read.
-
-    Raises:  FILE_GONE where Spark cleaned a file up meanwhile: begin again with a newer batch, in a new backend.
-    """
-    tables = plan_tables(stores.schemas())
-    backend.create(table_names(t.name for t in tables))
-    work = _work(batch, tables)
-    records, mark = 0, stamp_at_most(batch.batch)
-    for done, (table, partition) in enumerate(work):  # 1
-        changes: Changes = {}
-        for rows in _iter_bounded(reader, batch, table, partition, chunk_rows):
-            collect(table, rows, changes, GONE)
-            records += len(rows)
-            if len(changes) >= chunk_rows:
-                with backend.write() as write:
-                    write.delete(table.name, put_rows(write, table.name, changes, mark))
-                changes = {}
-                progress(done, len(work), records)
-        with backend.write() as write:
-            write.delete(table.name, put_rows(write, table.name, changes, mark))
-        progress(done + 1, len(work), records)
-    check_still_committed(reader.storage, batch)  # 2
-    backend.set_stores(stores)
-    with backend.write() as write:  # 3
-        reached = make_record(batch)
-        write_position(write, reached)
-        write.set_record(msgspec.structs.replace(reached, kept=keeper.begin(batch.batch)))
-    return records
-
-
-def _iter_bounded(
-    reader: StateReader, batch: CommittedBatch, table: ReplicaTable, partition: int, chunk_rows: int
-) -> Iterator[Part | list[Record]]:
-    """The rows of a state, not many more than `chunk_rows` at a time, those of a file in key order where that can be."""
-    for rows in iter_state(reader, batch, table.schema, partition):
-        if isinstance(rows, Part) and len(rows) > chunk_rows:
-            yield from _in_key_order(table, rows, chunk_rows)
-        else:
-            yield rows
-
-
-def _in_key_order(table: ReplicaTable, rows: Part, chunk_rows: int) -> Iterator[Part]:
-    """The rows of a part in pieces, each of which reaches a small part of the replica's pages only."""
-    rows = only_newest(rows)  # which of two rows of a key is newer is told by their order in the file
-    order = table.keys.order(rows.keys) if rows.unique else None
-    for first in range(0, len(rows), chunk_rows):
-        yield rows.slice(first, first + chunk_rows) if order is None else rows.select(order[first : first + chunk_rows])
-
-
-def _work(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[ReplicaTable, int]]:
-    """Every partition of every table; column families of one store one after the other, since they share files."""
-    work = [(table, partition) for table in tables for partition in partitions_of(batch, table.schema)]
-    return sorted(work, key=lambda item: (item[0].schema.operator, item[0].schema.store, item[1]))
+def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]]:
+    """Every partition of every store, with the tables whose rows lie there: column families of one store share files."""
+    found: dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]] = {}
+    for table in tables:
+        for partition in partitions_of(batch, table.schema):
+            place = (table.schema.operator, table.schema.store, partition)
+            found.setdefault(place, (partition, []))[1].append(table)
+    return dict(sorted(found.items()))
 
 
 def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Changes, gone: Gone) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Protocol
 
 from millpond.replica.record import ReplicaRecord, StoresRecord
@@ -43,6 +44,9 @@ class WriteBatch(Protocol):
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         """Insert or replace."""
 
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Insert keys that are in order, and above all that the table has."""
+
     def get(self, table: str, key: bytes) -> bytes | None:
         """The value under a key, with what was written before, None where there is none."""
 
@@ -62,6 +66,10 @@ class Backend(Protocol):
     @property
     def name(self) -> str:
         """What tells this generation from every other, in every process that reads it."""
+
+    @property
+    def folder(self) -> Path | None:
+        """Where it lies, and where there is room for what doesn't fit into memory; None: it is in memory itself."""
 
     def stores(self) -> StoresRecord | None:
         """What it holds; None while it is being built, and where it is of another format."""

@@ -31,8 +31,9 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
-from millpond.replica.apply import ReplicaTable, apply_batch, build, plan_tables
+from millpond.replica.apply import ReplicaTable, apply_batch, plan_tables
 from millpond.replica.backend import Backend
+from millpond.replica.build import build
 from millpond.replica.carry import carry_over
 from millpond.replica.identity import judge
 from millpond.replica.kept import Keeper
@@ -445,7 +446,8 @@ class Follower:
             reader = StateReader(self._storage)
             keeper = self._make_keeper(stores)
             rows = self._settings.rebuild_batch_rows
-            records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, progress=progress)
+            reads = self._settings.remote_build_reads if self._storage.is_remote else self._settings.build_reads
+            records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, reads=reads, progress=progress)
             if before is not None:
                 carry_over(before.backend, before.stores, backend, stores, keeper, chunk_rows=rows)
         except BaseException:

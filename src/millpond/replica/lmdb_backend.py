@@ -64,13 +64,13 @@ class LmdbBackend:
     """One LMDB environment.  See `backend.Backend`."""
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
-        self.path = path
+        self.folder = path
         self.name = path.name
         self.forked = False  # whether this process is a fork of the one that opened the environment
         readonly = not os.access(path, os.W_OK)
         if not path.is_dir():
             raise FileNotFoundError(path)
-        with _explained(path):
+        with explained(path):
             if not readonly:
                 _reserve_lock_file(path, settings.max_readers)
             self._environment = lmdb.open(
@@ -88,7 +88,7 @@ class LmdbBackend:
             )
         self._seen: tuple[int, ReplicaRecord] | None = None
         try:
-            with _explained(path):
+            with explained(path):
                 self._meta = self._environment.open_db(_META, create=not readonly)
                 stores = self.stores()
                 # A transaction can't use a handle that was opened after it began, so all are opened now.
@@ -114,16 +114,16 @@ class LmdbBackend:
 
     @contextmanager
     def write(self) -> Iterator[LmdbWriteBatch]:
-        with _explained(self.path), self._environment.begin(write=True) as transaction:
+        with explained(self.folder), self._environment.begin(write=True) as transaction:
             yield LmdbWriteBatch(self, transaction)
 
     def create(self, tables: Iterable[str]) -> None:
-        with _explained(self.path):
+        with explained(self.folder):
             for table in tables:
                 self._handles[table] = self._environment.open_db(table.encode())
 
     def set_stores(self, stores: StoresRecord) -> None:
-        with _explained(self.path), self._environment.begin(write=True) as transaction:
+        with explained(self.folder), self._environment.begin(write=True) as transaction:
             transaction.put(_STORES, _encode(stores), db=self._meta)
 
     def size_bytes(self) -> int:
@@ -203,6 +203,10 @@ class LmdbWriteBatch:
         with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
             cursor.putmulti(items)
 
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+            cursor.putmulti(items, append=True)
+
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
         handle, delete = self._backend.handle(table), self._transaction.delete
         for key in keys:
@@ -230,8 +234,8 @@ def _reserve_lock_file(path: Path, readers: int) -> None:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Turn LMDB's and the system's errors into ours."""
+def explained(path: Path) -> Iterator[None]:
+    """Turn LMDB's and the system's errors about a replica's folder into ours.  Raises DISK_FULL, REPLICA_NOT_WRITABLE."""
     try:
         yield
     except (lmdb.Error, OSError) as broken:

@@ -33,6 +33,7 @@ class MemoryBackend:
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
+        self.folder = None
         self._state = _State({}, None)
         self._stores: StoresRecord | None = None
         self._lock = threading.Lock()
@@ -110,6 +111,9 @@ class MemoryWriteBatch:
 
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
         self._copy(table).update(items)
+
+    def append(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
+        self.put(table, items)
 
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
         rows = self._copy(table)

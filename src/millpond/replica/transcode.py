@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 
-from millpond.checkpoint.columns import Array, Spans
+from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
 from millpond.native import calls
@@ -33,8 +33,6 @@ _WIDTHS = {
     "day_time_interval": 8,
     "time": 8,
 }
-# By so many bytes keys are sorted, where that is for speed only.
-_SORTED_BYTES = 24
 # What a column is in native/order.c.
 _WHOLE_NUMBER, _TEXT, _STRUCT = 0, 1, 2
 _NULL = b"\x00"
@@ -81,21 +79,13 @@ class KeysTranscoder:
 
     def transcode(self, rows: Spans) -> list[bytes] | None:
         """The ordered keys; None where a key has to be looked at by itself, or is long."""
-        found = self._ordered(rows)
-        return None if found is None or (found[2] >= MAX_KEY_BYTES).any() else calls.to_list(*found)
+        found = self.spans(rows)
+        return None if found is None else calls.to_list(*found[:3])
 
-    def order(self, rows: Spans) -> Array | None:
-        """The places of the rows by what their ordered keys begin with; None as above."""
+    def spans(self, rows: Spans) -> Spans | None:
+        """The same without taking them out."""
         found = self._ordered(rows)
-        if found is None or not len(found[1]):
-            return None
-        import numpy as np
-
-        data, begin, size = found
-        # The key behind a short one may stand in for its end: what is near each other needn't be in order.
-        width = min(_SORTED_BYTES, int(size.max()))
-        starts = np.ndarray((len(data) - width + 1,), f"S{width}", data, strides=(1,))[begin]
-        return np.argsort(starts)
+        return None if found is None or (found[2] >= MAX_KEY_BYTES).any() else Spans(*found)
 
     def _ordered(self, rows: Spans) -> calls.Pieces | None:
         if not self._program:

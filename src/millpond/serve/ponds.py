@@ -150,7 +150,7 @@ def name_places(words: Iterable[str]) -> dict[str, str]:
 
 
 def check_room(places: Iterable[str], max_bytes: int) -> int:
-    """The disk that replicas of these places need, by an estimate that reads all state once; twice while one is built anew.
+    """The disk that replicas of these places need, by an estimate that reads all state once; thrice while one is built anew.
 
     Raises:  REPLICA_TOO_LARGE where that is more, or can't be told.
     """
@@ -161,8 +161,10 @@ def check_room(places: Iterable[str], max_bytes: int) -> int:
             if estimate is None:
                 raise _too_large(f"How much the job {folder.job} needs can't be told: not all of its state can be read.", max_bytes)
             needed += estimate
-    if 2 * needed > max_bytes:
-        raise _too_large(f"Replicas would take about {needed} bytes, and twice that while they are built anew.", max_bytes, needed)
+    if 3 * needed > max_bytes:
+        raise _too_large(
+            f"Replicas would take about {needed} bytes, and three times that while they are built anew.", max_bytes, needed
+        )
     return needed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +42,9 @@ class Storage(Protocol):
 
     def read(self, path: str) -> bytes:
         """The whole file.  Raises FILE_GONE where it isn't there."""
+
+    def iter_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
+        """The same in pieces, of one version of the file; an object store gives it in one.  Raises as `read`, at the first."""
 
     def stamp(self, path: str) -> FileStamp | None:
         """The file's stamp, None where it isn't there."""

@@ -6,7 +6,7 @@ import contextlib
 import errno
 import os
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from millpond.errors import CheckpointError, SetupError
@@ -32,9 +32,13 @@ class LocalStorage:
         return {}
 
     def read(self, path: str) -> bytes:
+        return b"".join(self.iter_pieces(path, -1))
+
+    def iter_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
         try:
             with open(f"{self._root}/{path}", "rb") as file:
-                return file.read()
+                while piece := file.read(piece_bytes):
+                    yield piece
         # ValueError: a name with characters that no path has, which a damaged file may ask for.
         except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
             raise CheckpointError(

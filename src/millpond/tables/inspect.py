@@ -26,6 +26,7 @@ from millpond.checkpoint.sidecars import verify_file
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.replica.apply import plan_tables
+from millpond.replica.build import can_sort
 from millpond.replica.record import StoresRecord, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.schema.named import Entry, NamedOperator
@@ -42,9 +43,11 @@ _PAGE_HEADER = 16
 # A leaf's node: 8 bytes of header and 2 of its place in the page.  One above half a page keeps its value in pages of its own.
 _NODE = 10
 _OVERFLOW = (_PAGE - _PAGE_HEADER) // 2
-# What the environment takes for each byte of nodes after a bootstrap of so many partitions.  Each comes sorted, in a transaction of
-# its own: one fills its pages; more split the pages of those before, and leave copied pages free.  Measured on 20,000 rows with
-# keys of 8 to 32 characters: 1.04, 1.96, 3.24, 3.68, and the same for 32 and 200 partitions; held by tests/tables/test_inspect.py.
+# What the environment takes for each byte of nodes.  Rows that are sorted before they are written fill their pages.
+_SORTED = 1.05
+# The same after a bootstrap of so many partitions that couldn't be sorted.  Each comes in a transaction of its own: one fills its
+# pages; more split the pages of those before, and leave copied pages free.  Measured on 20,000 rows with keys of 8 to 32
+# characters: 1.04, 1.96, 3.24, 3.68, and the same for 32 and 200 partitions; held by tests/tables/test_inspect.py.
 _SPREAD = ((8, 3.7), (4, 3.25), (2, 2.0), (1, 1.05))
 # So many partitions without any file are enough to say that none is there.
 _MISSING = 8
@@ -127,7 +130,8 @@ class JobReport:
     sources:        source -> its end offset; None where it had none yet
     batches:        how many are committed and still in the log
     newest:         the last of these, newest first
-    replica_bytes:  of all stores; twice that while a replica is built anew beside the one that serves
+    replica_bytes:  of all stores; three times that while a replica is built anew: the one that serves, the rows as they are
+                    sorted, the new one.  Rows that come and go later leave pages half empty
     """
 
     job: str
@@ -279,7 +283,7 @@ class _Inspection:
             key=tuple((f.name, str(f.type)) for f in store.key),
             value=tuple((f.name, str(f.type)) for f in store.value),
             partitions=tuple(sizes),
-            replica_bytes=replica_bytes and int(replica_bytes * next(f for n, f in _SPREAD if len(sizes) >= n)),
+            replica_bytes=replica_bytes and int(replica_bytes * _spread(store, len(sizes))),
         )
 
     def _partition(self, store: StoreSchema, batch: CommittedBatch, partition: int) -> tuple[PartitionSize, int | None]:
@@ -352,6 +356,10 @@ def _replica_bytes(rows: Iterable[tuple[int, int]]) -> int:  # 4
             node = key + key % 2 + _NODE + 8
         leaves += node
     return -(-leaves // (_PAGE - _PAGE_HEADER)) * _PAGE + overflow
+
+
+def _spread(store: StoreSchema, partitions: int) -> float:
+    return _SORTED if can_sort(store) else next(factor for least, factor in _SPREAD if partitions >= least)
 
 
 def _times(batch: CommittedBatch) -> BatchTimes:

@@ -1,0 +1,158 @@
+"""Build a replica from nothing: the whole state of a batch.
+
+1. Read the newest snapshot of every store and partition and the changes after it; several files at the same time.
+2. Sort the rows of each table (`sorter`), and write them from first to last.  What can't be sorted (lists, and everything
+   where there is no compiled library) is written as it comes.  Nobody reads this generation yet: its transactions are small.
+3. Check that commits/N is still the one that was read.
+4. Write the record.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import msgspec
+
+from millpond.checkpoint.chunks import iter_state
+from millpond.checkpoint.columns import Array, Spans, span
+from millpond.checkpoint.log import CommittedBatch, check_still_committed
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.records import Record
+from millpond.checkpoint.state import StateReader
+from millpond.checkpoint.whole import Part
+from millpond.native.library import library
+from millpond.replica.apply import ReplicaTable, collect, files_of, plan_tables
+from millpond.replica.backend import Backend
+from millpond.replica.kept import GONE, Changes, Gone, Keeper, put_rows, table_names, write_position
+from millpond.replica.record import StoresRecord, make_record
+from millpond.replica.sorter import RowSorter
+from millpond.replica.stamp import stamp_at_most
+
+Progress = Callable[[int, int, int], None]
+"""(partitions done, partitions in all, rows so far); may raise to end it"""
+
+
+def build(
+    reader: StateReader,
+    backend: Backend,
+    batch: CommittedBatch,
+    stores: StoresRecord,
+    keeper: Keeper,
+    *,
+    chunk_rows: int,
+    reads: int,
+    progress: Progress,
+) -> int:
+    """Fill an empty backend with the whole state of `batch`; how many records were read.
+
+    chunk_rows:  rows a transaction
+    reads:       how many partitions are read at the same time
+    Raises:      FILE_GONE where Spark cleaned a file up meanwhile: begin again with a newer batch, in a new backend.
+    """
+    tables = plan_tables(stores.schemas())
+    backend.create(table_names(t.name for t in tables))
+    build_ = _Build(reader, backend, batch, chunk_rows, progress)
+    build_.read(list(files_of(batch, tables).values()), reads)  # 1
+    check_still_committed(reader.storage, batch)  # 3
+    backend.set_stores(stores)
+    with backend.write() as write:  # 4
+        reached = make_record(batch)
+        write_position(write, reached)
+        write.set_record(msgspec.structs.replace(reached, kept=keeper.begin(batch.batch)))
+    return build_.records
+
+
+def can_sort(store: StoreSchema) -> bool:
+    """Whether the rows of a store are sorted before they are written; lists, which are appended to, can't be."""
+    return library() is not None and not store.many
+
+
+class _Build:
+    """One build, by several threads."""
+
+    def __init__(self, reader: StateReader, backend: Backend, batch: CommittedBatch, chunk_rows: int, progress: Progress) -> None:
+        self._reader = reader
+        self._backend = backend
+        self._batch = batch
+        self._mark = stamp_at_most(batch.batch)
+        # In memory a transaction costs as much as all that is there, and nothing is gained by many.
+        self._chunk_rows = chunk_rows if backend.folder is not None else None
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._done = self._of = 0
+        self.records = 0
+
+    def read(self, files: list[tuple[int, list[ReplicaTable]]], reads: int) -> None:
+        """Read and write everything.
+
+        files:  partitions, and the tables whose rows lie in the same files
+        """
+        self._of = sum(len(tables) for _, tables in files)
+        if library() is None:
+            self._read_all(files, reads, None)
+            return
+        with RowSorter(self._backend.folder) as sorter:
+            self._read_all(files, reads, sorter)
+            names = {table.name for _, tables in files for table in tables}
+            for name in sorted(names):
+                self._write_sorted(name, sorter)  # 2
+
+    def _read_all(self, files: list[tuple[int, list[ReplicaTable]]], reads: int, sorter: RowSorter | None) -> None:
+        with ThreadPoolExecutor(max(1, min(reads, len(files))), thread_name_prefix="millpond-build") as pool:
+            try:
+                for read in as_completed([pool.submit(self._read_files, *some, sorter) for some in files]):
+                    read.result()
+            finally:
+                self._ended.set()
+                pool.shutdown(wait=False, cancel_futures=True)
+
+    def _read_files(self, partition: int, tables: list[ReplicaTable], sorter: RowSorter | None) -> None:
+        for table in tables:
+            changes: Changes = {}
+            for rows in iter_state(self._reader, self._batch, table.schema, partition):
+                sorted_ = _stored(table, rows) if sorter is not None and can_sort(table.schema) else None
+                with self._lock:
+                    if self._ended.is_set():
+                        return
+                    self.records += len(rows)
+                    if sorter is not None and sorted_ is not None:
+                        sorter.add(table.name, *sorted_)
+                    else:
+                        collect(table, rows, changes, GONE)
+                        if self._chunk_rows is not None and len(changes) >= self._chunk_rows:
+                            self._write(table, changes)
+                            changes = {}
+                    self._progress(self._done, self._of, self.records)
+            with self._lock:
+                if changes:
+                    self._write(table, changes)
+                self._done += 1
+                self._progress(self._done, self._of, self.records)
+
+    def _write(self, table: ReplicaTable, changes: Changes) -> None:
+        with self._backend.write() as write:
+            write.delete(table.name, put_rows(write, table.name, changes, self._mark))
+
+    def _write_sorted(self, name: str, sorter: RowSorter) -> None:
+        for keys, values in sorter.iter_rows(name):
+            step = self._chunk_rows or max(1, len(keys.begin))
+            for first in range(0, len(keys.begin), step):
+                some = keys.slice(first, first + step).tolist(), values.slice(first, first + step).tolist(self._mark)
+                with self._backend.write() as write:
+                    write.append(name, zip(*some, strict=True))
+                self._progress(self._done, self._of, self.records)
+
+
+def _stored(table: ReplicaTable, rows: Part | list[Record]) -> tuple[Spans, Spans, Array | None]:
+    """Rows as they are stored but for their stamps: keys, values, mask of those that were deleted."""
+    import numpy as np
+
+    if isinstance(rows, Part) and (keys := table.keys.spans(rows.keys)) is not None:
+        return keys, rows.values, rows.gone
+    changes: Changes = {}
+    collect(table, rows, changes, GONE)
+    gone = np.fromiter((isinstance(value, Gone) for value in changes.values()), bool, len(changes))
+    return span(changes), span(value if isinstance(value, bytes) else b"" for value in changes.values()), gone
