@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,17 @@ def test_the_other_clouds_are_opened_without_a_request(monkeypatch: pytest.Monke
         assert storage.uri == uri
         assert storage.is_remote
         assert not sum(storage.requests.values())
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("127.0.0.1:4443", "http://127.0.0.1:4443"), ("https://gcs.local/", "https://gcs.local"), ("", None)]
+)
+def test_another_server_than_googles_is_named_as_for_its_own_clients(host: str, url: str | None) -> None:
+    bucket = Bucket(scheme="gs", name="b")
+    config, provider = bucket.config({"STORAGE_EMULATOR_HOST": host})
+    assert provider is None
+    assert (json.loads(config["service_account_key"])["gcs_base_url"] if config else None) == url
+    assert bucket.is_plain_http(config) == (url is not None and url.startswith("http://"))
 
 
 # ---------------------------------------------------------------- where S3's settings come from

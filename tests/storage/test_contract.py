@@ -1,4 +1,7 @@
-"""Every backend does the same: one set of promises, kept by a local disk, by a bucket of a real S3 server, and by Azurite."""
+"""Every backend does the same: one set of promises, kept by a local disk, by buckets of a real S3 server, and by Azurite.
+
+Google's client speaks its XML API, which is S3's but for signatures and conditions: the S3 server answers it, too.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import threading
 import time
 import urllib.request
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +17,24 @@ import pytest
 from azurite import azurite_server, use_azurite
 from millpond.errors import MillpondError, SetupError
 from millpond.storage import Storage, open_storage
-from object_store import BUCKET, PAGE, moto_server, use
+from object_store import BUCKET, PAGE, moto_server, proxy, use
 
-BACKENDS = ("local", "s3", "azure")
+BACKENDS = ("local", "s3", "gs", "azure")
 
 
 @pytest.fixture(params=BACKENDS)
-def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Storage]:
     if request.param == "local":
-        return open_storage(tmp_path / "a folder")
-    if request.param == "azure":
-        return open_storage(f"{use_azurite(monkeypatch, azurite_server())}/{uuid.uuid4().hex}/a folder")
-    use(monkeypatch, moto_server())
-    return open_storage(f"s3://{BUCKET}/{uuid.uuid4().hex}/a folder")
+        yield open_storage(tmp_path / "a folder")
+    elif request.param == "azure":
+        yield open_storage(f"{use_azurite(monkeypatch, azurite_server())}/{uuid.uuid4().hex}/a folder")
+    elif request.param == "gs":
+        with proxy(moto_server()) as (url, _):
+            monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+            yield open_storage(f"gs://{BUCKET}/{uuid.uuid4().hex}/a folder")
+    else:
+        use(monkeypatch, moto_server())
+        yield open_storage(f"s3://{BUCKET}/{uuid.uuid4().hex}/a folder")
 
 
 def test_what_was_written_is_read(storage: Storage) -> None:

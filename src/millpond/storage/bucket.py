@@ -8,6 +8,7 @@ abfss://container@account.dfs.core.windows.net/folder abfs:// is the same; witho
 from __future__ import annotations
 
 import configparser
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from millpond.errors import CheckpointError, library_missing
 
 # As written -> the one form in which a place is known here: a replica goes by its checkpoint's URI.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
-_PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_",), "abfss": ("AZURE_",)}
+_PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "STORAGE_EMULATOR_HOST"), "abfss": ("AZURE_",)}
 _CLASSES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
 _CREDENTIALS = {
     "s3": "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, for a user who may list and get there.",
@@ -37,6 +38,8 @@ _NEEDS_SDK = ("role_arn", "sso_session", "sso_start_url", "credential_process", 
 
 # Keys from a file are read again after this time, less the five minutes that the library keeps for itself.
 _KEYS_KEPT = timedelta(minutes=10)
+
+_HTTP_BASE = '"gcs_base_url":"http://'
 
 Provider = Callable[[], Any]
 """called by the library for credentials"""
@@ -83,7 +86,11 @@ class Bucket:
         """
         if self.scheme == "abfss":
             return ({"account_name": self.host.split(".")[0]} if self.host else {}), None
-        return _aws(self.name, environment) if self.scheme == "s3" else ({}, None)
+        return _aws(self.name, environment) if self.scheme == "s3" else (_google(environment), None)
+
+    def is_plain_http(self, config: Mapping[str, Any]) -> bool:
+        """Whether the server that these settings name is asked without TLS."""
+        return str(config.get("endpoint", "")).startswith("http://") or _HTTP_BASE in str(config.get("service_account_key", ""))
 
 
 def parse_bucket_uri(uri: str) -> tuple[Bucket, str]:
@@ -134,6 +141,17 @@ def _aws(bucket: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], P
     if any(name in profile for name in _NEEDS_SDK):
         return config, _sdk_provider(environment.get("AWS_PROFILE"))
     return config, None
+
+
+def _google(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Another server than Google's, named as for Google's own clients; it is asked without credentials."""
+    host = environment.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
+    if not host:
+        return {}
+    url = host if "://" in host else f"http://{host}"
+    # The library takes it from a key file alone; the other members have to be there.
+    account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
+    return {"service_account_key": json.dumps(account, separators=(",", ":"))}
 
 
 def profile_credentials(environment: Mapping[str, str]) -> dict[str, Any]:

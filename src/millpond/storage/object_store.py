@@ -220,7 +220,7 @@ def _open_store(bucket: Bucket, environment: tuple[tuple[str, str], ...], settin
             "timeout": timedelta(seconds=settings.whole_seconds),
             "read_timeout": timedelta(seconds=settings.request_seconds),
             "connect_timeout": timedelta(seconds=settings.connect_seconds),
-            "allow_http": str(config.get("endpoint", "")).startswith("http://"),
+            "allow_http": bucket.is_plain_http(config),
         },
         "retry_config": {"max_retries": 0},
         "config": config,
