@@ -21,6 +21,7 @@ NOT_THERE = 1
 @options.table_argument
 @options.columns_argument
 @options.key_option
+@options.as_of_options
 @options.bounds_options
 @options.reading_options
 @click.option("--cold", is_flag=True, help="Read this one key from the checkpoint itself; no replica is kept or looked at.")
@@ -36,6 +37,8 @@ def get(
     wait_seconds: float,
     as_json: bool,
     cold: bool,
+    batch: int | None,
+    time: str | None,
     **bounds: Any,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
@@ -52,11 +55,11 @@ def get(
       millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
     """
     wanted = options.parse_bounds(**bounds)
-    if cold and wanted is not None:
+    if cold and not (wanted is None and batch is None and time is None):
         raise RequestError(
             "INVALID_REQUEST",
-            "--cold reads the newest committed batch, which no bound changes.",
-            hint="Leave --cold out to wait for a batch or offsets.",
+            "--cold reads the newest committed batch, which no bound and no --batch or --time changes.",
+            hint="Leave --cold out to wait for a batch or offsets, or to read an earlier batch.",
         )
     if cold:
         definition = find_definition(pond_dir, table_name)
@@ -65,7 +68,7 @@ def get(
         return
     with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
-        rows = table.get_all([options.parse_key(table.definition, columns, key_json)], bounds=wanted)
+        rows = options.as_of(table, batch, time).get_all([options.parse_key(table.definition, columns, key_json)], bounds=wanted)
         _show(ctx, table.definition, rows, as_json=as_json)
 
 

@@ -15,6 +15,7 @@ from millpond.schema.definition import TableDefinition
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.tables.bounds import Bounds
 from millpond.tables.pond import Pond
+from millpond.tables.table import Table
 from millpond.tables.values import decode_json
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -72,6 +73,21 @@ def bounds_options(command: Command) -> Command:
     for option in reversed(_BOUNDS):
         command = option(command)
     return command
+
+
+def as_of_options(command: Command) -> Command:
+    """The options that say which batch is read."""
+    for option in (
+        click.option("--time", metavar="TIME", help="As of the newest batch that was committed by then."),
+        click.option("--batch", type=int, help="As of this batch, where history is kept."),
+    ):
+        command = option(command)
+    return command
+
+
+def as_of(table: Table, batch: int | None, time: str | None) -> Table:
+    """The table as of what the options of `as_of_options` say.  Raises as `Table.at`."""
+    return table if batch is None and time is None else table.at(batch=batch, time=time)
 
 
 def parse_bounds(

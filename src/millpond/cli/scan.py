@@ -25,6 +25,7 @@ LIMIT = 100
 )
 @click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this.")
 @click.option("--token", help="Show the next rows: what the same command wrote before.")
+@options.as_of_options
 @options.bounds_options
 @options.reading_options
 def scan(
@@ -40,6 +41,8 @@ def scan(
     start: tuple[str, ...],
     end: tuple[str, ...],
     token: str | None,
+    batch: int | None,
+    time: str | None,
     **bounds: Any,
 ) -> None:
     """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
@@ -57,6 +60,7 @@ def scan(
     with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
+        table = options.as_of(table, batch, time)
         more: dict[str, Any] = {"limit": limit, "reverse": reverse, "token": token, "bounds": wanted}
         if start or end:
             first, last = (options.parse_words(table.definition, words) for words in (start, end))

@@ -53,11 +53,9 @@ def get(path: str) -> Request:
     return Request(method="GET", path=path)
 
 
-def post(path: str, body: Json, *, accept: str = "application/json") -> Request:
+def post(path: str, body: Json, *, accept: str = "application/json", wait_seconds: float = 0.0) -> Request:
     """A request whose body is JSON."""
-    bounds = body.get("bounds") or {}
-    wait = float(bounds.get("wait_seconds", 0.0))
-    return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait)
+    return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait_seconds)
 
 
 def read_json(reply: Reply) -> Json:

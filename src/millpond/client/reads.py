@@ -6,13 +6,17 @@ the new one and asks again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import datetime as dt
+import os
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Self
 from urllib.parse import quote
 
 from millpond.checkpoint.position import Batch, Position
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_json
-from millpond.errors import MillpondError
+from millpond.errors import MillpondError, RequestError
 from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
@@ -20,15 +24,21 @@ from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
 from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, RowChange
+from millpond.tables.earlier import time_micros
+from millpond.tables.events import EventAnswer
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.past import check_limit
-from millpond.tables.values import Json, from_json, to_json
+from millpond.tables.pin import Pin
+from millpond.tables.values import Json, encode_json, from_json, to_json
+from millpond.tables.versions import Version, Versions
 
 ARROW = "application/vnd.apache.arrow.stream"
+JSON = "application/json"
 _DEFINITION = "millpond-definition"
 # Errors that a definition may be the cause of that isn't the newest.
 _STALE = frozenset({"UNKNOWN_COLUMN", "NOT_A_KEY_COLUMN", "KEY_MISSING", "WRONG_TYPE", "INVALID_RANGE", "NO_WINDOW"})
 _TRIES = 4
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Known:
@@ -65,6 +75,10 @@ class Known:
         kind, batch, first = data["kind"], data["batch"], data["first_batch"]
         return RowChange(kind=kind, batch=batch, first_batch=first, old=old, new=new, final=final)
 
+    def version(self, data: Json) -> Version:
+        """A version of a row from JSON."""
+        return Version(**{**data, "row": self._values(data["row"])})
+
     def _values(self, row: Json) -> dict[str, Any]:
         return {name: read(row[name]) for name, read in self._readers}
 
@@ -91,19 +105,69 @@ class ServerReads:
             return False, error.message
         return True, "ready"
 
+    def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> Exchange[dict[str, int]]:
+        """At which batch each of these tables has read the same input.  Raises as `Pond.at`."""
+        asked: dict[str, Json] = {"tables": list(tables)}
+        reply = yield post("/at", asked if offsets is None else {**asked, "offsets": dict(offsets)})
+        return {table["table"]: table["batch"] for table in read_json(reply)["tables"]}
+
+
+@dataclass(slots=True)
+class _Definition:
+    """A table's definition as a client knows it: one for all states of the table that it reads."""
+
+    known: Known | None = None
+
 
 class TableReads:
-    """The reads of one table."""
+    """The reads of one table, in one of its states."""
 
     def __init__(self, name: str, settings: ClientSettings) -> None:
         self.name = name
-        self.known: Known | None = None
+        self._definition = _Definition()
         self._settings = settings
         self._path = f"/tables/{quote(name, safe='', errors='surrogateescape')}"
+        # What every question says of the state that is meant, as `serve.as_of` has it.
+        self._as_of: dict[str, Json] = {}
 
     def load(self) -> Exchange[Known]:
         """The table's definition: the one that is known, else the server's."""
-        return self.known or (yield from self._definition())
+        return self._definition.known or (yield from self._load())
+
+    def live(self) -> Self:
+        """As `Table.live`."""
+        return self._meant({**self._as_of, "closed": False})
+
+    def with_closed(self) -> Self:
+        """As `Table.with_closed`."""
+        return self._meant({**self._as_of, "closed": True})
+
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Exchange[Self]:
+        """As `Table.at`; the server says at once whether it has that batch."""
+        given: dict[str, Json] = {"batch": batch, "time": None if time is None else _when(time), "cut": pin}
+        given = {name: value for name, value in given.items() if value is not None}
+        if len(given) != 1:
+            raise RequestError("INVALID_REQUEST", "Give one batch, one time or one cut.", hint="Write table.at(batch=41).")
+        closed = {name: value for name, value in self._as_of.items() if name == "closed"}
+        first = yield from self._meant({**closed, **given}).get_all(())
+        return self._meant({**closed, **(given if pin is not None else {"batch": first.batch})})
+
+    def as_of_batch(self, batch: int) -> Self:
+        """The table as of a batch that the server has, as it has said."""
+        return self._meant({"batch": batch})
+
+    def as_of_pin(self, token: str) -> Self:
+        """The table as of a pin, which the first read holds against its job."""
+        return self._meant({"cut": token})
+
+    def pin(self, *, bounds: Bounds | None = None) -> Exchange[Pin]:
+        """As `Table.pin`."""
+        given = _bounded(bounds).get("bounds", {})
+        query = "&".join(f"_{name}={quote(_control(value), safe='')}" for name, value in given.items())
+        wait = given.get("wait_seconds", 0.0)
+        reply = yield Request(method="GET", path=f"{self._path}/cut?{query}".rstrip("?"), wait_seconds=wait)
+        data = read_json(reply)
+        return Pin(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
 
     def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""
@@ -115,7 +179,7 @@ class TableReads:
         wanted = list(keys)
 
         def ask(known: Known) -> Request:
-            return post(f"{self._path}/rows:get", {"keys": [known.key(key) for key in wanted], **_bounded(bounds)})
+            return self._post("rows:get", {"keys": [known.key(key) for key in wanted]}, bounds)
 
         known, reply = yield from self._ask(ask)
         return known.rows(read_json(reply))
@@ -184,7 +248,7 @@ class TableReads:
         given = {**(key or {}), **columns}
 
         def ask(known: Known) -> Request:
-            return post(f"{self._path}/rows:count", {"key": known.key(given), **_bounded(bounds)})
+            return self._post("rows:count", {"key": known.key(given)}, bounds)
 
         _, reply = yield from self._ask(ask)
         data = read_json(reply)
@@ -196,14 +260,14 @@ class TableReads:
         *,
         limit: int | None = None,
         wait_seconds: float = 0.0,
+        bounds: Bounds | None = None,
     ) -> Exchange[Changes]:
         """As `Table.changes`; at most 1000 at a time where no limit is given."""
         check_limit(limit)
-        given = {"_since": since, "_limit": limit, "_wait_seconds": wait_seconds}
-        query = "&".join(f"{name}={quote(str(value), safe='')}" for name, value in given.items() if value is not None)
+        given = {"since": since, "limit": limit, "wait_seconds": wait_seconds}
 
         def ask(_known: Known) -> Request:
-            return Request(method="GET", path=f"{self._path}/changes?{query}", wait_seconds=wait_seconds)
+            return self._post("changes", given, bounds, wait_seconds=wait_seconds)
 
         known, reply = yield from self._ask(ask)
         data = read_json(reply)
@@ -217,37 +281,97 @@ class TableReads:
         given = {**(key or {}), **columns}
 
         def ask(known: Known) -> Request:
-            return post(f"{self._path}/rows:scan", {"key": known.key(given), **_bounded(bounds)}, accept=ARROW)
+            return self._post("rows:scan", {"key": known.key(given)}, bounds, accept=ARROW)
 
         _, reply = yield from self._ask(ask)
         return read_ipc_stream(reply.body)
 
-    def _definition(self) -> Exchange[Known]:
+    def history(
+        self,
+        key: Key | None = None,
+        /,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        since: int | dt.datetime | str | None = None,
+        until: int | dt.datetime | str | None = None,
+        limit: int | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Exchange[Versions]:
+        """As `Table.history`.  Raises ANSWER_TOO_LARGE where no limit is given and one answer doesn't take all."""
+        check_limit(limit)
+        given = {**(key or {}), **columns}
+        times = {name: None if when is None else _when(when) for name, when in (("since", since), ("until", until))}
+
+        def ask(known: Known) -> Request:
+            edges = {name: known.key(edge) for name, edge in (("start", start), ("end", end)) if edge}
+            return self._post("versions", {"key": known.key(given), **edges, **times, "limit": limit}, bounds)
+
+        known, reply = yield from self._ask(ask)
+        data = read_json(reply)
+        if limit is None and data["more"]:
+            raise RequestError(
+                "ANSWER_TOO_LARGE",
+                f"{self.name} has more than {len(data['versions'])} versions there, which is what one answer takes.",
+                hint="Ask with a limit, for fewer keys, or for a shorter time.",
+                table=self.name,
+            )
+        return Versions(map(known.version, data["versions"]), cut_of(data), more=data["more"])
+
+    def find_event(
+        self,
+        *,
+        offset: str | None = None,
+        file: str | os.PathLike[str] | None = None,
+        key: Key | None = None,
+        event_time: dt.datetime | str | None = None,
+        bounds: Bounds | None = None,
+    ) -> Exchange[EventAnswer]:
+        """As `Table.find_event`."""
+        time = None if event_time is None else _when(event_time)
+        given = {"offset": offset, "file": None if file is None else os.fspath(file), "event_time": time}
+
+        def ask(known: Known) -> Request:
+            return self._post("event", {**given, "key": known.key(key) if key else None}, bounds)
+
+        _, reply = yield from self._ask(ask)
+        data = read_json(reply)
+        told = {name: data[name] for name in ("batch_read", "applied", "late", "reason")}
+        return EventAnswer(cut_of(data), **told)
+
+    def _meant(self, as_of: dict[str, Json]) -> Self:
+        """The same table in another state."""
+        other = copy(self)
+        other._as_of = as_of
+        return other
+
+    def _load(self) -> Exchange[Known]:
         """The definition, from the server."""
         reply = yield get(f"{self._path}/definition")
         try:
-            self.known = Known(parse_definition(read_json(reply)), reply.headers[_DEFINITION])
+            known = self._definition.known = Known(parse_definition(read_json(reply)), reply.headers[_DEFINITION])
         except KeyError:
             raise not_a_server("it doesn't name the definition") from None
-        return self.known
+        return known
 
     # ------------------------------------------------------------ asking
 
     def _ask(self, ask: Callable[[Known], Request]) -> Exchange[tuple[Known, Reply]]:
         """Ask by the table's definition, anew where that isn't the server's any more."""
-        fresh = self.known is None
+        fresh = self._definition.known is None
         for _ in range(_TRIES):
-            known = self.known or (yield from self._definition())
+            known = yield from self.load()
             try:
                 reply = yield ask(known)
             except MillpondError as error:
                 if fresh or error.condition not in _STALE:
                     raise
-                self.known, fresh = None, True
+                self._definition.known, fresh = None, True
                 continue
             if reply.headers.get(_DEFINITION, known.digest) == known.digest:
                 return known, reply
-            self.known, fresh = None, True
+            self._definition.known, fresh = None, True
         raise not_a_server("the table's definition changes all the time")
 
     def _pages(
@@ -258,15 +382,34 @@ class TableReads:
         token: str | None,
         bounds: Bounds | None,
     ) -> Exchange[Rows]:
-        """All rows up to the limit: all of one batch, as many requests as it takes."""
+        """All rows up to the limit: all of one batch, as many requests as it takes.
+
+        Where that batch is lost between two requests, nothing of it was given to anybody: all is read again, of a newer batch.
+        """
         check_limit(limit)
+        for left in reversed(range(_TRIES)):
+            try:
+                return (yield from self._read_pages(question, limit, reverse, token, bounds))
+            except MillpondError as error:
+                if error.condition != "TOKEN_EXPIRED" or token is not None or not left:
+                    raise
+        raise AssertionError
+
+    def _read_pages(
+        self,
+        question: Callable[[Known], dict[str, Json]],
+        limit: int | None,
+        reverse: bool,
+        token: str | None,
+        bounds: Bounds | None,
+    ) -> Exchange[Rows]:
         rows: list[Row] = []
         while True:
             size = self._settings.page_rows if limit is None else min(limit - len(rows), self._settings.page_rows)
-            rest = {"limit": size, "reverse": reverse, **({} if token is None else {"token": token}), **_bounded(bounds)}
+            rest = {"limit": size, "reverse": reverse, "token": token}
 
-            def ask(known: Known, rest: dict[str, Json] = rest) -> Request:
-                return post(f"{self._path}/rows:scan", {**question(known), **rest})
+            def ask(known: Known, rest: dict[str, Json] = rest, bounds: Bounds | None = bounds) -> Request:
+                return self._post("rows:scan", {**question(known), **rest}, bounds)
 
             known, reply = yield from self._ask(ask)
             page = known.rows(read_json(reply))
@@ -275,6 +418,15 @@ class TableReads:
                 return Rows(rows, page.cut, more=page.more, token=page.token)
             token, bounds = page.token, None
 
+    def _post(
+        self, route: str, question: Mapping[str, Json], bounds: Bounds | None, *, accept: str = JSON, wait_seconds: float = 0.0
+    ) -> Request:
+        """A question about this table in the state that is meant; what is None isn't sent."""
+        asked = {name: value for name, value in {**question, **self._as_of}.items() if value is not None}
+        given = _bounded(bounds)
+        wait_seconds += given.get("bounds", {}).get("wait_seconds", 0.0)
+        return post(f"{self._path}/{route}", {**asked, **given}, accept=accept, wait_seconds=wait_seconds)
+
 
 def _bounded(bounds: Bounds | None) -> dict[str, Json]:
     if bounds is None:
@@ -282,6 +434,20 @@ def _bounded(bounds: Bounds | None) -> dict[str, Json]:
     names = bounds.__struct_fields__
     given = {name: getattr(bounds, name) for name in names if getattr(bounds, name) is not None}
     return {"bounds": {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}}
+
+
+def _when(when: int | dt.datetime | str) -> Json:
+    """A batch, or a time as text.  Raises WRONG_TYPE for what isn't one."""
+    if isinstance(when, int | str):
+        return when
+    return (_EPOCH + dt.timedelta(microseconds=time_micros(when))).isoformat()
+
+
+def _control(value: Any) -> str:
+    """A bound as it stands in a URL."""
+    if isinstance(value, list):
+        return ",".join(value)
+    return encode_json(value).decode() if isinstance(value, dict) else str(value)
 
 
 def cut_of(data: Json) -> Cut:

@@ -5,15 +5,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
+import datetime as dt
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from copy import copy
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from millpond.client.exchange import Exchange
 from millpond.client.reads import ServerReads, TableReads
 from millpond.client.transport import Async, Waiting
+from millpond.errors import ReplicaError
 from millpond.schema.definition import TableDefinition
 from millpond.settings import ClientSettings
+from millpond.tables.answer import Answer
+from millpond.tables.bounds import Bounds
+from millpond.tables.pin import Pin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,7 +79,30 @@ class RemoteTable:
     count = _of_table(TableReads.count)
     to_arrow = _of_table(TableReads.to_arrow)
     changes = _of_table(TableReads.changes)
+    history = _of_table(TableReads.history)
+    find_event = _of_table(TableReads.find_event)
+    pin = _of_table(TableReads.pin)
     load = _of_table(TableReads.load)
+
+    def live(self) -> Self:
+        """As `Table.live`."""
+        return self._by(self._reads.live())
+
+    def with_closed(self) -> Self:
+        """As `Table.with_closed`."""
+        return self._by(self._reads.with_closed())
+
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+        """As `Table.at`; whether the server has that batch is asked at once, and a time becomes a batch."""
+        return self._by(self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
+
+    def _by(self, reads: TableReads) -> Self:
+        other = copy(self)
+        other._reads = reads
+        return other
+
+    def _as_of_batch(self, batch: int) -> Self:
+        return self._by(self._reads.as_of_batch(batch))
 
     @property
     def name(self) -> str:
@@ -94,6 +123,48 @@ class RemoteTable:
     def key_order(self) -> tuple[str, ...]:
         """The key columns in the order rows are sorted by."""
         return self.load().keys.order
+
+
+class _RemoteCut(Answer):
+    """One batch of one job, which the server keeps readable for a while."""
+
+    def __init__(self, name: str, bounds: Bounds | None) -> None:
+        self._name = name
+        self._bounds = bounds
+        self._pin: Pin | None = None
+
+    @property
+    def job(self) -> str:
+        """The job's name."""
+        return self.cut.job
+
+    def _begin(self, pin: Pin) -> Self:
+        self._pin, self.cut = pin, pin.cut
+        return self
+
+    @property
+    def _token(self) -> str:
+        if self._pin is None:
+            raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with server.cut(…) as cut.")
+        return self._pin.token
+
+
+class RemoteCut(_RemoteCut):
+    """The tables of one job at one batch: a context manager, from `server.cut`.  As `millpond.tables.cut.PondCut`."""
+
+    def __init__(self, pond: RemotePond, name: str, bounds: Bounds | None) -> None:
+        super().__init__(name, bounds)
+        self._pond = pond
+
+    def __enter__(self) -> Self:
+        return self._begin(self._pond[self._name].pin(bounds=self._bounds))
+
+    def __exit__(self, *_error: object) -> None:
+        self._pin = None
+
+    def __getitem__(self, name: str) -> RemoteTable:
+        """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB, CUT_EXPIRED."""
+        return self._pond[name].at(pin=self._token)
 
 
 class RemotePond:
@@ -117,6 +188,19 @@ class RemotePond:
         if table is None:
             table = self._tables[name] = RemoteTable(name, self._transport)
         return table
+
+    def cut(self, name: str, *, bounds: Bounds | None = None) -> RemoteCut:
+        """One batch of one job for several reads and tables: `with server.cut("page_views") as cut: cut["hosts"].get(…)`.
+
+        name:    of one of the job's tables
+        Raises:  when it is entered: as a table's reads.
+        """
+        return RemoteCut(self, name, bounds)
+
+    def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, RemoteTable]:
+        """Tables of several jobs as of the same point of their input, by name.  As `Pond.at`."""
+        batches = self._transport.run(ServerReads().at(tables, offsets=offsets))
+        return {name: self[name]._as_of_batch(batch) for name, batch in batches.items()}
 
     def __contains__(self, name: object) -> bool:
         return name in self.tables()
@@ -169,12 +253,56 @@ class AsyncRemoteTable:
     count = _awaited_of_table(TableReads.count)
     to_arrow = _awaited_of_table(TableReads.to_arrow)
     changes = _awaited_of_table(TableReads.changes)
+    history = _awaited_of_table(TableReads.history)
+    find_event = _awaited_of_table(TableReads.find_event)
+    pin = _awaited_of_table(TableReads.pin)
     load = _awaited_of_table(TableReads.load)
+
+    def live(self) -> Self:
+        """As `Table.live`: asks nothing yet."""
+        return self._by(self._reads.live())
+
+    def with_closed(self) -> Self:
+        """As `Table.with_closed`: asks nothing yet."""
+        return self._by(self._reads.with_closed())
+
+    async def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+        """As `RemoteTable.at`."""
+        return self._by(await self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
+
+    def _by(self, reads: TableReads) -> Self:
+        other = copy(self)
+        other._reads = reads
+        return other
+
+    def _as_of_pin(self, token: str) -> Self:
+        return self._by(self._reads.as_of_pin(token))
+
+    def _as_of_batch(self, batch: int) -> Self:
+        return self._by(self._reads.as_of_batch(batch))
 
     @property
     def name(self) -> str:
         """The name it is asked by."""
         return self._reads.name
+
+
+class AsyncRemoteCut(_RemoteCut):
+    """The same as an asynchronous context manager: `async with server.cut("page_views") as cut`."""
+
+    def __init__(self, pond: AsyncRemotePond, name: str, bounds: Bounds | None) -> None:
+        super().__init__(name, bounds)
+        self._pond = pond
+
+    async def __aenter__(self) -> Self:
+        return self._begin(await self._pond[self._name].pin(bounds=self._bounds))
+
+    async def __aexit__(self, *_error: object) -> None:
+        self._pin = None
+
+    def __getitem__(self, name: str) -> AsyncRemoteTable:
+        """A table whose reads are all of this batch; whether it is one of this job, its first read says."""
+        return self._pond[name]._as_of_pin(self._token)
 
 
 class AsyncRemotePond:
@@ -198,6 +326,15 @@ class AsyncRemotePond:
         if table is None:
             table = self._tables[name] = AsyncRemoteTable(name, self._transport)
         return table
+
+    def cut(self, name: str, *, bounds: Bounds | None = None) -> AsyncRemoteCut:
+        """As `RemotePond.cut`."""
+        return AsyncRemoteCut(self, name, bounds)
+
+    async def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, AsyncRemoteTable]:
+        """As `RemotePond.at`."""
+        batches = await self._transport.run(ServerReads().at(tables, offsets=offsets))
+        return {name: self[name]._as_of_batch(batch) for name, batch in batches.items()}
 
     async def close(self) -> None:
         """Close the connections."""

@@ -28,26 +28,47 @@ from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve import replies
 from millpond.serve.access import Access
-from millpond.serve.events import event_stream
+from millpond.serve.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
+from millpond.serve.events import Look, event_stream
 from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
 from millpond.serve.gate import gate
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.meter import Meter
 from millpond.serve.openapi import openapi
+from millpond.serve.past import (
+    ChangesQuestion,
+    EventQuestion,
+    VersionsQuestion,
+    changes_of_json,
+    changes_of_url,
+    event_of_json,
+    event_of_url,
+    versions_of_json,
+    versions_of_url,
+)
 from millpond.serve.ponds import Ponds
-from millpond.serve.query import Pairs, parse_limit, parse_query, parse_seconds, split_controls
+from millpond.serve.query import Pairs, parse_query, parse_seconds, split_controls
 from millpond.serve.question import (
     Question,
     bounds_of_controls,
     check_members,
     iter_pages,
+    parse_at,
     parse_bounds,
     parse_json,
-    parse_since,
     parse_url,
 )
 from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import changes_json, count_json, describe_table, error_json, event_json, versions_json
+from millpond.serve.shapes import (
+    aligned_json,
+    changes_json,
+    count_json,
+    describe_table,
+    error_json,
+    event_json,
+    pin_json,
+    versions_json,
+)
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
 from millpond.tables.bounds import Bounds
@@ -115,8 +136,8 @@ class HttpDoor:
     async def rows_get(self, request: Request) -> Response:
         _controls(request)
         ask = self._ask(request)
-        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"keys", "bounds"})
-        objects, bounds = body.get("keys"), parse_bounds(body.get("bounds"), self.settings)
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"keys", "bounds"} | MEMBERS)
+        objects, bounds, as_of = body.get("keys"), parse_bounds(body.get("bounds"), self.settings), as_of_members(body)
         if not isinstance(objects, list):
             raise RequestError("INVALID_REQUEST", "The body has no list of keys.", hint='Send {"keys": [{"column": "value"}]}.')
         if len(objects) > self.settings.max_keys:
@@ -127,70 +148,82 @@ class HttpDoor:
                 maximum=self.settings.max_keys,
             )
         name, table = self._table(request)
-        answer = partial(self._lookup_objects, ask, name, table, objects, bounds)
-        return answer() if len(objects) <= _SHORT and bounds is None else await self._in_thread(answer, bounds)
+
+        def answer() -> Response:
+            keys = [parse_object(table.definition, o) for o in objects]
+            return self._lookup(ask, name, as_of.of(table), keys, bounds, gaps=True)
+
+        short = len(objects) <= _SHORT and bounds is None and as_of.is_newest
+        return answer() if short else await self._in_thread(answer, bounds)
 
     async def count(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
         key, bounds = parse_pairs(table.definition, columns), bounds_of_controls(controls, self.settings)
-        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
+        return await self._count(name, table, key, bounds, as_of_controls(controls))
 
     async def rows_count(self, request: Request) -> Response:
         _controls(request)
-        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"})
+        body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"} | MEMBERS)
         name, table = self._table(request)
         key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
-        return await self._in_thread(lambda: replies.as_json(count_json(name, table.count(key, bounds=bounds))), bounds)
+        return await self._count(name, table, key, bounds, as_of_members(body))
+
+    async def cut(self, request: Request) -> Response:
+        _, controls = _controls(request)
+        name, table = self._table(request)
+        bounds = bounds_of_controls(controls, self.settings)
+        return await self._in_thread(lambda: replies.as_json(pin_json(name, table.pin(bounds=bounds))), bounds)
+
+    async def at(self, request: Request) -> Response:
+        _controls(request)
+        names, offsets = parse_at(await _read_body(request, self.settings.max_body_bytes))
+        for name in names:
+            check_reader(self.ponds, _reader(request), name)
+        return await run_in_threadpool(lambda: replies.as_json(aligned_json(self.ponds.at(names, offsets))))
 
     async def changes(self, request: Request) -> Response:
         _, controls = _controls(request)
         form = self._ask(request).form
         name, table = self._table(request)
-        since = parse_since(controls.get("_since") or request.headers.get("last-event-id"))
-        limit = parse_limit(controls.get("_limit"), default=_PAGE_CHANGES, maximum=self.settings.max_rows)
-        wait = parse_seconds(controls.get("_wait_seconds"), default=0.0, maximum=self.settings.max_seconds)
-
-        async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
-            def read() -> dict[str, Json]:
-                found = table.changes(since, limit=limit, wait_seconds=wait_seconds)
-                return changes_json(name, found, self.shape(name, table).write)
-
-            return await self._waiting(read)
-
-        first = await look(since, limit, 0.0 if form is EVENTS else wait)
+        question = changes_of_url(controls, request.headers.get("last-event-id"), self.settings)
+        look = self._looking(name, table, question)
+        first = await look(question.since, question.limit or _PAGE_CHANGES, 0.0 if form is EVENTS else question.wait_seconds)
         if form is EVENTS:
             headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
             return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
         return replies.as_json(first, headers={replies.DEFINITION: self.shape(name, table).digest})
 
+    async def changes_post(self, request: Request) -> Response:
+        _controls(request)
+        body = await _read_body(request, self.settings.max_body_bytes)
+        name, table = self._table(request)
+        question = changes_of_json(body, self.settings)
+        look = self._looking(name, table, question)
+        told = await look(question.since, question.limit or _PAGE_CHANGES, question.wait_seconds)
+        return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
+
     async def versions(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
-        asked = {control: text for control, text in controls.items() if control not in ("_since", "_until")}
-        question = parse_url(table.definition, columns, asked, self.settings)
-        since, until = (parse_since(controls.get(which)) for which in ("_since", "_until"))
-        limit = question.limit or self.settings.limit_rows
+        return await self._versions(name, table, versions_of_url(table.definition, columns, controls, self.settings))
 
-        def read() -> Response:
-            found = table.history(
-                question.key, start=question.start, end=question.end, since=since, until=until, limit=limit, bounds=question.bounds
-            )
-            shape = self.shape(name, table)
-            return replies.as_json(versions_json(name, found, shape.write), headers={replies.DEFINITION: shape.digest})
-
-        return await self._in_thread(read, question.bounds)
+    async def versions_post(self, request: Request) -> Response:
+        _controls(request)
+        body = await _read_body(request, self.settings.max_body_bytes)
+        name, table = self._table(request)
+        return await self._versions(name, table, versions_of_json(table.definition, body, self.settings))
 
     async def event(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
-        key = parse_pairs(table.definition, columns)
-        offset, file, time = (controls.get(which) for which in ("_offset", "_file", "_event_time"))
+        return await self._event(name, table, event_of_url(table.definition, columns, controls, self.settings))
 
-        def read() -> Response:
-            return replies.as_json(event_json(name, table.find_event(offset=offset, file=file, key=key or None, event_time=time)))
-
-        return await self._in_thread(read, None)
+    async def event_post(self, request: Request) -> Response:
+        _controls(request)
+        body = await _read_body(request, self.settings.max_body_bytes)
+        name, table = self._table(request)
+        return await self._event(name, table, event_of_json(table.definition, body, self.settings))
 
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics
@@ -280,10 +313,9 @@ class HttpDoor:
     async def _answer(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         if question.is_lookup(table.definition):
             answer = partial(self._lookup_as_of, ask, name, table, question)
-            short = question.bounds is None and question.batch is None and question.time is None
+            short = question.bounds is None and question.as_of.is_newest
             return answer() if short else await self._in_thread(answer, question.bounds)
-        newest = question.batch is None and question.time is None
-        if newest and ask.form is not JSON and question.limit is None and question.token is None:
+        if ask.form is not JSON and question.limit is None and question.token is None:
             return await self._in_thread(partial(self._download, ask, name, table, question), question.bounds)
         usual = self.settings.limit_rows if ask.form is JSON else self.settings.max_rows
         limit = usual if question.limit is None else question.limit
@@ -301,36 +333,63 @@ class HttpDoor:
             self._waits = CapacityLimiter(_MOST_WAITS)
         return await to_thread.run_sync(read, limiter=self._waits)
 
-    def _lookup_objects(self, ask: replies.Ask, name: str, table: Table, objects: list[Json], bounds: Bounds | None) -> Response:
-        keys = [parse_object(table.definition, o) for o in objects]
-        return self._lookup(ask, name, table, keys, bounds, gaps=True)
+    async def _count(self, name: str, table: Table, key: Key, bounds: Bounds | None, as_of: AsOf) -> Response:
+        return await self._in_thread(lambda: replies.as_json(count_json(name, as_of.of(table).count(key, bounds=bounds))), bounds)
+
+    async def _versions(self, name: str, table: Table, question: VersionsQuestion) -> Response:
+        def read() -> Response:
+            found = question.ask(question.as_of.of(table), self.settings.max_rows)
+            shape = self.shape(name, table)
+            return replies.as_json(versions_json(name, found, shape.write), headers={replies.DEFINITION: shape.digest})
+
+        return await self._in_thread(read, question.bounds)
+
+    async def _event(self, name: str, table: Table, question: EventQuestion) -> Response:
+        def read() -> Response:
+            return replies.as_json(event_json(name, question.ask(question.as_of.of(table))))
+
+        return await self._in_thread(read, question.bounds)
+
+    def _looking(self, name: str, table: Table, question: ChangesQuestion) -> Look:
+        """A function that looks for changes, and may wait for some."""
+
+        async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
+            def read() -> dict[str, Json]:
+                found = question.ask(question.as_of.of(table), since, limit, wait_seconds)
+                return changes_json(name, found, self.shape(name, table).write)
+
+            return await self._waiting(read)
+
+        return look
 
     def _lookup_as_of(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
-        return self._lookup(ask, name, question.as_of(table), [question.key], question.bounds, gaps=False)
+        return self._lookup(ask, name, question.as_of.of(table), [question.key], question.bounds, gaps=False)
 
     def _lookup(self, ask: replies.Ask, name: str, table: Table, keys: list[Key], bounds: Bounds | None, *, gaps: bool) -> Response:
         rows = table.get_all(keys, bounds=bounds)
         return replies.reply(ask, name, self.shape(name, table), rows, gaps=gaps)
 
     def _scan(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
-        rows = question.ask(table)
+        rows = question.ask(question.as_of.of(table))
         return replies.reply(ask, name, self.shape(name, table), rows)
 
     def _download(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
         with ExitStack() as opened:
-            cut = opened.enter_context(self.ponds.cut(name, question.bounds))
-            reads = cut[table.name]
+            if question.as_of.is_newest:
+                table = opened.enter_context(self.ponds.cut(name, question.bounds))[table.name]
+                question = replace(question, bounds=None)  # the cut meets them
+            reads = question.as_of.of(table)
             pages = iter_pages(reads, question)
             first = next(pages)  # the table is read as its state is now
             shape = self.shape(name, reads)
-            if (known := replies.try_known(ask, shape, cut.cut, more=False)) is not None:
+            if (known := replies.try_known(ask, shape, first.cut, more=False)) is not None:
                 return known
             if ask.form is ARROW and question.is_everything and not reads.definition.many:
                 pieces = write_table(reads)
             else:
                 pieces = write_pages(ask.form, shape.definition, chain([first], pages))
-            return replies.stream(ask, shape, cut.cut, _closing(pieces, opened.pop_all()), more=False)
+            return replies.stream(ask, shape, first.cut, _closing(pieces, opened.pop_all()), more=False)
 
 
 def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:

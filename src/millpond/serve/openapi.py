@@ -32,7 +32,15 @@ _WHOLE: Json = {"type": "integer"}
 _SECONDS: Json = {"type": "number"}
 _NOT_NEGATIVE: Json = {"type": "number", "minimum": 0}
 _ROW: Json = {"type": "object"}
-_BOUNDED: Json = {"bounds": {"$ref": "#/components/schemas/Bounds"}}
+_WHEN: Json = {"type": ["integer", "string"]}
+# What every question about one table may say beside itself.
+_MEANT: Json = {
+    "batch": _WHOLE,
+    "time": _TEXT,
+    "cut": _TEXT,
+    "closed": {"type": "boolean"},
+    "bounds": {"$ref": "#/components/schemas/Bounds"},
+}
 _PLACES: Json = {"type": "array", "items": {"type": "integer", "minimum": 0}}
 _PAGE: Json = {
     "changed": {"type": "array", "items": {"type": ["integer", "null"]}},
@@ -55,6 +63,10 @@ _MEANING: Json = {
     "derived": {"type": "boolean"},
     "warnings": {"type": "array", "items": _TEXT},
 }
+
+
+def _limit(settings: ServeSettings) -> Json:
+    return {"type": "integer", "minimum": 1, "maximum": settings.max_rows}
 
 
 def _schemas(settings: ServeSettings) -> Json:
@@ -109,18 +121,37 @@ def _schemas(settings: ServeSettings) -> Json:
                 "reason": _TEXT,
             }
         ),
-        "Keys": _some({"keys": {"type": "array", "items": _ROW, "maxItems": settings.max_keys}, **_BOUNDED}, "keys"),
+        "Cut": _object({"table": _TEXT, **_CUT, "cut": _TEXT, "seconds": _SECONDS}),
+        "Aligned": _object({"tables": {"type": "array", "items": _object({"table": _TEXT, **_CUT})}}),
+        "Keys": _some({"keys": {"type": "array", "items": _ROW, "maxItems": settings.max_keys}, **_MEANT}, "keys"),
         "Scan": _some(
             {
                 **dict.fromkeys(("key", "start", "end"), _ROW),
-                **dict.fromkeys(("since", "until", "token", "time"), _TEXT),
-                "batch": _WHOLE,
-                "limit": {"type": "integer", "minimum": 1, "maximum": settings.max_rows},
+                **dict.fromkeys(("since", "until", "token"), _TEXT),
+                "limit": _limit(settings),
                 "reverse": {"type": "boolean"},
-                **_BOUNDED,
+                **_MEANT,
             }
         ),
-        "CountOf": _some({"key": _ROW, **_BOUNDED}),
+        "CountOf": _some({"key": _ROW, **_MEANT}),
+        "VersionsOf": _some(
+            {
+                **dict.fromkeys(("key", "start", "end"), _ROW),
+                **dict.fromkeys(("since", "until"), _WHEN),
+                "limit": _limit(settings),
+                **_MEANT,
+            }
+        ),
+        "ChangesOf": _some(
+            {
+                "since": _WHEN,
+                "limit": _limit(settings),
+                "wait_seconds": {**_NOT_NEGATIVE, "maximum": settings.max_seconds},
+                **_MEANT,
+            }
+        ),
+        "EventOf": _some({**dict.fromkeys(("offset", "file", "event_time"), _TEXT), "key": _ROW, **_MEANT}),
+        "At": _some({"tables": {"type": "array", "items": _TEXT, "minItems": 1}, "offsets": _ROW}, "tables"),
         "Bounds": _some(
             {
                 "min_batch": _WHOLE,

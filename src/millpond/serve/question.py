@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.serve.as_of import MEMBERS, NOW, AsOf, as_of_controls, as_of_members, parse_flag, text_of
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.query import Pairs, parse_limit
 from millpond.settings import ServeSettings
@@ -34,7 +35,6 @@ _BOUNDS = frozenset(
 )
 # Rows of a download that are in memory at a time.
 _PAGE_ROWS = 8192
-_WORDS = {"1": True, "true": True, "0": False, "false": False}
 _SECONDS = ("max_behind_seconds", "max_age_seconds", "wait_seconds")
 
 
@@ -42,8 +42,7 @@ _SECONDS = ("max_behind_seconds", "max_age_seconds", "wait_seconds")
 class Question:
     """A read of rows, as `Table.scan`, `range` and `windows` have it.
 
-    limit:        None where none was named
-    batch, time:  as of when, where history is kept
+    limit:  None where none was named
     """
 
     key: Key
@@ -55,8 +54,7 @@ class Question:
     reverse: bool = False
     token: str | None = None
     bounds: Bounds | None = None
-    batch: int | None = None
-    time: str | None = None
+    as_of: AsOf = NOW
 
     def is_lookup(self, definition: TableDefinition) -> bool:
         """Whether it asks for the one row of a whole key."""
@@ -65,16 +63,9 @@ class Question:
             return False
         return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
 
-    def as_of(self, table: Table) -> Table:
-        """The table as it is asked for.  Raises HISTORY_GONE, NOT_UP_TO_BOUND, INVALID_REQUEST where batch and time are given."""
-        if self.batch is None and self.time is None:
-            return table
-        return table.at(batch=self.batch, time=self.time)
-
     def ask(self, table: Table) -> Rows:
-        """The rows.  Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two of them."""
+        """The rows of a table as it is meant.  Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two."""
         page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
-        table = self.as_of(table)
         timed = self.since is not None or self.until is not None
         if self.start is not None or self.end is not None:
             if timed:
@@ -90,18 +81,18 @@ class Question:
 
     @property
     def is_everything(self) -> bool:
-        """Whether it asks for the whole table, in its order."""
-        edges = (self.start, self.end, self.since, self.until, self.batch, self.time)
+        """Whether it asks for all rows of the table that is meant, in its order."""
+        edges = (self.start, self.end, self.since, self.until)
         return not (self.key or self.reverse or self.limit or self.token) and all(edge is None for edge in edges)
 
 
 def iter_pages(table: Table, question: Question) -> Iterator[Rows]:
     """All rows that a question asks for, some at a time; at least one page.
 
-    table:  of a cut, so that all pages are of one batch
+    table:  as it is meant, and of one batch, so that all pages are
     Raises (as it goes on):  as `Question.ask`; CUT_EXPIRED.
     """
-    page = replace(question, limit=_PAGE_ROWS, bounds=None).ask(table)
+    page = replace(question, limit=_PAGE_ROWS).ask(table)
     yield page
     while page.more:
         page = replace(question, limit=_PAGE_ROWS, token=page.token, bounds=None).ask(table)
@@ -114,57 +105,54 @@ def parse_url(definition: TableDefinition, columns: Pairs, controls: dict[str, s
     Raises:  WRONG_TYPE, INVALID_LIMIT, INVALID_BOUND, INVALID_REQUEST.
     """
     limit = controls.get("_limit")
-    reverse = controls.get("_reverse", "0")
-    if reverse not in _WORDS:
-        raise RequestError("INVALID_REQUEST", f"_reverse={reverse[:40]} says nothing.", hint="Write _reverse=1, or leave it out.")
     return Question(
         key=parse_pairs(definition, columns),
-        start=_parse_edge(definition, "_start", controls),
-        end=_parse_edge(definition, "_end", controls),
+        start=parse_edge(definition, "_start", controls),
+        end=parse_edge(definition, "_end", controls),
         since=controls.get("_since"),
         until=controls.get("_until"),
         limit=None if limit is None else parse_limit(limit, default=1, maximum=settings.max_rows),
-        reverse=_WORDS[reverse],
+        reverse=parse_flag("_reverse", controls.get("_reverse", "0")),
         token=controls.get("_token"),
         bounds=bounds_of_controls(controls, settings),
-        batch=None if "_batch" not in controls else int(_number("batch", controls["_batch"])),
-        time=controls.get("_time"),
+        as_of=as_of_controls(controls),
     )
 
 
 def parse_json(definition: TableDefinition, data: Json, settings: ServeSettings) -> Question:
     """A question from a decoded JSON object.  Raises as `parse_url`."""
-    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds", "batch", "time"})
-    limit, reverse = members.get("limit"), members.get("reverse", False)
-    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int)):
-        limit = str(limit)
-    if isinstance(members.get("batch"), bool) or not isinstance(members.get("batch"), int | None):
-        raise RequestError("INVALID_REQUEST", "batch must be a whole number.", hint="Leave it out for the newest.")
-    for name in ("since", "until", "token", "time"):
-        if not isinstance(members.get(name), str | None):
-            raise RequestError(
-                "INVALID_REQUEST", f"{name} must be a string.", hint="Leave it out where there is none.", member=name
-            )
+    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds"} | MEMBERS)
+    reverse = members.get("reverse", False)
     if not isinstance(reverse, bool):
         raise RequestError("INVALID_REQUEST", "reverse must be true or false.", hint="Leave it out for the order of the key.")
     return Question(
         key=parse_object(definition, members.get("key", {})),
-        start=None if members.get("start") is None else parse_object(definition, members["start"]),
-        end=None if members.get("end") is None else parse_object(definition, members["end"]),
-        since=members.get("since"),
-        until=members.get("until"),
-        limit=None if limit is None else parse_limit(str(limit), default=1, maximum=settings.max_rows),
+        start=edge_of("start", definition, members),
+        end=edge_of("end", definition, members),
+        since=text_of("since", members),
+        until=text_of("until", members),
+        limit=limit_of(members, settings),
         reverse=reverse,
-        token=members.get("token"),
+        token=text_of("token", members),
         bounds=parse_bounds(members.get("bounds"), settings),
-        batch=members.get("batch"),
-        time=members.get("time"),
+        as_of=as_of_members(members),
     )
 
 
 def parse_since(text: str | None) -> str | int | None:
     """A token of changes, or a batch's number."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else text
+
+
+def parse_at(data: Json) -> tuple[list[str], dict[str, Json] | None]:
+    """Names of tables, and the offsets at which they are to be read, None for the newest that all have.  Raises INVALID_REQUEST."""
+    members = check_members(data, {"tables", "offsets"})
+    names, offsets = members.get("tables"), members.get("offsets")
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise RequestError("INVALID_REQUEST", "tables must be a list of names.", hint='Send {"tables": ["page_views", "hosts"]}.')
+    if not isinstance(offsets, dict | None):
+        raise RequestError("INVALID_REQUEST", "offsets must be an object.", hint="Give those of an answer's position, or none.")
+    return names, _with_floats(offsets)
 
 
 def check_members(data: Json, known: set[str]) -> dict[str, Json]:
@@ -210,14 +198,23 @@ def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
     return bounds
 
 
+def _with_floats(data: Any) -> Any:
+    """The same, with floats for decimals, as Spark's own JSON has them."""
+    if isinstance(data, dict):
+        return {name: _with_floats(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_with_floats(value) for value in data]
+    return float(data) if isinstance(data, Decimal) else data
+
+
 def _number(name: str, text: str) -> int | float:
     try:
-        return int(text) if name in ("min_batch", "batch") else float(text)
+        return int(text) if name == "min_batch" else float(text)
     except ValueError:
         raise _invalid(f"_{name}={text[:40]} is no number") from None
 
 
-def _parse_edge(definition: TableDefinition, name: str, controls: dict[str, str]) -> Key | None:
+def parse_edge(definition: TableDefinition, name: str, controls: dict[str, str]) -> Key | None:
     if name not in controls:
         return None
     try:
@@ -227,6 +224,18 @@ def _parse_edge(definition: TableDefinition, name: str, controls: dict[str, str]
             "INVALID_REQUEST", f"{name} is no JSON: {wrong}.", hint=f'Write it like {name}={{"page":"/"}}.'
         ) from None
     return parse_object(definition, data)
+
+
+def edge_of(name: str, definition: TableDefinition, members: dict[str, Json]) -> Key | None:
+    return None if members.get(name) is None else parse_object(definition, members[name])
+
+
+def limit_of(members: dict[str, Json], settings: ServeSettings) -> int | None:
+    limit = members.get("limit")
+    if limit is None:
+        return None
+    told = f"{limit!r}" if isinstance(limit, bool) or not isinstance(limit, int) else str(limit)
+    return parse_limit(told, default=1, maximum=settings.max_rows)
 
 
 def _invalid(what: str) -> RequestError:

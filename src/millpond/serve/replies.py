@@ -16,6 +16,7 @@ from starlette.types import Send
 from millpond.errors import MillpondError, RequestError, http_status
 from millpond.schema.definition import TableDefinition
 from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_pages
+from millpond.serve.routes import ROUTE_OF, ROUTES
 from millpond.serve.shapes import answer_json, cut_json, error_json, row_writer
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
@@ -170,13 +171,15 @@ def answer_routing(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
+        # Starlette names the methods of the first route at this path; there may be another.
+        here = ROUTE_OF[request.scope["endpoint"].__name__].path
+        allowed = ", ".join(m for r in ROUTES if r.path == here for m in ((r.method, "HEAD") if r.method == "GET" else (r.method,)))
         wrong = RequestError(
             "METHOD_NOT_ALLOWED",
             f"{path} doesn't take {request.method}.",
-            hint=f"Use {allowed or 'another method'}; GET / lists the routes.",
+            hint=f"Use {allowed}; GET / lists the routes.",
         )
-        return as_json(error_json(wrong), status=405, headers=dict(error.headers or {}))
+        return as_json(error_json(wrong), status=405, headers={"allow": allowed})
     return answer_error(request, RequestError("UNKNOWN_ROUTE", f"There is nothing at {path}.", hint="GET / lists the routes."))
 
 

@@ -66,6 +66,12 @@ _BOUNDS = (
     Control("_max_age_seconds", "the newest commit is no older", _SECONDS),
     Control("_wait_seconds", "wait so long for all of these", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
 )
+_AS_OF = (
+    Control("_batch", "as of this batch, where history is kept", {"type": "integer"}),
+    Control("_time", "as of the newest batch that was committed by then", {"type": "string"}),
+    Control("_cut", "as of the batch of a cut", {"type": "string"}),
+    Control("_closed", "1: with rows that expired, 0: without", {"type": "string", "enum": ["0", "1", "true", "false"]}),
+)
 _CHANGES = (
     Control("_since", "the token of an earlier answer, or a batch: all changes after it; begin now without it", {"type": "string"}),
     Control("_wait_seconds", "where there are none yet, wait so long", {**_SECONDS, "maximum": _DEFAULT.max_seconds}),
@@ -87,8 +93,6 @@ _RANGE = (
     Control("_end", "end before this", {"type": "string"}),
     Control("_since", "windows that begin then or later", {"type": "string"}),
     Control("_until", "windows that begin before", {"type": "string"}),
-    Control("_batch", "as of this batch, where history is kept", {"type": "integer"}),
-    Control("_time", "as of the newest batch that was committed by then", {"type": "string"}),
     Control("_token", "the page behind the answer that had this token", {"type": "string"}),
 )
 
@@ -118,7 +122,7 @@ ROUTES = (
         summary="rows by column=value, ranges, windows, pages",
         endpoint="rows",
         answer="Answer",
-        controls=(_LIMIT, *_RANGE, *_BOUNDS),
+        controls=(_LIMIT, *_RANGE, *_AS_OF, *_BOUNDS),
         columns=True,
         formats=ROW_FORMATS,
     ),
@@ -146,7 +150,7 @@ ROUTES = (
         summary="how many rows, of all or of those with column=value",
         endpoint="count",
         answer="Count",
-        controls=_BOUNDS,
+        controls=(*_AS_OF, *_BOUNDS),
         columns=True,
     ),
     RouteText(
@@ -163,8 +167,16 @@ ROUTES = (
         summary="what happened to rows, in order; as a stream of server-sent events, too",
         endpoint="changes",
         answer="Changes",
-        controls=(_LIMIT, *_CHANGES),
+        controls=(_LIMIT, *_CHANGES, *_AS_OF),
         formats=(JSON, EVENTS),
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/changes",
+        summary="the same, asked in JSON",
+        endpoint="changes_post",
+        answer="Changes",
+        body="ChangesOf",
     ),
     RouteText(
         method="GET",
@@ -172,8 +184,16 @@ ROUTES = (
         summary="every version of a row, or of a range of keys, between two batches or times",
         endpoint="versions",
         answer="Versions",
-        controls=(_LIMIT, *_VERSIONS, *_BOUNDS),
+        controls=(_LIMIT, *_VERSIONS, *_AS_OF, *_BOUNDS),
         columns=True,
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/versions",
+        summary="the same, asked in JSON",
+        endpoint="versions_post",
+        answer="Versions",
+        body="VersionsOf",
     ),
     RouteText(
         method="GET",
@@ -181,8 +201,32 @@ ROUTES = (
         summary="is this event in: which batch read it, is it applied, was it late",
         endpoint="event",
         answer="Event",
-        controls=_EVENT,
+        controls=(*_EVENT, *_AS_OF, *_BOUNDS),
         columns=True,
+    ),
+    RouteText(
+        method="POST",
+        path="/tables/{table}/event",
+        summary="the same, asked in JSON",
+        endpoint="event_post",
+        answer="Event",
+        body="EventOf",
+    ),
+    RouteText(
+        method="GET",
+        path="/tables/{table}/cut",
+        summary="keep the newest batch readable for a while: several reads of it, of all tables of the job",
+        endpoint="cut",
+        answer="Cut",
+        controls=_BOUNDS,
+    ),
+    RouteText(
+        method="POST",
+        path="/at",
+        summary="at which batches tables of several jobs have read the same input",
+        endpoint="at",
+        answer="Aligned",
+        body="At",
     ),
     RouteText(
         method="GET",

@@ -24,6 +24,7 @@ from millpond.tables.values import Json, to_json
 if TYPE_CHECKING:
     from millpond.tables.changes import Changes
     from millpond.tables.events import EventAnswer
+    from millpond.tables.pin import Pin
     from millpond.tables.table import Table
     from millpond.tables.versions import Versions
 
@@ -138,6 +139,17 @@ def event_json(table: str, answer: EventAnswer) -> dict[str, Json]:
         "late": answer.late,
         "reason": answer.reason,
     }
+
+
+def pin_json(table: str, pin: Pin) -> dict[str, Json]:
+    """A batch that stays readable for a while."""
+    return {"table": table, **cut_json(pin.cut), "cut": pin.token, "seconds": pin.seconds}
+
+
+def aligned_json(tables: Mapping[str, Table]) -> dict[str, Json]:
+    """At which batch each table has read the same input."""
+    told = [{"table": name, **cut_json(table.get_all(()).cut)} for name, table in tables.items()]
+    return {"tables": told}
 
 
 def count_json(table: str, count: Count) -> dict[str, Json]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
 
 from millpond.errors import ReplicaError
 from millpond.replica.history import iter_positions
@@ -21,17 +22,33 @@ from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
 from millpond.tables.offsets import describe
 
+if TYPE_CHECKING:
+    from millpond.tables.table import Table
+
 Offsets = Mapping[str, Any]
+
+
+def align(tables: Mapping[str, Table], offsets: Offsets | None) -> dict[str, Table]:
+    """The same tables as of one point of their jobs' input.
+
+    offsets:  where it ends, the newest that all have where there are none
+    Raises:   NOT_ALIGNED, HISTORY_GONE; as `Table.get`.
+    """
+    with ExitStack() as opened:
+        jobs = {table.job_reads: table.job for table in tables.values()}
+        views = [(name, reads, opened.enter_context(reads.replica.snapshot())) for reads, name in jobs.items()]
+        end = offsets if offsets is not None else newest_common((name, view) for name, _, view in views)
+        batches = {reads: batch_ending_at(view, end, name) for name, reads, view in views}
+    return {name: table.at(batch=batches[table.job_reads]) for name, table in tables.items()}
 
 
 def batch_ending_at(view: View, offsets: Offsets, job: str) -> int:
     """The newest batch of a job whose input ends at these offsets.  Raises NOT_ALIGNED where it has none, or none is known."""
     _check_comparable(offsets, job)
-    wanted = _name(offsets)
-    found = [record.batch for record in _positions(view) if _name(record.offsets) == wanted]
+    wanted, positions = _name(offsets), list(_positions(view))
+    found = [record.batch for record in positions if _name(record.offsets) == wanted]
     if found:
         return found[-1]
-    positions = list(_positions(view))
     raise ReplicaError(
         "NOT_ALIGNED",
         f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {describe(offsets)}.",

@@ -7,11 +7,15 @@ only as long as there is one.  One reader at a time uses a view.
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 import time
 
 from millpond.errors import ReplicaError
 from millpond.replica.replica import View
+
+# Names this process in tokens, so that another process of the same server can tell who holds a view.
+HOLDER = secrets.token_hex(4)
 
 
 class Held:
@@ -77,14 +81,20 @@ class HeldViews:
         self._thread: threading.Thread | None = None
 
     def keep_page(self, view: View) -> None:
-        """Take over the view of a page that has more behind it."""
+        """Take over a view whose batch somebody will ask for again: of a page that has more behind it, or by a token of its own.
+
+        A batch that is held already is held for the whole time anew: it is the newest one, so nothing is pinned for longer by that.
+        """
         if type(view) is not View:  # held already, or read from one table's history, which others may not have
             view.__exit__()
             return
         place = view.generation, view.record.batch
         with self._changed:
-            if place in self._pages or self._most < 1:
+            if self._most < 1:
                 ended = [Held(view, 0)]
+            elif place in self._pages:
+                ended = [Held(view, 0)]
+                self._pages[place].expires = time.monotonic() + self._seconds
             else:
                 self._pages[place] = Held(view, self._seconds)
                 ended = [self._pages.pop(self._least()) for _ in range(len(self._pages) - self._most)]

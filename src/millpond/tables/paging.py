@@ -1,7 +1,8 @@
 """Where a scan goes on: a token that names the scan, the batch of its first page, and the last row shown.
 
-    token   = query, generation, batch, ordered key, place; see `token`
+    token   = query, generation, batch, ordered key, place, holder; see `token`
     query   = hash of the job's id, the table's definition, and which rows in which direction, expired ones or not
+    holder  = the process that keeps the batch readable; whoever can read it may answer
 
 So a token of another table, job or question is told from a damaged one, and neither is ever taken for a place to go on.
 """
@@ -15,7 +16,7 @@ import msgspec
 from millpond.errors import RequestError
 from millpond.tables.binding import Binding
 from millpond.tables.spans import Place, Span
-from millpond.tables.token import pack, unpack
+from millpond.tables.token import unpack
 
 _QUERY_BYTES = 12
 
@@ -28,6 +29,7 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
     batch: int
     key: bytes
     number: int
+    holder: str
 
     @property
     def place(self) -> Place:
@@ -45,11 +47,6 @@ def query_id(binding: Binding, span: Span, *, reverse: bool, closed: bool) -> by
         errors="surrogateescape"
     )
     return hashlib.blake2b(told + binding.definition.fingerprint().encode(), digest_size=_QUERY_BYTES).digest()
-
-
-def write_token(token: PageToken) -> str:
-    """The token as text that may stand in a URL."""
-    return pack(token)
 
 
 def parse_token(text: object, query: bytes, *, table: str) -> PageToken:
@@ -71,6 +68,7 @@ def expired(token: PageToken, table: str, batch: int) -> RequestError:
         "pages sooner, or for larger ones.",
         table=table,
         batch=token.batch,
+        holder=token.holder,
     )
 
 

@@ -21,6 +21,7 @@ from millpond.tables.earlier import EarlierReads, batch_of, time_micros
 from millpond.tables.events import EventAnswer, find_event
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
+from millpond.tables.pin import Pin, PinnedReads, pin
 from millpond.tables.spans import range_span
 from millpond.tables.versions import Versions, read_versions
 
@@ -56,19 +57,36 @@ class PastReads(ABC):
         other._closed = True
         return other
 
-    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None) -> Self:
+    @property
+    def job_reads(self) -> JobReads:
+        """What this table is read by: its job, as of now or of one batch."""
+        return self._job
+
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
 
-        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE.
+        pin:     the batch of `pin`'s token, which any process reads that can; whether it still can, each read says
+        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a pin
+                 INVALID_TOKEN, OTHER_JOB, and CUT_EXPIRED when it is read.
         """
-        if (batch is None) == (time is None):
-            raise RequestError("INVALID_REQUEST", "Give a batch or a time.", hint="Write table.at(batch=41).")
+        given = [when for when in (batch, time, pin) if when is not None]
+        if len(given) != 1:
+            raise RequestError("INVALID_REQUEST", "Give one batch, one time or one cut.", hint="Write table.at(batch=41).")
+        if pin is not None:
+            return self.read_by(PinnedReads(self._job, pin, self.definition.table))
         view, binding, _ = self._open(None)
         with view:
-            wanted = batch_of(view, batch if batch is not None else time or "")
+            wanted = batch_of(view, given[0])
             with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted)
             check_kept(view.record, binding.table, wanted, table=self.definition.table)
         return self.read_by(with_store)
+
+    def pin(self, *, bounds: Bounds | None = None) -> Pin:
+        """The newest batch, kept readable for a while: its token opens it by `at`, for this table and others of the job.
+
+        Raises:  as `get`.
+        """
+        return pin(self._job, bounds)
 
     def changes(
         self,

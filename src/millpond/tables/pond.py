@@ -9,7 +9,6 @@ import difflib
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +25,7 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, Retention, home
 from millpond.storage import open_storage
-from millpond.tables.align import batch_ending_at, newest_common
+from millpond.tables.align import align
 from millpond.tables.binding import Define
 from millpond.tables.bounds import Bounds
 from millpond.tables.cut import PondCut
@@ -151,12 +150,7 @@ class Pond:
         offsets:  where the input ends, as the position of an answer has it; by default the newest at which a batch of each job ends
         Raises:   UNKNOWN_TABLE; NOT_ALIGNED where there is no such batch; HISTORY_GONE where it isn't kept any more.
         """
-        wanted = {name: self[name] for name in tables}
-        with ExitStack() as stack:
-            views = {table.job: stack.enter_context(self._jobs[table.job].replica.snapshot()) for table in wanted.values()}
-            end = offsets if offsets is not None else newest_common(views.items())
-            batches = {job: batch_ending_at(view, end, job) for job, view in views.items()}
-        return {name: table.at(batch=batches[table.job]) for name, table in wanted.items()}
+        return align({name: self[name] for name in tables}, offsets)
 
     def catch_up(
         self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None

@@ -25,11 +25,13 @@ from millpond.tables.binding import Binding, Define, bind
 from millpond.tables.bounds import Bounds
 from millpond.tables.earlier import as_of
 from millpond.tables.events import is_built_late, may_have_expired
+from millpond.tables.held import HOLDER
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
-from millpond.tables.paging import PageToken, expired, parse_token, query_id, write_token
+from millpond.tables.paging import PageToken, expired, parse_token, query_id
 from millpond.tables.past import PastReads, check_limit
 from millpond.tables.spans import Place, Span, prefix_span, range_span
+from millpond.tables.token import pack
 from millpond.tables.walk import iter_rows, too_long
 
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
@@ -328,8 +330,8 @@ class Table(PastReads):
             if not more:
                 return Rows(rows, cut)
             query = query or query_id(binding, span, reverse=reverse, closed=closed)
-            next_page = PageToken(query, view.generation, view.record.batch, last[0], last[1])
-            return Rows(rows, cut, more=True, token=write_token(next_page))
+            next_page = PageToken(query, view.generation, view.record.batch, last[0], last[1], HOLDER)
+            return Rows(rows, cut, more=True, token=pack(next_page))
         except BaseException:
             more = False
             raise
