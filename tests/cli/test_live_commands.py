@@ -6,16 +6,32 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millpond
+from millpond.serve.tokens import add_token
 from millpond.settings import Retention
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
+
+
+@pytest.fixture(params=["path", "URL"])
+def place(request: pytest.FixtureRequest, job: WrittenCheckpoint, tmp_path: Path) -> Iterator[tuple[str, ...]]:
+    """Where a command reads, and what it takes to: the checkpoint, or a server that follows it and wants a token."""
+    if request.param == "path":
+        yield (str(job.path),)
+        return
+    token = add_token(tmp_path / "readers.json", "me", tables=["*"])
+    options = ("--port", "0", "--tokens", str(tmp_path / "readers.json"), "--history", f"{TABLE}=forever")
+    with _start(tmp_path / "server", "serve", str(job.path), *options) as server:
+        yield _line(server)["url"], "--server-token", token
+        server.terminate()
+        assert server.wait(30) == 0
 
 
 @pytest.fixture
@@ -42,8 +58,9 @@ def _line(process: subprocess.Popen[str]) -> Any:
     return json.loads(process.stdout.readline())
 
 
-def test_watch_shows_a_row_whenever_it_changes(job: WrittenCheckpoint, tmp_path: Path) -> None:
-    with _start(tmp_path / "home", "watch", str(job.path), TABLE, "k=a", "--times", "3") as running:
+def test_watch_shows_a_row_whenever_it_changes(job: WrittenCheckpoint, place: tuple[str, ...], tmp_path: Path) -> None:
+    where, *options = place
+    with _start(tmp_path / "home", "watch", where, TABLE, "k=a", "--times", "3", *options) as running:
         assert (_line(running)["v"]) == 1
         _commit(job, b=2)  # not this row
         batch = _commit(job, a=2)
@@ -81,3 +98,43 @@ def test_changes_that_nobody_keeps_are_an_error(job: WrittenCheckpoint, tmp_path
         _, errors = running.communicate(timeout=60)
     assert json.loads(errors.splitlines()[-1])["error"]["condition"] == "HISTORY_GONE"
     assert running.returncode != 0
+
+
+def test_changes_of_a_server_are_followed(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    options = ("--port", "0", "--history", f"{TABLE}=forever")
+    with _start(tmp_path / "server", "serve", str(job.path), *options) as server:
+        url = _line(server)["url"]
+        with _start(tmp_path / "home", "changes", url, TABLE, "--since", "0", "--follow", "--limit", "2") as running:
+            batch = _commit(job, a=2)
+            change = _line(running)
+            assert (change["batch"], change["kind"], change["new"]) == (batch, "update", {"k": "a", "v": 2})
+            _commit(job, c=5)
+            assert _line(running)["new"] == {"k": "c", "v": 5}
+            assert running.wait(30) == 0
+        server.terminate()
+    assert not (tmp_path / "home").exists(), "a server's reader keeps no replica"
+
+
+def test_commands_ask_a_server_with_a_token_or_are_told_that_it_wants_one(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    token = add_token(tmp_path / "readers.json", "me", tables=["job.*"])
+    with _start(tmp_path / "server", "serve", str(job.path), "--port", "0", "--tokens", str(tmp_path / "readers.json")) as server:
+        url = _line(server)["url"]
+
+        def ask(*words: str, **environment: str) -> tuple[int, list[Any], Any]:
+            command = [sys.executable, "-m", "millpond.cli", *words, "--json"]
+            done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment}, timeout=60)
+            error = json.loads(done.stderr.splitlines()[-1])["error"]["condition"] if done.returncode > 1 else None
+            return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], error
+
+        with_token = {"MILLPOND_TOKEN": token}
+        code, rows, _ = ask("tables", url, **with_token)
+        assert (code, [(r["table"], r["row_count"]) for r in rows]) == (0, [(TABLE, 2)])
+        assert ask("get", url, TABLE, "k=a", **with_token)[1][0]["v"] == 1
+        assert [r["k"] for r in ask("scan", url, TABLE, **with_token)[1]] == ["a", "b"]
+        assert ask("get", url, TABLE, "k=z", **with_token)[0] == 1
+        assert ask("get", url, TABLE, "k=a")[2] == "TOKEN_NEEDED"
+        assert ask("watch", url, "nothing", "k=a", **with_token)[2] == "NOT_ALLOWED"
+        assert ask("changes", url, TABLE, "--since", "0", **with_token)[2] == "HISTORY_GONE"
+        assert ask("get", url, TABLE, "k=a", "--replica-dir", str(tmp_path), **with_token)[2] == "INVALID_REQUEST"
+        assert ask("get", url, TABLE, "k=a", "--cold", **with_token)[2] == "INVALID_REQUEST"
+        server.terminate()

@@ -238,9 +238,17 @@ def ask_json(asked: Asked, name: str, question: Question) -> Told:
 
 
 def ask_command_line(asked: Asked, name: str, question: Question) -> Told:
+    return _by_command(asked, str(asked.path), name, question)
+
+
+def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> Told:
+    return _by_command(asked, asked.address, name, question)
+
+
+def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told:
     definition = asked.pond[name].definition
     command = "changes" if question.read == "changes" else "get" if question.read == "get" else "scan"
-    words = [command, str(asked.path), name, "--json"]
+    words = [command, place, name, "--json"]
     if command != "changes":
         words += ["--key", encode_json(_json_key(definition, question.key)).decode()]
     for option, value in {**question.options, **question.as_of}.items():
@@ -260,7 +268,9 @@ DOORS: dict[str, Callable[[Asked, str, Question], Told]] = {
     "url": ask_url,
     "json": ask_json,
     "command line": ask_command_line,
+    "command line, of the server": ask_command_line_of_server,
 }
+COMMANDS = (ask_command_line, ask_command_line_of_server)
 
 
 def _is_asked_by_command(question: Question) -> bool:
@@ -307,7 +317,7 @@ def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> 
     for question in questions:
         said = _say(ask_python, asked, name, question)
         for title, door in DOORS.items():
-            if door is ask_command_line and not _is_asked_by_command(question):
+            if door in COMMANDS and not _is_asked_by_command(question):
                 continue
             told = _say(door, asked, name, question)
             assert told == {name: said[name] for name in told}, (title, name, question)

@@ -9,6 +9,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_line
+from millpond.cli.place import open_place
 from millpond.serve.question import parse_since
 from millpond.serve.shapes import changes_json, row_writer
 from millpond.tables.changes import Changes
@@ -26,13 +27,14 @@ _LOOK_SECONDS = 1.0
 @click.option("--follow", is_flag=True, help="Go on as batches come, until Ctrl-C.")
 @options.reading_options
 def changes(
-    pond_dir: str,
+    place: str,
     table_name: str,
     since: str | None,
     limit: int | None,
     follow: bool,
     replica_dir: str | None,
     wait_seconds: float,
+    server_token: str | None,
     as_json: bool,
 ) -> None:
     """Show what happened to the rows of TABLE: one line a change, in order; where to go on is told on stderr.
@@ -45,18 +47,18 @@ def changes(
       millpond changes ./pond page_views --follow --json
     """
     left = limit
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
+    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
-        place: str | int | None = parse_since(since)
+        at: str | int | None = parse_since(since)
         while True:
             most = LIMIT if left is None else min(left, LIMIT)
-            page = table.changes(place, limit=most, wait_seconds=_LOOK_SECONDS if follow else 0.0)
+            page = table.changes(at, limit=most, wait_seconds=_LOOK_SECONDS if follow else 0.0)
             _write(table, page, as_json=as_json)
-            place = page.token
+            at = page.token
             left = None if left is None else left - len(page)
             if (left is not None and left <= 0) or not (follow or page.more):
                 break
-        click.echo(f"Go on with --since {place}", err=True)
+        click.echo(f"Go on with --since {at}", err=True)
 
 
 def _write(table: Any, page: Changes, *, as_json: bool) -> None:

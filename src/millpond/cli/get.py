@@ -8,6 +8,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_footer, write_rows
+from millpond.cli.place import is_server, open_place
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.tables.answer import Rows
@@ -29,12 +30,13 @@ NOT_THERE = 1
 def get(
     ctx: click.Context,
     /,
-    pond_dir: str,
+    place: str,
     table_name: str,
     columns: tuple[str, ...],
     key_json: str | None,
     replica_dir: str | None,
     wait_seconds: float,
+    server_token: str | None,
     as_json: bool,
     cold: bool,
     batch: int | None,
@@ -61,12 +63,14 @@ def get(
             "--cold reads the newest committed batch, which no bound and no --batch or --time changes.",
             hint="Leave --cold out to wait for a batch or offsets, or to read an earlier batch.",
         )
+    if cold and is_server(place):
+        raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")
     if cold:
-        definition = find_definition(pond_dir, table_name)
-        row = read_row(pond_dir, table_name, options.parse_key(definition, columns, key_json))
+        definition = find_definition(place, table_name)
+        row = read_row(place, table_name, options.parse_key(definition, columns, key_json))
         _show(ctx, definition, Rows([row], row.cut), as_json=as_json)
         return
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
+    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         rows = options.as_of(table, batch, time).get_all([options.parse_key(table.definition, columns, key_json)], bounds=wanted)
         _show(ctx, table.definition, rows, as_json=as_json)

@@ -19,7 +19,7 @@ from millpond.tables.values import encode_json
 @options.json_option
 @click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
 @click.option("--checksums", is_flag=True, help="Hold every file, older versions too, against the checksum that lies beside it.")
-def inspect(pond_dir: str, as_json: bool, batches: int, checksums: bool) -> None:
+def inspect(place: str, as_json: bool, batches: int, checksums: bool) -> None:
     """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
 
     Reads Spark's files alone, all of the newest batch's state once; keeps no copy.
@@ -31,7 +31,7 @@ def inspect(pond_dir: str, as_json: bool, batches: int, checksums: bool) -> None
       millpond inspect ./pond --checksums
       millpond inspect s3://my-bucket/checkpoints/page-views
     """
-    for i, folder in enumerate(open_jobs(pond_dir)):
+    for i, folder in enumerate(open_jobs(place)):
         report = inspect_job(folder, batches=batches, checksums=checksums)
         if as_json:
             write_line(encode_json(asdict(report)).decode())

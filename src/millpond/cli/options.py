@@ -1,26 +1,24 @@
-"""What several commands share: arguments, options, and the opening of a pond that is caught up."""
+"""What several commands share: arguments, options, and what their words mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-import millpond
-from millpond.cli.progress import Progress
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.tables.bounds import Bounds
-from millpond.tables.pond import Pond
-from millpond.tables.table import Table
 from millpond.tables.values import decode_json
+
+if TYPE_CHECKING:
+    from millpond.cli.place import AnyTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-pond_argument = click.argument("pond_dir", metavar="DIR")
+pond_argument = click.argument("place", metavar="DIR|URL")
 table_argument = click.argument("table_name", metavar="TABLE")
 columns_argument = click.argument("columns", metavar="[COLUMN=VALUE]...", nargs=-1)
 key_option = click.option(
@@ -41,9 +39,17 @@ wait_option = click.option(
 )
 
 
+server_token_option = click.option(
+    "--server-token",
+    envvar="MILLPOND_TOKEN",
+    metavar="TOKEN",
+    help="The reader's token, where a URL's server wants one; better in $MILLPOND_TOKEN, which other users don't see.",
+)
+
+
 def reading_options(command: Command) -> Command:
-    """The options of every command that opens a pond, reads once and ends."""
-    for option in (json_option, wait_option, replica_option):
+    """The options of every command that opens a pond or asks a server: `place.open_place` takes what they say but --json."""
+    for option in (json_option, server_token_option, wait_option, replica_option):
         command = option(command)
     return command
 
@@ -85,7 +91,7 @@ def as_of_options(command: Command) -> Command:
     return command
 
 
-def as_of(table: Table, batch: int | None, time: str | None) -> Table:
+def as_of(table: AnyTable, batch: int | None, time: str | None) -> AnyTable:
     """The table as of what the options of `as_of_options` say.  Raises as `Table.at`."""
     return table if batch is None and time is None else table.at(batch=batch, time=time)
 
@@ -122,28 +128,6 @@ def parse_bounds(
         max_age_seconds=max_age,
         wait_seconds=wait,
     )
-
-
-@contextmanager
-def open_caught_up(pond_dir: str, *, replica_dir: str | None, wait_seconds: float, table: str | None = None) -> Iterator[Pond]:
-    """The pond, once the newest batch that was committed at the call is in; progress goes to stderr.
-
-    table:   the one that is going to be read: trouble in other jobs is none of its
-
-    Raises:  what `millpond.open` raises, and REPLICA_BEHIND where the time is over.
-    """
-    with millpond.open(pond_dir, replica_dir=replica_dir, wait_seconds=0) as pond:
-        with Progress() as progress:
-            try:
-                pond.catch_up(wait_seconds, on_progress=progress)
-            except MillpondError as error:
-                if table is not None:
-                    pond.catch_up(wait_seconds, on_progress=progress, table=table)
-                elif pond.tables():
-                    click.echo(str(error), err=True)
-                else:
-                    raise
-        yield pond
 
 
 def parse_key(definition: TableDefinition, columns: tuple[str, ...], key_json: str | None) -> Key:

@@ -8,6 +8,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_rows
+from millpond.cli.place import open_place
 from millpond.errors import RequestError
 
 LIMIT = 100
@@ -29,13 +30,14 @@ LIMIT = 100
 @options.bounds_options
 @options.reading_options
 def scan(
-    pond_dir: str,
+    place: str,
     table_name: str,
     columns: tuple[str, ...],
     key_json: str | None,
     limit: int,
     replica_dir: str | None,
     wait_seconds: float,
+    server_token: str | None,
     as_json: bool,
     reverse: bool,
     start: tuple[str, ...],
@@ -57,7 +59,7 @@ def scan(
     if limit < 1:
         raise RequestError("INVALID_LIMIT", f"A limit must be at least 1, not {limit}.", hint="Write it like --limit 100.")
     wanted = options.parse_bounds(**bounds)
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
+    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
         table = options.as_of(table, batch, time)

@@ -6,6 +6,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_grid, write_line
+from millpond.cli.place import open_place
 from millpond.errors import MillpondError
 from millpond.serve.shapes import describe_table, error_json
 from millpond.tables.values import encode_json
@@ -14,7 +15,7 @@ from millpond.tables.values import encode_json
 @click.command()
 @options.pond_argument
 @options.reading_options
-def tables(pond_dir: str, replica_dir: str | None, wait_seconds: float, as_json: bool) -> None:
+def tables(place: str, replica_dir: str | None, wait_seconds: float, server_token: str | None, as_json: bool) -> None:
     """List the tables of a pond or checkpoint: key, columns, rows, and the batch they are at.
 
     \b
@@ -22,13 +23,14 @@ def tables(pond_dir: str, replica_dir: str | None, wait_seconds: float, as_json:
       millpond tables ./pond
       millpond tables /data/checkpoints/page-views --json
     """
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds) as pond:
+    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token) as pond:
         rows = []
         warnings = []
         for name in pond.tables():
             # One table that can't be read mustn't hide the others.
             try:
-                shown = describe_table(pond[name])
+                table = pond[name]
+                shown = describe_table(name, table.count(), table.definition)
             except MillpondError as error:
                 shown = {"table": name, **error_json(error)}
                 warnings.append(f"{name}: {error}")

@@ -8,6 +8,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_rows
+from millpond.cli.place import open_place
 from millpond.errors import MillpondError
 from millpond.tables.bounds import Bounds
 
@@ -23,13 +24,14 @@ _LOOK_SECONDS = 1.0
 @click.option("--times", type=click.IntRange(1), help="End after showing the row so many times.")
 @options.reading_options
 def watch(
-    pond_dir: str,
+    place: str,
     table_name: str,
     columns: tuple[str, ...],
     key_json: str | None,
     times: int | None,
     replica_dir: str | None,
     wait_seconds: float,
+    server_token: str | None,
     as_json: bool,
 ) -> None:
     """Show the row of TABLE with this key now, and again whenever a batch has changed it, until Ctrl-C.
@@ -41,7 +43,7 @@ def watch(
       millpond watch ./pond page_views page=/index.html
       millpond watch ./pond page_views page=/ --times 10 --json
     """
-    with options.open_caught_up(pond_dir, replica_dir=replica_dir, wait_seconds=wait_seconds, table=table_name) as pond:
+    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
         row = table.get(key)
@@ -62,3 +64,6 @@ def watch(
             except MillpondError as error:
                 if error.condition != "NOT_UP_TO_BOUND":
                     raise
+                here = error.context.get("here")
+                if isinstance(here, int) and here < row.batch:  # the job began anew
+                    row = table.get(key)

@@ -113,7 +113,7 @@ class HttpDoor:
     async def table(self, request: Request) -> Response:
         _controls(request)
         name, table = self._table(request)
-        return await run_in_threadpool(lambda: replies.as_json({**describe_table(table), "table": name}))
+        return await run_in_threadpool(lambda: replies.as_json(describe_table(name, table.count(), table.definition)))
 
     async def definition(self, request: Request) -> Response:
         _controls(request)
@@ -289,7 +289,8 @@ class HttpDoor:
     def _listed(self, name: str) -> dict[str, Json]:
         # One table that can't be read mustn't hide the others.
         try:
-            return {**describe_table(self.ponds[name]), "table": name}
+            table = self.ponds[name]
+            return describe_table(name, table.count(), table.definition)
         except MillpondError as error:
             return {"table": name, **error_json(error)}
 

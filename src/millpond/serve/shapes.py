@@ -157,10 +157,12 @@ def count_json(table: str, count: Count) -> dict[str, Json]:
     return {"table": table, **cut_json(count.cut), "count": int(count)}
 
 
-def describe_table(table: Table) -> dict[str, Json]:
-    """A table: what it means, how many rows it has, and where that comes from."""
-    count = table.count()
-    return {"table": table.name, **cut_json(count.cut), "row_count": int(count), **definition_json(table.definition)}
+def describe_table(name: str, count: Count, definition: TableDefinition) -> dict[str, Json]:
+    """A table: what it means, how many rows it has, and where that comes from.
+
+    count, definition:  of the table, in this order: a table that nobody defined is told by the state that was counted
+    """
+    return {"table": name, **cut_json(count.cut), "row_count": int(count), **definition_json(definition)}
 
 
 def definition_json(definition: TableDefinition) -> dict[str, Json]:

@@ -1,0 +1,73 @@
+"""Where a command reads: a pond or checkpoint at a path, or a server at a URL, with the same reads and the same errors."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeAlias
+
+import click
+
+import millpond
+from millpond.cli.progress import Progress
+from millpond.errors import MillpondError, RequestError
+from millpond.tables.pond import Pond
+from millpond.tables.table import Table
+
+if TYPE_CHECKING:
+    from millpond.client import RemotePond, RemoteTable
+
+    AnyPond: TypeAlias = Pond | RemotePond
+    AnyTable: TypeAlias = Table | RemoteTable
+
+_SCHEMES = ("http://", "https://")
+
+
+def is_server(place: str) -> bool:
+    """Whether a place is a server's address."""
+    return place.startswith(_SCHEMES)
+
+
+@contextmanager
+def open_place(
+    place: str,
+    *,
+    replica_dir: str | None,
+    wait_seconds: float,
+    server_token: str | None,
+    table: str | None = None,
+) -> Iterator[AnyPond]:
+    """A server's tables; or a pond's, once the newest batch that was committed at the call is in; progress goes to stderr.
+
+    server_token:  what `millpond token` gave, where the server wants one
+    table:         the one that is going to be read: trouble in other jobs is none of its
+
+    Raises:  what `millpond.open` and `millpond.connect` raise, and REPLICA_BEHIND where the time is over.
+    """
+    if is_server(place):
+        if replica_dir is not None:
+            raise RequestError(
+                "INVALID_REQUEST", "A server has the replica, not this command.", hint="Leave --replica-dir out, or name a path."
+            )
+        # The system's certificates, and those that SSL_CERT_FILE names.
+        verify = ssl.create_default_context() if place.startswith("https") else False
+        with millpond.connect(place, token=server_token, verify=verify) as server:
+            yield server
+        return
+    with millpond.open(place, replica_dir=replica_dir, wait_seconds=0) as pond:
+        _catch_up(pond, wait_seconds, table)
+        yield pond
+
+
+def _catch_up(pond: Pond, wait_seconds: float, table: str | None) -> None:
+    with Progress() as progress:
+        try:
+            pond.catch_up(wait_seconds, on_progress=progress)
+        except MillpondError as error:
+            if table is not None:
+                pond.catch_up(wait_seconds, on_progress=progress, table=table)
+            elif pond.tables():
+                click.echo(str(error), err=True)
+            else:
+                raise
