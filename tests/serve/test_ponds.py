@@ -15,7 +15,7 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.serve.keep import parse_retention
+from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places
 from millpond.serve.tokens import add_token
 from millpond.settings import Retention
@@ -121,6 +121,43 @@ def test_what_is_kept_is_read_from_words() -> None:
         with pytest.raises(MillpondError) as refused:
             parse_retention(history, closed)
         assert refused.value.condition == "INVALID_REQUEST"
+
+
+def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
+    one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "other", 2)
+    places = {"x": str(one), "y": str(two)}
+    kept = Retention(history_batches=5)
+    names = ("job.aggregate_0", "x/job.aggregate_0", "other.aggregate_0", "y/other.aggregate_0")
+    assert check_retention(dict.fromkeys(names, kept), places) == []
+    for wrong in ("jab.aggregate_0", "y/job.aggregate_0", "z/job.aggregate_0"):
+        with pytest.raises(MillpondError) as refused:
+            check_retention({names[0]: kept, wrong: kept}, places)
+        assert (refused.value.condition, refused.value.context["table"]) == ("UNKNOWN_TABLE", wrong)
+    assert "job.aggregate_0" in refused.value.hint
+    started = tmp_path / "started"
+    WrittenCheckpoint(started)
+    (started / "offsets").mkdir()
+    assert check_retention({names[0]: kept, "started.aggregate_0": kept}, {**places, "z": str(started)}) == ["started.aggregate_0"]
+    assert retention_by_pond({"a": kept, "x/b": kept, "x/a": Retention(), "q/c": kept}, ("x", "y")) == {
+        "x": {"a": Retention(), "b": kept, "q/c": kept},
+        "y": {"a": kept, "q/c": kept},
+    }
+    for option in ("--history=typo=10", "--keep-closed=typo=no"):
+        command = [sys.executable, "-m", "millpond.cli", "serve", str(one), "--port", "0", option]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=60, env={**os.environ, "MILLPOND_HOME": str(tmp_path)}
+        )
+        assert (done.returncode, done.stdout) == (3, "")
+        assert done.stderr.startswith("[UNKNOWN_TABLE]")
+
+
+def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
+    one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "job", 2)
+    options = ("--history", "x/job.aggregate_0=10")
+    with serve(f"x={one}", f"y={two}", *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        wait_until_ready(client)
+        told = [client.get(f"/tables/{pond}%2Fjob.aggregate_0/changes") for pond in ("x", "y")]
+        assert [answer.status_code for answer in told] == [200, 410]
 
 
 @pytest.fixture

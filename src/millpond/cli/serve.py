@@ -13,7 +13,7 @@ import click
 from millpond.cli import options
 from millpond.cli.output import write_line
 from millpond.serve.access import check_exposure
-from millpond.serve.keep import parse_retention
+from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places, open_ponds
 from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
 from millpond.serve.tokens import read_tokens
@@ -94,6 +94,8 @@ def serve(
     if settings.tokens is not None:
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)
+    for name in check_retention(retention, named):
+        click.echo(f"There is no table {name!r} yet: what is to be kept of it is kept once there is one.", err=True)
     with ExitStack() as opened:
         first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
         address = address_of(first, tls=settings.tls_cert is not None)
@@ -106,12 +108,14 @@ def serve(
             sys.stdout.flush()
 
         counts = counts_folder() if settings.workers > 1 else None
-        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=retention, counts=counts)
+        plan = Plan(
+            places=named, replica_dir=replica_dir, settings=settings, retention=retention_by_pond(retention, named), counts=counts
+        )
         if counts is not None:
             opened.callback(remove_counts, counts)
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
             serve_workers(plan, [first, *more], on_ready=announce)
             return
-        with open_ponds(named, lambda place: plan.open_pond(place, follow=True)) as ponds:
+        with open_ponds(named, lambda name: plan.open_pond(name, follow=True)) as ponds:
             serve_http(ponds, first, settings=settings, on_ready=announce)

@@ -126,10 +126,10 @@ class Ponds:
 
 
 @contextmanager
-def open_ponds(places: dict[str, str], open_pond: Callable[[str], Pond]) -> Iterator[Ponds]:
-    """All ponds, each opened with `open_pond`, and closed at the end."""
+def open_ponds(names: Iterable[str], open_pond: Callable[[str], Pond]) -> Iterator[Ponds]:
+    """All ponds, each opened with `open_pond` by its name, and closed at the end."""
     with ExitStack() as opened:
-        yield Ponds({name: opened.enter_context(open_pond(place)) for name, place in places.items()})
+        yield Ponds({name: opened.enter_context(open_pond(name)) for name in names})
 
 
 def name_places(words: Iterable[str]) -> dict[str, str]:

@@ -46,20 +46,21 @@ class Plan:
     """What all processes of one server have in common.
 
     places:     pond's name -> where it lies
-    retention:  what is kept of tables beside their rows, by name
+    retention:  what is kept of tables beside their rows: pond's name -> table -> that
     counts:     the folder where processes leave their counts, None where there is one process
     """
 
     places: dict[str, str]
     replica_dir: str | None
     settings: ServeSettings
-    retention: dict[str, Retention]
+    retention: dict[str, dict[str, Retention]]
     counts: Path | None
 
-    def open_pond(self, place: str, *, follow: bool) -> Pond:
-        """A pond as this server reads it."""
+    def open_pond(self, name: str, *, follow: bool) -> Pond:
+        """The pond of that name as this server reads it."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
-        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=self.retention, settings=reads)
+        place, kept = self.places[name], self.retention[name]
+        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, settings=reads)
 
 
 @dataclass(slots=True)
@@ -166,7 +167,7 @@ def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     """A door: it reads what the follower keeps."""
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
-    with open_ponds(plan.places, lambda place: plan.open_pond(place, follow=False)) as ponds:
+    with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
         serve_http(ponds, listener, settings=plan.settings, meter=Meter(plan.counts), on_ready=ready.release)
 
 
@@ -177,7 +178,7 @@ def _follow(plan: Plan) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
     meter = Meter(plan.counts)
-    with open_ponds(plan.places, lambda place: plan.open_pond(place, follow=True)) as ponds:
+    with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
         while not stop.wait(_METER_SECONDS):
             meter.note_followers(ponds.statistics())
             meter.write()

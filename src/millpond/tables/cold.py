@@ -93,6 +93,23 @@ def find_definition(path: str | Path, table: str) -> TableDefinition:
     return _ColdTable(path, table, None).definition
 
 
+def find_names(folder: JobFolder) -> tuple[list[str], bool]:
+    """The names of a job's tables from its checkpoint alone, and whether these are all.
+
+    Before its first batch only those that somebody defined are known; an operator that can't be read may have others.
+
+    Raises:  what damaged files raise.
+    """
+    storage, entries = open_storage(folder.checkpoint), folder.entries()
+    names = [entry.table for entry in entries if isinstance(entry, TableDefinition)]
+    committed = committed_batches(storage)
+    if not committed:
+        return names, False
+    stores, unread = read_each_operator(storage, committed[-1])
+    record = make_stores_record(job_id(storage), storage.uri, stores, unread)
+    return names + [definition.table for definition, _ in stored_tables(folder, record, entries)], not unread
+
+
 class _ColdTable:
     def __init__(self, path: str | Path, table: str, batch: int | None) -> None:  # 1
         known: list[str] = []
