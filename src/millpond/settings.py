@@ -183,7 +183,7 @@ class ServeSettings:
     max_body_bytes:       largest body of a request: max_keys keys of 400 bytes.
     max_answer_bytes:     largest answer: JSON is made in memory, and a client that asks for more wants Arrow on the machine itself.
     max_seconds:          how long one read may take; what it holds open keeps old pages from reuse.
-    requests_per_second:  for each client and door process; 0 is no limit.  Twice as many may come at once.
+    requests_per_second:  for each client, at all doors together; 0 is no limit.  Twice as many may come at once.
     gzip_bytes:           smaller answers are sent as they are: below it, packing costs more than the packets it saves.
     ready_behind_seconds: /readyz says no when a committed batch waits for longer: several triggers of a usual job.
     drain_seconds:        what a request that runs at SIGTERM may still take; below the 30 s after which orchestrators kill.

@@ -17,7 +17,7 @@ from millpond.serve.keep import check_retention, parse_retention, retention_by_p
 from millpond.serve.ponds import check_room, name_places, open_ponds
 from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
 from millpond.serve.tokens import read_tokens
-from millpond.serve.workers import Plan, counts_folder, remove_counts, serve_workers
+from millpond.serve.workers import Plan, serve_workers, shared_folder
 from millpond.settings import ServeSettings
 from millpond.tables.values import encode_json
 
@@ -59,7 +59,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(min=0),
     default=_DEFAULT.requests_per_second,
     show_default=True,
-    help="Of one client at one process; 0 is no limit.",
+    help="Of one client; 0 is no limit.",
 )
 @click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
 @click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
@@ -107,12 +107,10 @@ def serve(
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
 
-        counts = counts_folder() if settings.workers > 1 else None
-        plan = Plan(
-            places=named, replica_dir=replica_dir, settings=settings, retention=retention_by_pond(retention, named), counts=counts
-        )
-        if counts is not None:
-            opened.callback(remove_counts, counts)
+        shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
+        kept = retention_by_pond(retention, named)
+        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared)
+        if shared is not None:
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
             serve_workers(plan, [first, *more], on_ready=announce)

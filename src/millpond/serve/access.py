@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from millpond.errors import MillpondError, RequestError, SetupError
+from millpond.serve.rates import Rates
 from millpond.serve.tokens import EVERYBODY, Reader, digest, read_tokens
 from millpond.settings import ServeSettings
 
@@ -20,8 +21,6 @@ log = logging.getLogger(__name__)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # How long the file of tokens isn't looked at again.
 _TOKENS_SECONDS = 1.0
-# Clients whose requests are counted at one time; beyond it those that asked longest ago are forgotten.
-_MAX_CLIENTS = 10_000
 _MAX_KNOWN_HOSTS = 100
 # So many seconds' worth of requests may come at once.
 _BURST_SECONDS = 2.0
@@ -51,15 +50,18 @@ def check_exposure(settings: ServeSettings) -> None:
 class Access:
     """Lets requests in, or says why not."""
 
-    def __init__(self, settings: ServeSettings) -> None:
-        """Raises INVALID_TOKENS."""
+    def __init__(self, settings: ServeSettings, shared: Path | None = None) -> None:
+        """Raises INVALID_TOKENS.
+
+        shared:  the folder of the processes that count requests together, None where there is one
+        """
         self._hosts = frozenset(name.lower() for name in settings.allow_hosts)
         if is_loopback(settings.host):
             self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
         self._tokens = Tokens(settings.tokens) if settings.tokens is not None else None
         self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
-        self._rate = settings.requests_per_second
-        self._clients: dict[str, tuple[float, float]] = {}
+        rate = self._rate = settings.requests_per_second
+        self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), shared) if rate else None
 
     def admit(self, headers: Mapping[bytes, bytes], client: str) -> Reader:
         """Who asks.
@@ -79,8 +81,16 @@ class Access:
 
     def count(self, reader: Reader, client: str) -> None:
         """One more request.  Raises TOO_MANY_REQUESTS."""
-        if self._rate:
-            self._count(client if reader is EVERYBODY else f"reader {reader.name}")
+        if self._rates is None:
+            return
+        wait = self._rates.take(client if reader is EVERYBODY else f"reader {reader.name}")
+        if wait:
+            raise RequestError(
+                "TOO_MANY_REQUESTS",
+                f"This client may make {self._rate:g} requests a second.",
+                hint="Wait as long as Retry-After says; ask for several keys in one POST …/rows:get.",
+                retry_after_seconds=round(wait, 3),
+            )
 
     def check_host(self, host: bytes | None) -> None:
         """Raises HOST_NOT_ALLOWED where the request was meant for another host."""
@@ -99,24 +109,6 @@ class Access:
             )
         if len(self._known_hosts) < _MAX_KNOWN_HOSTS:
             self._known_hosts.add(host)
-
-    def _count(self, client: str) -> None:
-        """One more request of a client: each refills its bucket as time goes by, and takes one out."""
-        now, most = time.monotonic(), max(1.0, self._rate * _BURST_SECONDS)
-        left, seen = self._clients.pop(client, (most, now))
-        left = min(most, left + (now - seen) * self._rate)
-        if left < 1:
-            self._clients[client] = (left, now)
-            wait = (1 - left) / self._rate
-            raise RequestError(
-                "TOO_MANY_REQUESTS",
-                f"This client may make {self._rate:g} requests a second.",
-                hint="Wait as long as Retry-After says; ask for several keys in one POST …/rows:get.",
-                retry_after_seconds=round(wait, 3),
-            )
-        self._clients[client] = (left - 1, now)
-        if len(self._clients) > _MAX_CLIENTS:
-            del self._clients[next(iter(self._clients))]
 
 
 class Tokens:

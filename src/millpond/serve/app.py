@@ -34,6 +34,7 @@ from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pag
 from millpond.serve.gate import gate
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.meter import Meter
+from millpond.serve.neighbours import Neighbours
 from millpond.serve.openapi import openapi
 from millpond.serve.past import (
     ChangesQuestion,
@@ -88,8 +89,9 @@ Result = TypeVar("Result")
 class HttpDoor:
     """Answers requests on ponds.  Each public method is the endpoint of one route."""
 
-    def __init__(self, ponds: Ponds, settings: ServeSettings, meter: Meter, access: Access) -> None:
+    def __init__(self, ponds: Ponds, settings: ServeSettings, meter: Meter, access: Access, neighbours: Neighbours) -> None:
         self.ponds = ponds
+        self.neighbours = neighbours
         self.settings = settings
         self.meter = meter
         self.access = access
@@ -259,6 +261,15 @@ class HttpDoor:
             )
         return replies.as_json({"ready": True, "max_behind_seconds": bound})
 
+    async def refuse(self, request: Request, error: Exception) -> Response:
+        """An error of ours; where another door can read what this one can't, that one's answer."""
+        assert isinstance(error, MillpondError)
+        if "holder" in error.context and "is_neighbours" not in request.scope:
+            answer = await self.neighbours.try_ask(error.context["holder"], request.scope)
+            if answer is not None:
+                return answer
+        return replies.answer_error(request, error)
+
     # ------------------------------------------------------------ tables
 
     def shape(self, name: str, table: Table) -> replies.Shape:
@@ -398,17 +409,17 @@ def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:
         yield from pieces
 
 
-def create_app(door: HttpDoor) -> ASGIApp:
-    """The HTTP door as an ASGI application.  The caller opens the ponds and closes them."""
+def create_app(door: HttpDoor) -> tuple[ASGIApp, ASGIApp]:
+    """The HTTP door as an ASGI application, and what is behind its gate.  The caller opens the ponds and closes them."""
     routes = [Route(r.path, getattr(door, r.endpoint), methods=[r.method]) for r in ROUTES]
-    handlers: Mapping[Any, Callable[[Request, Exception], Response]] = {
-        MillpondError: replies.answer_error,
+    handlers: Mapping[Any, Callable[[Request, Exception], Any]] = {
+        MillpondError: door.refuse,
         HTTPException: replies.answer_routing,
         Exception: replies.answer_mistake,
     }
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return gate(app, door.access, door.meter)
+    return gate(app, door.access, door.meter), app
 
 
 def check_reader(ponds: Ponds, reader: Reader, name: str) -> None:
@@ -460,6 +471,7 @@ async def _read_body(request: Request, maximum: int) -> Json:
                 hint="Send fewer keys at a time.",
                 maximum_bytes=maximum,
             )
+    request.scope["asked_body"] = bytes(body)
     try:
         return decode_json(bytes(body))
     except ValueError as wrong:

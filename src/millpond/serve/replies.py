@@ -93,7 +93,7 @@ def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: b
     if sum(map(len, begun)) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
         headers["content-encoding"] = "gzip"
         pieces = packed(pieces)
-    return _Pieces(pieces, headers=headers)
+    return Pieces(pieces, headers=headers)
 
 
 def try_known(ask: Ask, shape: Shape, cut: Cut, *, more: bool) -> Response | None:
@@ -115,7 +115,7 @@ def _headers(ask: Ask, shape: Shape, cut: Cut) -> dict[str, str]:
     }
 
 
-class _Pieces(StreamingResponse):
+class Pieces(StreamingResponse):
     """Pieces that an error of ours breaks off: the last one isn't sent."""
 
     async def stream_response(self, send: Send) -> None:

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import SetupError, library_missing
@@ -92,11 +93,12 @@ def serve_http(
     listener: socket.socket,
     *,
     settings: ServeSettings | None = None,
-    meter: Meter | None = None,
+    shared: Path | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; requests that run then are answered within `drain_seconds`.
 
+    shared:    the folder where processes of one server leave what the others need, None where there is one process
     on_ready:  called once, when requests are answered
     Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS.
     """
@@ -106,19 +108,27 @@ def serve_http(
     from millpond.serve.access import Access
     from millpond.serve.app import HttpDoor, create_app
     from millpond.serve.hot import HotRows, hot_protocol
+    from millpond.serve.neighbours import Neighbours
 
-    settings, counts = settings or ServeSettings(), meter or Meter()
-    door = HttpDoor(ponds, settings, counts, Access(settings))
+    settings, counts = settings or ServeSettings(), Meter(shared)
+    drain_seconds, neighbours = settings.drain_seconds, Neighbours(shared, settings.max_seconds)
+    door = HttpDoor(ponds, settings, counts, Access(settings, shared), neighbours)
+    app, behind_gate = create_app(door)
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await neighbours.listen(behind_gate)
             await super().startup(sockets=sockets)
             if counts.is_shared:
                 self._writing = asyncio.get_running_loop().create_task(_write_counts(counts))
             on_ready()
 
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().shutdown(sockets=sockets)
+            await neighbours.close(drain_seconds)
+
     config = uvicorn.Config(
-        create_app(door),
+        app,
         http=hot_protocol(HotRows(door)),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",

@@ -20,7 +20,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -38,6 +39,8 @@ _LAST_PAUSE_SECONDS = 5.0
 # A process that ran for so long didn't fail at its start.
 _STEADY_SECONDS = 30.0
 _METER_SECONDS = 1.0
+# The path of a Unix socket has 107 bytes at most.
+_LONGEST_PATH = 60
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -47,14 +50,14 @@ class Plan:
 
     places:     pond's name -> where it lies
     retention:  what is kept of tables beside their rows: pond's name -> table -> that
-    counts:     the folder where processes leave their counts, None where there is one process
+    shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
     """
 
     places: dict[str, str]
     replica_dir: str | None
     settings: ServeSettings
     retention: dict[str, dict[str, Retention]]
-    counts: Path | None
+    shared: Path | None
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name as this server reads it."""
@@ -108,14 +111,15 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
             end_of_pair.close()
 
 
-def counts_folder() -> Path:
-    """A folder for the counts of one server; the caller removes it."""
-    return Path(tempfile.mkdtemp(prefix="millpond-serve-"))
-
-
-def remove_counts(folder: Path) -> None:
-    """Remove the folder of counts."""
-    shutil.rmtree(folder, ignore_errors=True)
+@contextmanager
+def shared_folder() -> Iterator[Path]:
+    """A folder for what the processes of one server share, which this user alone may enter."""
+    long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_PATH
+    folder = tempfile.mkdtemp(prefix="millpond-serve-", dir="/tmp" if long else None)  # noqa: S108 - mkdtemp's names are its own
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _start(name: str, run: Callable[..., None], arguments: tuple[Any, ...]) -> _Worker:
@@ -168,7 +172,7 @@ def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
     with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
-        serve_http(ponds, listener, settings=plan.settings, meter=Meter(plan.counts), on_ready=ready.release)
+        serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, on_ready=ready.release)
 
 
 def _follow(plan: Plan) -> None:
@@ -177,7 +181,7 @@ def _follow(plan: Plan) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
-    meter = Meter(plan.counts)
+    meter = Meter(plan.shared)
     with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
         while not stop.wait(_METER_SECONDS):
             meter.note_followers(ponds.statistics())

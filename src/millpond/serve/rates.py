@@ -1,0 +1,68 @@
+"""How often each client asks, counted by all doors of a server together: a table of fixed size in memory that they share.
+
+A client's bucket is one number: when it would be full again if it asked no more (the generic cell rate algorithm).  A request moves
+that on by the time that a request takes to be earned back, and is refused where it lies further ahead than a full bucket.
+
+1. A client's place is among a few slots that a hash of its name picks.  Where it has none, it takes the one that is full soonest.
+2. No lock: a door that is stopped would stop the others by it.  Two requests at the very same moment may count as one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import time
+from pathlib import Path
+
+# Clients that are known at one time; 16 bytes each.
+_SLOTS = 16_384
+_WAYS = 8
+_WIDTH = 8
+
+
+class Rates:
+    """The buckets of all clients.
+
+    per_second:  requests of one client, on average
+    burst:       so many may come at once
+    folder:      of the processes that count together, None where there is one
+    """
+
+    def __init__(self, per_second: float, burst: float, folder: Path | None = None) -> None:
+        self._seconds = 1.0 / per_second
+        self._ahead = (burst - 1) * self._seconds
+        size = 2 * _SLOTS * _WIDTH
+        memory = memoryview(mmap.mmap(-1, size) if folder is None else _shared(folder / "rates", size))
+        self._names = memory[: _SLOTS * _WIDTH].cast("Q")
+        self._full_at = memory[_SLOTS * _WIDTH :].cast("d")
+
+    def take(self, client: str) -> float:
+        """One more request: 0.0 where it may be answered, else the seconds until one may.  Those that are refused don't count."""
+        slot, now = self._slot(client), time.monotonic()  # of the machine: all doors read the same clock
+        full_at = max(self._full_at[slot], now)
+        wait = full_at - now - self._ahead
+        if wait > 0:
+            return wait
+        self._full_at[slot] = full_at + self._seconds
+        return 0.0
+
+    def _slot(self, client: str) -> int:
+        name = int.from_bytes(hashlib.blake2b(client.encode("utf-8", "surrogateescape"), digest_size=_WIDTH).digest())
+        first = name % (_SLOTS // _WAYS) * _WAYS
+        slots = range(first, first + _WAYS)
+        for slot in slots:
+            if self._names[slot] == name:
+                return slot
+        free = min(slots, key=self._full_at.__getitem__)
+        self._names[free], self._full_at[free] = name, 0.0
+        return free
+
+
+def _shared(path: Path, size: int) -> mmap.mmap:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(descriptor, size)  # by every door: what is there stays
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
