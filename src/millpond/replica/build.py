@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import TypeVar
 
 import msgspec
 
@@ -30,6 +31,7 @@ from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.sorter import RowSorter
 from millpond.replica.stamp import stamp_at_most
 
+Item = TypeVar("Item")
 Progress = Callable[[int, int, int], None]
 """(partitions done, partitions in all, rows so far); may raise to end it"""
 
@@ -137,13 +139,22 @@ class _Build:
             write.delete(table.name, put_rows(write, table.name, changes, self._mark))
 
     def _write_sorted(self, name: str, sorter: RowSorter) -> None:
-        for keys, values in sorter.iter_rows(name):
+        for keys, values in _ahead(sorter.iter_rows(name)):
             step = self._chunk_rows or max(1, len(keys.begin))
             for first in range(0, len(keys.begin), step):
                 some = keys.slice(first, first + step).tolist(), values.slice(first, first + step).tolist(self._mark)
                 with self._backend.write() as write:
                     write.append(name, zip(*some, strict=True))
                 self._progress(self._done, self._of, self.records)
+
+
+def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+    """The same, the next one made by another thread while one is used."""
+    with ThreadPoolExecutor(1, thread_name_prefix="millpond-merge") as pool:
+        coming = pool.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = pool.submit(next, items, None)
+            yield item
 
 
 def _stored(table: ReplicaTable, rows: Part | list[Record]) -> tuple[Spans, Spans, Array | None]:
