@@ -53,6 +53,7 @@ class WrittenCheckpoint:
 
     key:      the columns of the key; keys of several columns are given as tuples
     sources:  what the sources' offsets are at the end of a batch
+    watermarked:  whether the watermark goes by the key's first column: `watermark_ms`, which each batch is planned with
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class WrittenCheckpoint:
         *,
         key: tuple[Field, ...] = KEY,
         sources: Callable[[int], list[Any]] = lambda batch: [{"logOffset": batch}],
+        watermarked: bool = False,
     ) -> None:
         self.path = path
         self.key = key
@@ -69,7 +71,11 @@ class WrittenCheckpoint:
         self.next_batch = 0
         self.state: list[dict[Any, int]] = [{} for _ in range(PARTITIONS)]
         self.clock = time.time_ns() // 1_000_000
-        schema = json.dumps(struct_of(key).to_json()), json.dumps(struct_of(VALUE).to_json())
+        self.watermark_ms = 0
+        key_json = struct_of(key).to_json()
+        if watermarked:
+            key_json["fields"][0]["metadata"] = {"spark.watermarkDelayMs": 1000}
+        schema = json.dumps(key_json), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
@@ -91,7 +97,7 @@ class WrittenCheckpoint:
         batch = self.next_batch
         self.clock += 1
         conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
-        planned = {"batchWatermarkMs": 0, "batchTimestampMs": self.clock, "conf": conf}
+        planned = {"batchWatermarkMs": self.watermark_ms, "batchTimestampMs": self.clock, "conf": conf}
         offsets = ["-" if offset is None else json.dumps(offset) for offset in self.sources(batch)]
         self.write(f"offsets/{batch}", "\n".join(["v1", json.dumps(planned), *offsets]).encode())
         for partition in range(PARTITIONS):
@@ -110,7 +116,7 @@ class WrittenCheckpoint:
         return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
 
     def commit(self) -> None:
-        self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":0}')
+        self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % self.watermark_ms)
         self.next_batch += 1
 
     def clean(self, keep: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 
 from golden_rows import CELLS, replica_content
+from millpond.replica.cause import may_return
+from millpond.replica.closed import is_known
 from millpond.replica.follower import Follower
 from millpond.replica.history import SnapshotAsOf, check_kept, iter_changes, kept_of, position_at
+from millpond.replica.kept import closed_table
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.place import ReplicaPlace
 from millpond.replica.record import StoresRecord
@@ -111,3 +115,54 @@ def test_every_batch_reads_later_as_it_read_then(golden: Callable[[str], Any], t
                 compared += 1
     follower.stop()
     assert compared or copy.last == 0 or not any(firsts.values())
+
+
+def closed_rows(backend: Any) -> dict[str, Rows]:
+    with backend.snapshot() as snapshot:
+        return {s.id: dict(snapshot.iterate(closed_table(s.id), b"\x00")) for s in backend.stores().stores}
+
+
+EXPIRING = re.compile(r"(spark-4.3/)?(windows|sessions|dedupe|transform-ttl)-.*")
+
+
+@pytest.mark.parametrize("missed", [0, 1])
+@pytest.mark.parametrize("cell", [c for c in CELLS if EXPIRING.fullmatch(c)])
+def test_rows_that_expired_are_there_after_the_machine_started_again(
+    golden: Callable[[str], Any], tmp_path: Path, cell: str, missed: int
+) -> None:
+    """And those that expired in a batch that nobody followed are unknown."""
+    copy = golden(cell)
+    copy.uncommit()
+    storage = open_storage(copy.checkpoint)
+    serving: list[Any] = []
+
+    def follow() -> Follower:
+        follower = Follower(storage, ReplicaPlace(tmp_path / "home", storage.uri), SETTINGS, on_backend=serving.append)
+        while follower.step():
+            pass
+        return follower
+
+    copy.commit(0)
+    follower = follow()
+    for batch in range(1, copy.last + 1 - missed):
+        copy.commit(batch)
+        while follower.step():
+            pass
+    before = closed_rows(serving[-1])
+    follower.stop()
+    serving.clear()
+    for batch in range(max(1, copy.last + 1 - missed), copy.last + 1):
+        copy.commit(batch)
+    for generation in (tmp_path / "home").glob("replicas/*/generation-*"):
+        (generation / "boot").write_text("another boot")
+    follower = follow()
+    after = closed_rows(serving[-1])
+    assert follower.counts.bootstraps == 1
+    assert any(before.values()) or "complete" in cell or "snapshots" in cell or missed
+    for store in serving[-1].stores().schemas():
+        if not missed or not may_return(store):
+            assert after[store.id] == before[store.id]
+        else:
+            assert {k: v[-8:] for k, v in after[store.id].items()} == {k: v[-8:] for k, v in before[store.id].items()}
+            assert not any(is_known(key, value) for key, value in after[store.id].items())
+    follower.stop()

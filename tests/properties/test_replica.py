@@ -18,6 +18,7 @@ from millpond.errors import MillpondError
 from millpond.replica.closed import SnapshotWithClosed
 from millpond.replica.follower import Follower
 from millpond.replica.history import SnapshotAsOf, check_kept, position_at
+from millpond.replica.kept import closed_table
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.place import ReplicaPlace
@@ -177,6 +178,34 @@ class ReplicaMachine(RuleBasedStateMachine):
 
 class LmdbReplicaMachine(ReplicaMachine):
     in_memory = False
+
+    @precondition(lambda self: self.follower is not None and self.serving)
+    @rule(flushed=st.booleans())
+    def machine_starts_again(self, flushed: bool) -> None:
+        """Nothing is trusted but what was flushed; that has every row that had expired, where no batch was missed."""
+        assert self.follower is not None
+        assert self.follower.journal is not None
+        caught_up = flushed and self.follower.journal.flush() and self.reached() == self.checkpoint.next_batch - 1
+        before = self.closed()
+        self.follower.journal.leave()
+        self.follower.stop()
+        self.follower = None
+        self.serving.clear()
+        for generation in self.root.glob("home/replicas/*/generation-*"):
+            (generation / "boot").write_text("another boot")
+        self.step()
+        if caught_up:
+            assert self.closed() == before
+
+    def reached(self) -> int | None:
+        with contextlib.suppress(MillpondError), self.serving[-1].snapshot() as snapshot:
+            if snapshot.record().status == "live" and self.run.get(snapshot.record().batch) == self.rows_of(snapshot):
+                return snapshot.record().batch
+        return None
+
+    def closed(self) -> dict[bytes, bytes]:
+        with self.serving[-1].snapshot() as snapshot:
+            return dict(snapshot.iterate(closed_table("0/default"), b"\x00"))
 
 
 TestMemoryReplica = pytest.mark.filterwarnings("ignore")(ReplicaMachine.TestCase)

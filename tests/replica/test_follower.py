@@ -161,8 +161,21 @@ _ANOTHER_FORMAT = """
 """
 
 
-@pytest.mark.parametrize("change", ['    stores["boot_id"] = "another boot"', _ANOTHER_FORMAT], ids=["boot", "format"])
-def test_a_replica_of_another_boot_or_format_is_built_again(job: WrittenCheckpoint, tmp_path: Path, change: str) -> None:
+def test_a_replica_of_another_boot_is_built_again_and_not_even_opened(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    millpond.open(job.path, replica_dir=home).close()
+    (generation,) = home.glob("replicas/*/generation-*")
+    (generation / "boot").write_text("another boot")
+    (generation / "data.mdb").write_bytes(b"torn" * 4096)
+    with pytest.raises(MillpondError) as refused:
+        millpond.open(job.path, replica_dir=home, follow=False, wait_seconds=0)[TABLE].scan()
+    assert refused.value.condition in ("REPLICA_BUILDING", "UNKNOWN_TABLE")
+    with millpond.open(job.path, replica_dir=home) as pond:
+        assert read(pond) == {"a": 1, "b": 1}
+        assert pond.statistics()["ck"]["bootstraps"] == 1
+
+
+def test_a_replica_of_another_format_is_built_again(job: WrittenCheckpoint, tmp_path: Path) -> None:
     import lmdb
 
     home = tmp_path / "home"
@@ -174,7 +187,7 @@ environment = lmdb.open({str(generation)!r}, max_dbs=9, map_size=1 << 30)
 meta = environment.open_db(b"meta")
 with environment.begin(write=True) as transaction:
     stores = json.loads(transaction.get(b"stores", db=meta))
-{change}
+{_ANOTHER_FORMAT}
     transaction.put(b"stores", json.dumps(stores).encode(), db=meta)
 """
     assert lmdb.version()

@@ -20,6 +20,8 @@ from millpond.replica.kept import (
     ORDER,
     SHARED_TABLES,
     Change,
+    ClosedRow,
+    ClosedRows,
     Keeper,
     closed_table,
     unknown,
@@ -94,8 +96,12 @@ def _difference(
     while chunk := list(islice(changes, chunk_rows)):
         with new.write() as write:
             if this.keeps_closed:
-                gone = [(c.key, unknown(c.key, c.old[:-STAMP_BYTES])) for c in chunk if c.kind == "expire" and c.old is not None]
-                size += write_closed(write, store.id, this.number, now.batch, now.started_ms, gone, done)
+                gone = [
+                    ClosedRow(number, c.key, unknown(c.key, c.old[:-STAMP_BYTES]))
+                    for number, c in enumerate(chunk, done)
+                    if c.kind == "expire" and c.old is not None
+                ]
+                size += write_closed(write, store.id, this.number, ClosedRows(now.batch, now.started_ms, gone))
             if has_history:
                 write_changes(write, this.number, now.batch, chunk, done)
         done += len(chunk)

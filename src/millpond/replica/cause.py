@@ -41,6 +41,13 @@ def may_expire(schema: StoreSchema) -> bool:
     return schema.operator_name in (*_BY_WATERMARK, _SESSIONS) or (schema.ttl and not schema.many)
 
 
+def may_return(schema: StoreSchema) -> bool:
+    """Whether a key that expired may be written again: not where its own time is behind the watermark for good."""
+    return schema.operator_name != _SESSIONS and not (
+        schema.operator_name in ("stateStoreSave", "dedupe") and bool(schema.watermarked)
+    )
+
+
 def closes_windows(schema: StoreSchema) -> bool:
     """Whether a row that expired is a finished window, and not one that has stopped to count."""
     return schema.operator_name == _SESSIONS or (schema.operator_name == "stateStoreSave" and bool(schema.watermarked))

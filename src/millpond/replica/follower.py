@@ -36,10 +36,12 @@ from millpond.replica.backend import Backend
 from millpond.replica.build import build
 from millpond.replica.carry import carry_over
 from millpond.replica.identity import judge
+from millpond.replica.journal_copy import JournalCopy
+from millpond.replica.journal_restore import restore_closed
 from millpond.replica.kept import Keeper
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
-from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, boot_id, make_stores_record, stored_fields
+from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 
@@ -150,6 +152,8 @@ class Follower:
         self._applied_last = False
         self._missing: tuple[Batch, float] | None = None
         self._readers_clock = _Clock(_READERS_SECONDS)
+        # Rows that expired are kept over restarts of the machine, too.
+        self.journal = JournalCopy(place.path) if place is not None else None
         self.status = FollowerStatus()
         self.counts = FollowerCounts()
         self.last_error: MillpondError | None = None
@@ -157,6 +161,8 @@ class Follower:
 
     def start(self) -> None:
         """Begin, in a daemon thread."""
+        if self.journal is not None:
+            self.journal.start()
         self._thread = threading.Thread(target=self._run, name="millpond-follower", daemon=True)
         self._thread.start()
 
@@ -172,6 +178,8 @@ class Follower:
 
     def _let_go(self) -> None:
         self._generation = None
+        if self.journal is not None:
+            self.journal.close()
         if self._place is not None:
             self._place.unlock()
 
@@ -190,6 +198,7 @@ class Follower:
             "following": self.following,
             **msgspec.to_builtins(self.status),
             **{name: getattr(self.counts, name) for name in FollowerCounts.__slots__},
+            "journal_error": self.journal.error if self.journal is not None else None,
         }
 
     # ------------------------------------------------------------ the loop
@@ -299,8 +308,9 @@ class Follower:
         assert self._place is not None
         if self._generation is None or self._place.current() == self._generation.path:
             return False
+        self._leave()
         self._place.unlock()
-        self._generation, self.following = None, False
+        self.following = False
         return True
 
     def _open(self) -> _Generation | None:
@@ -309,16 +319,26 @@ class Follower:
             return None
         backend = open_backend(path, self._settings)
         stores = backend.stores()
-        if stores is None or stores.boot_id != boot_id() or stores.checkpoint != self._storage.uri:
+        if stores is None or stores.checkpoint != self._storage.uri:
             return None
         with backend.snapshot() as snapshot:
             record = snapshot.record()
         if record.status != "live":
             return None
         reader, keeper = StateReader(self._storage), self._make_keeper(stores)
-        self._generation = _Generation(path, backend, record, stores, reader, keeper)
-        self._on_backend(backend)
+        self._serve(_Generation(path, backend, record, stores, reader, keeper))
         return self._generation
+
+    def _serve(self, generation: _Generation) -> None:
+        self._generation = generation
+        if self.journal is not None and generation.path is not None:
+            self.journal.follow(generation.path.name, generation.backend, generation.stores, generation.keeper)
+        self._on_backend(generation.backend)
+
+    def _leave(self) -> None:
+        self._generation = None
+        if self.journal is not None:
+            self.journal.leave()
 
     def _make_keeper(self, stores: StoresRecord) -> Keeper:
         return Keeper(stores.schemas(), self._retention(stores), self._settings.retention)
@@ -399,7 +419,7 @@ class Follower:
 
     def _refuse_reads(self, generation: _Generation) -> None:
         self._set_status(generation, "replaced")
-        self._generation = None
+        self._leave()
         if self._place is not None and generation.path is not None:
             (self._place.path / "current").unlink(missing_ok=True)
 
@@ -450,6 +470,8 @@ class Follower:
             records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, reads=reads, progress=progress)
             if before is not None:
                 carry_over(before.backend, before.stores, backend, stores, keeper, chunk_rows=rows)
+            elif self._place is not None:
+                restore_closed(self._place.path, self._storage, batch, backend, stores, keeper)
         except BaseException:
             del backend
             if self._place is not None:
@@ -460,8 +482,7 @@ class Follower:
             record = snapshot.record()
         if self._place is not None and path is not None:
             self._place.publish(path)
-        self._generation = _Generation(path, backend, record, stores, reader, keeper)
-        self._on_backend(backend)
+        self._serve(_Generation(path, backend, record, stores, reader, keeper))
         if ended is not None:
             self._set_status(ended, "superseded")
         if self._place is not None:

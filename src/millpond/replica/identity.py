@@ -11,18 +11,33 @@ numbers and other content; a replica that went on would mix two jobs.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Protocol
 
 from millpond.checkpoint.log import committed_batches, job_id, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError, ReplicaError, StorageError
-from millpond.replica.record import ReplicaRecord
 from millpond.storage import FileStamp, Storage
 
 Verdict = Literal["same", "behind", "replaced"]
 
 
-def judge(storage: Storage, record: ReplicaRecord, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
+class Reached(Protocol):
+    """How far a job was followed: a replica's record, or the mark of what was kept of it."""
+
+    @property
+    def batch(self) -> int:
+        """The newest batch."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its log files."""
+
+    @property
+    def commit_stamp(self) -> FileStamp:
+        """Of commits/N."""
+
+
+def judge(storage: Storage, record: Reached, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
     """Whether the job is the same, the same but beyond what the log still tells, or another; and the stamp judged by.
 
     Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED: a store that doesn't answer says nothing about the job.

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -98,6 +99,27 @@ class Change(msgspec.Struct, frozen=True):
     new: bytes | None
 
 
+class ClosedRow(NamedTuple):
+    """A row that expired.
+
+    number:  its place among those of its store and batch
+    value:   the stored value, without its stamp; of a row whose last value was never seen see `unknown`
+    """
+
+    number: int
+    key: bytes
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedRows:
+    """Rows of one store that expired in one batch, which began at a time in milliseconds."""
+
+    batch: int
+    started_ms: int
+    rows: list[ClosedRow] = field(default_factory=list)
+
+
 def encode_change(change: Change) -> bytes:
     """Shape:  kind, 0, key length, old length, new length (ffffffff: none), key, old, new."""
     old, new = change.old, change.new
@@ -126,6 +148,11 @@ def number_key(store: int, batch: int, number: int = 0) -> bytes:
 def split_number(key: bytes) -> tuple[int, int, int]:
     """(store, batch, number) of such a key, or of the end of a version's."""
     return _NUMBER.unpack(key)
+
+
+def split_order(value: bytes) -> tuple[int, bytes]:
+    """(when in milliseconds, stored key) of a value of `closed-order`."""
+    return _TIME.unpack_from(value)[0], value[_TIME.size :]
 
 
 def version_prefix(store: int, stored_key: bytes) -> bytes:
@@ -206,7 +233,7 @@ class Keeper:
                 kept = self._delete(write, store, changes, gone, batch, kept)
         if kept.history_from is not None:
             kept = self._forget_changes(write, this, kept, self._history_limit(write, this, kept.history_from, batch))
-        return self._forget_closed(write, store, this, kept, batch)
+        return self.forget_closed(write, store, kept, batch)
 
     def _delete(
         self, write: WriteBatch, store: str, changes: Changes, gone: list[bytes], batch: CommittedBatch, kept: KeptRecord
@@ -271,11 +298,13 @@ class Keeper:
         """Keep rows that expired."""
         if not closed:
             return kept
-        size = write_closed(write, store, this.number, batch.batch, batch.started_ms, closed)
+        rows = [ClosedRow(i, key, value) for i, (key, value) in enumerate(closed)]
+        size = write_closed(write, store, this.number, ClosedRows(batch.batch, batch.started_ms, rows))
         return msgspec.structs.replace(kept, closed_bytes=kept.closed_bytes + size)
 
-    def _forget_closed(self, write: WriteBatch, store: str, this: Kept, kept: KeptRecord, batch: CommittedBatch) -> KeptRecord:
+    def forget_closed(self, write: WriteBatch, store: str, kept: KeptRecord, batch: CommittedBatch) -> KeptRecord:
         """Forget what expired too long ago, or what is too much, the oldest first."""
+        this = self._stores[store]
         if not kept.closed_bytes:
             return kept
         retention, size, forgotten = this.retention, kept.closed_bytes, kept.closed_forgotten
@@ -283,11 +312,11 @@ class Keeper:
         ends, keys = [], []
         for key, value in write.iterate(ORDER, number_key(this.number, 0)):
             store_number, closed_in, _ = split_number(key)
-            too_old = limit is not None and _TIME.unpack_from(value)[0] < limit
+            when, stored_key = split_order(value)
+            too_old = limit is not None and when < limit
             if store_number != this.number or not (too_old or size > retention.closed_bytes):
                 break
             ends.append(key)
-            stored_key = value[_TIME.size :]
             found = write.get(closed_table(store), stored_key)
             # It may have come back and expired again since.
             if found is not None and changed_batch(found) == closed_in:
@@ -345,19 +374,14 @@ def write_changes(write: WriteBatch, store: int, batch: int, changes: list[Chang
     write.put(VERSIONS, sorted((version_key(store, c.key, batch, i), b"") for i, c in enumerate(changes, first)))
 
 
-def write_closed(
-    write: WriteBatch, store: str, number: int, batch: int, started_ms: int, closed: list[tuple[bytes, bytes]], first: int = 0
-) -> int:
-    """Keep rows that expired: (stored key, stored value without stamp); how many bytes more there are now.
-
-    first:  number of the first of them within the batch
-    """
-    mark, when, size = stamp_final(batch), _TIME.pack(started_ms), 0
-    for key, value in closed:
+def write_closed(write: WriteBatch, store: str, number: int, closed: ClosedRows) -> int:
+    """Keep rows that expired; how many bytes more there are now."""
+    mark, when, size = stamp_final(closed.batch), _TIME.pack(closed.started_ms), 0
+    for _, key, value in closed.rows:
         before = write.get(closed_table(store), key)
         size += len(value) + STAMP_BYTES + (len(key) if before is None else -len(before))
-    write.put(closed_table(store), [(key, value + mark) for key, value in closed])
-    write.put(ORDER, [(number_key(number, batch, i), when + key) for i, (key, _) in enumerate(closed, first)])
+    write.put(closed_table(store), [(key, value + mark) for _, key, value in closed.rows])
+    write.put(ORDER, [(number_key(number, closed.batch, row.number), when + row.key) for row in closed.rows])
     return size
 
 

@@ -4,10 +4,13 @@
         lock            held by the process that follows
         current         name of the generation that serves; replaced by a rename
         status.json     what the follower does: progress of a bootstrap, its last error
-        generation-<n>-<unique>/  one LMDB environment
+        generation-<n>-<unique>/  one LMDB environment, and in `boot` the run of the machine that it was made in
+        closed.json, closed-*/  rows that expired, flushed: see `journal`
 
 The folder goes by the checkpoint's URI alone, so that everyone who reads that path finds a new generation when the job there
 is replaced; which job a generation belongs to is written inside it.
+
+Batches aren't synced to disk: of another run of the machine nothing is trusted, and LMDB isn't even let near what it may have left.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import msgspec
 from millpond.errors import ReplicaError
 from millpond.storage import LocalStorage
 
+_BOOT = "boot"
 # LMDB needs shared memory maps and locks that these don't give.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "ceph", "glusterfs", "fuse.glusterfs", "afs", "lustre"})
 
@@ -107,7 +111,7 @@ class ReplicaPlace:
             self._lock = None
 
     def current(self) -> Path | None:
-        """The generation that serves, None where there is none yet."""
+        """The generation that serves, None where there is none yet, or only one from before the machine started."""
         try:
             name = (self.path / "current").read_text()
         except FileNotFoundError:
@@ -115,7 +119,10 @@ class ReplicaPlace:
         except OSError as broken:
             raise self._not_writable(broken) from broken
         path = self.path / name
-        return path if path.is_dir() else None
+        try:
+            return path if (path / _BOOT).read_text() == boot_id() else None
+        except OSError:
+            return None
 
     def new_generation(self) -> Path:
         """An empty folder for a generation that is going to be built."""
@@ -124,6 +131,7 @@ class ReplicaPlace:
         path = self.path / f"generation-{max(taken, default=0) + 1}-{uuid.uuid4().hex[:8]}"
         try:
             path.mkdir()
+            (path / _BOOT).write_text(boot_id())
         except OSError as broken:
             raise self._not_writable(broken) from broken
         return path
@@ -164,6 +172,14 @@ class ReplicaPlace:
             hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
             path=str(self.path),
         )
+
+
+def boot_id() -> str:
+    """What changes when the machine restarts; empty where the system doesn't tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def file_system(path: Path) -> str:

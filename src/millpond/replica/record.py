@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -15,7 +14,7 @@ from millpond.checkpoint.schemas import KeyEncoder
 from millpond.schema.types import Field, parse_fields, struct_of
 from millpond.storage import FileStamp
 
-# A replica with another number is built again.
+# A replica with another number is built again.  Where keys or values are stored otherwise, `journal.FORMAT` is another as well.
 FORMAT = 3
 # Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
@@ -136,11 +135,9 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a replica holds; doesn't change as long as it lives.
 
     lineage:  the same for all replicas of one run of a job that carried over what the one before had kept
-    boot_id:  of the machine's run: batches aren't synced to disk, so after a crash of the machine nothing is trusted
     """
 
     format: int
-    boot_id: str
     job_id: str
     lineage: str
     checkpoint: str
@@ -203,7 +200,6 @@ def make_stores_record(
     """What a replica that is being built will hold; `lineage` where it goes on from another one."""
     return StoresRecord(
         format=FORMAT,
-        boot_id=boot_id(),
         job_id=job_id,
         lineage=lineage or uuid.uuid4().hex,
         checkpoint=checkpoint,
@@ -240,11 +236,3 @@ def stored_fields(stores: list[StoreSchema]) -> list[StoredField]:
 
 def _json(fields: tuple[Field, ...]) -> Any:
     return struct_of(fields).to_json()
-
-
-def boot_id() -> str:
-    """What changes when the machine restarts; empty where the system doesn't tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""

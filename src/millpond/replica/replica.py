@@ -18,7 +18,7 @@ from millpond.replica.identity import judge, replaced_error
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.memory_backend import MemoryBackend
 from millpond.replica.place import FollowerStatus, ReplicaPlace
-from millpond.replica.record import ReplicaRecord, StoresRecord, boot_id
+from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage
 
@@ -296,7 +296,7 @@ class Replica:
             except FileNotFoundError:
                 raise self._why_nothing() from None  # superseded between two looks
             stores = backend.stores()
-            if stores is not None and stores.boot_id == boot_id():
+            if stores is not None:
                 self._serve_from(backend)
                 return backend, stores
         raise self._why_nothing()
