@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+from millpond.errors import RequestError
+
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_TIME = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def home() -> Path:
@@ -69,7 +75,7 @@ class ObjectStoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept of a table beside its rows as they are.
+    """What is kept of a table beside its rows as they are.  In words: `Retention.parse(keep_closed="24h", history="100")`.
 
     closed_seconds:   rows that a watermark or a TTL took out of the state: so long, by the times of the job's batches; 0 keeps
                       none, None keeps them as long as the replica lives.  A day: windows are wanted when they are finished.
@@ -93,6 +99,61 @@ class Retention:
     def keeps_history(self) -> bool:
         """Whether changes are kept."""
         return self.history_batches != 0 and self.history_seconds != 0
+
+    @classmethod
+    def parse(cls, *, keep_closed: str | None = None, history: str | None = None) -> Retention:
+        """The same from words; what isn't named is as it is by default.
+
+        keep_closed:  24h (or s, m, d), forever, no: how long rows are kept that a watermark or a TTL took out of the state
+        history:      the changes of so many batches (100), so long (24h), forever, no
+        Raises:       INVALID_REQUEST.
+        """
+        return RetentionWords(keep_closed=keep_closed, history=history).over(cls())
+
+    def words(self) -> str:
+        """What is kept, for people."""
+        closed = f"for {_length(self.closed_seconds)}, at most {self.closed_bytes:,} bytes" if self.keeps_closed else "no"
+        limits = [f"of {self.history_batches} batches"] if self.history_batches is not None else []
+        limits += [f"for {_length(self.history_seconds)}"] if self.history_seconds is not None or not limits else []
+        return f"expired rows {closed}; changes {', '.join(limits) if self.keeps_history else 'no'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionWords:
+    """What was named of a table's retention, in the words of `Retention.parse`; the rest stays as it is."""
+
+    keep_closed: str | None = None
+    history: str | None = None
+
+    def over(self, before: Retention) -> Retention:
+        """The retention, with what was named.  Raises INVALID_REQUEST."""
+        kept = before
+        if self.keep_closed is not None:
+            kept = replace(kept, closed_seconds=_parse_length("keep_closed", self.keep_closed))
+        if self.history is not None and re.fullmatch("[0-9]{1,9}", self.history):
+            kept = replace(kept, history_batches=int(self.history), history_seconds=None)
+        elif self.history is not None:
+            kept = replace(kept, history_batches=None, history_seconds=_parse_length("history", self.history))
+        return kept
+
+
+def _parse_length(name: str, text: str) -> float | None:
+    """So many seconds; None for ever."""
+    if text in ("forever", "no"):
+        return None if text == "forever" else 0.0
+    found = _TIME.fullmatch(text)
+    if found is None:
+        raise RequestError(
+            "INVALID_REQUEST", f"{name} is {text!r:.80}, which is no time.", hint="Write it like 30m, 24h, 7d, forever or no."
+        )
+    return float(int(found[1]) * _SECONDS[found[2]])
+
+
+def _length(seconds: float | None) -> str:
+    if seconds is None:
+        return "ever"
+    unit = next((u for u in "dhm" if seconds % _SECONDS[u] == 0 and seconds >= _SECONDS[u]), "s")
+    return f"{seconds / _SECONDS[unit]:g}{unit}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,10 @@ from typing import Any
 import pytest
 
 import millpond
+from millpond.catalogue import create_beside
 from millpond.errors import MillpondError
+from millpond.schema.named import NamedOperator
+from millpond.settings import RetentionWords
 from millpond.tables.changes import RowChange
 from written_checkpoint import WrittenCheckpoint
 
@@ -288,3 +292,62 @@ def test_nothing_is_kept_of_rows_that_expired_where_nobody_wants_it(job: Written
         commit(job, ("a", None))
         pond.catch_up(10)
         assert values(pond[TABLE].with_closed().scan()) == {"b": 1}
+
+
+def say(job: WrittenCheckpoint, retention: millpond.Retention | None) -> None:
+    entry = NamedOperator(table="t", operator=0, operator_name="stateStoreSave", retention=retention)
+    create_beside(job.path).write_definition(entry)
+
+
+def test_what_the_definition_says_is_kept_whoever_follows(job: WrittenCheckpoint, opened: Open) -> None:
+    say(job, millpond.Retention(history_batches=None, closed_seconds=0))
+    with opened(None) as pond:
+        assert pond["t"].definition.retention == millpond.Retention(history_batches=None, closed_seconds=0)
+        begin = pond["t"].changes()
+        commit(job, ("a", None))
+        pond.catch_up(10)
+        assert [change.kind for change in pond["t"].changes(begin.token)] == ["expire"]
+        assert values(pond["t"].with_closed().scan()) == {"b": 1}
+    say(job, millpond.Retention(history_batches=0))
+    with opened(None) as pond:
+        commit(job, ("b", None))
+        pond.catch_up(10)
+        assert condition(lambda: pond["t"].changes()) == "HISTORY_GONE"
+        assert values(pond["t"].with_closed().scan()) == {"b": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "history", "closed"),
+    [
+        (None, True, {}),
+        ({}, True, {}),
+        (millpond.Retention(), False, {"a": 1}),
+        ({"t": millpond.Retention()}, False, {"a": 1}),
+        ({"t": RetentionWords(keep_closed="24h")}, True, {"a": 1}),
+        ({"t": RetentionWords(history="no")}, False, {}),
+    ],
+)
+def test_what_is_said_on_opening_goes_before_what_the_definition_says(
+    job: WrittenCheckpoint, opened: Open, given: Any, history: bool, closed: dict[str, int]
+) -> None:
+    say(job, millpond.Retention(history_batches=None, closed_seconds=0))
+    with opened(given) as pond:
+        commit(job, ("a", None))
+        pond.catch_up(10)
+        assert values(pond["t"].with_closed().scan()) == {"b": 1, **closed}
+        if history:
+            assert pond["t"].at(batch=0).get(k="a")["v"] == 1
+        else:
+            assert condition(lambda: pond["t"].at(batch=0)) == "HISTORY_GONE"
+
+
+def test_a_definition_that_cant_be_read_any_more_stops_no_follower(job: WrittenCheckpoint, opened: Open) -> None:
+    say(job, None)
+    with opened(None) as pond:
+        create_beside(job.path).storage.write("tables/t.json", b"{")
+        commit(job, ("a", 2))
+        table = pond._tables["t"]  # the catalogue itself is refused by name
+        deadline = time.monotonic() + 10
+        while table.get(k="a")["v"] != 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)

@@ -19,7 +19,7 @@ from ready import wait_until_ready
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}
 ANSWER = CUT | {"table", "rows", "changed", "final", "evicted", "maybe_evicted", "more", "token"}
-TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings"}
+TABLE = CUT | {"table", "row_count", "key", "columns", "derived", "warnings", "retention"}
 LAG = {"behind_batches", "behind_seconds", "age_seconds", "age_from", "event_lag_seconds"}
 POSITION = {"offsets", "watermark_ms", "batch_started_ms", "committed_ms"}
 
@@ -85,6 +85,7 @@ def test_a_table_shows_what_it_means(client: httpx.Client) -> None:
     table = client.get("/tables/price").json()
     assert set(table) == TABLE
     assert (table["key"], table["row_count"], table["derived"], table["warnings"]) == (["k"], 3, True, [])
+    assert table["retention"] is None
     assert table["columns"] == [
         {"name": "k", "type": "decimal(10,2)", "key": True, "raw": None},
         {"name": "n", "type": "bigint", "key": False, "raw": None},

@@ -18,7 +18,7 @@ from millpond.errors import MillpondError
 from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places
 from millpond.serve.tokens import add_token
-from millpond.settings import Retention
+from millpond.settings import Retention, RetentionWords
 from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 
@@ -110,13 +110,17 @@ def test_replicas_that_wouldnt_fit_arent_built(types_pond: Path, tmp_path: Path)
 
 def test_what_is_kept_is_read_from_words() -> None:
     kept = parse_retention(["a=100", "b=24h", "c=forever"], ["a=no", "d=30m", "e=forever"])
-    assert kept == {
+    assert {table: words.over(Retention()) for table, words in kept.items()} == {
         "a": Retention(history_batches=100, closed_seconds=0.0),
         "b": Retention(history_batches=None, history_seconds=86_400.0),
         "c": Retention(history_batches=None, history_seconds=None),
         "d": Retention(closed_seconds=1800.0),
         "e": Retention(closed_seconds=None),
     }
+    stored = Retention(closed_seconds=None, history_batches=7)
+    assert kept["a"].over(stored) == Retention(history_batches=100, closed_seconds=0.0)
+    assert kept["b"].over(stored) == Retention(closed_seconds=None, history_batches=None, history_seconds=86_400.0)
+    assert kept["d"].over(stored) == Retention(closed_seconds=1800.0, history_batches=7)
     for history, closed in ((["a"], []), (["=1"], []), (["a=soon"], []), ([], ["a="]), ([], ["a=1"])):
         with pytest.raises(MillpondError) as refused:
             parse_retention(history, closed)
@@ -126,7 +130,7 @@ def test_what_is_kept_is_read_from_words() -> None:
 def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
     one, two = _checkpoint(tmp_path / "one" / "job", 1), _checkpoint(tmp_path / "two" / "other", 2)
     places = {"x": str(one), "y": str(two)}
-    kept = Retention(history_batches=5)
+    kept = RetentionWords(history="5")
     names = ("job.aggregate_0", "x/job.aggregate_0", "other.aggregate_0", "y/other.aggregate_0")
     assert check_retention(dict.fromkeys(names, kept), places) == []
     for wrong in ("jab.aggregate_0", "y/job.aggregate_0", "z/job.aggregate_0"):
@@ -138,8 +142,8 @@ def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
     WrittenCheckpoint(started)
     (started / "offsets").mkdir()
     assert check_retention({names[0]: kept, "started.aggregate_0": kept}, {**places, "z": str(started)}) == ["started.aggregate_0"]
-    assert retention_by_pond({"a": kept, "x/b": kept, "x/a": Retention(), "q/c": kept}, ("x", "y")) == {
-        "x": {"a": Retention(), "b": kept, "q/c": kept},
+    assert retention_by_pond({"a": kept, "x/b": kept, "x/a": RetentionWords(), "q/c": kept}, ("x", "y")) == {
+        "x": {"a": RetentionWords(), "b": kept, "q/c": kept},
         "y": {"a": kept, "q/c": kept},
     }
     for option in ("--history=typo=10", "--keep-closed=typo=no"):

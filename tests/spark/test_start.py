@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import millpond
 from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, MillpondError
 from millpond.spark import MillpondWarning, define, derive, publish, start
@@ -51,6 +52,18 @@ def test_a_job_is_found_in_its_pond_with_its_definition(totals, tmp_path):
     assert found.definitions()["totals"] == job.definition
     assert found.job_state() == "stopped"
     assert job.definition.columns == ("page", "bytes", "size")
+
+
+def test_what_is_kept_of_a_table_is_part_of_its_definition(totals, tmp_path):
+    keep = millpond.Retention.parse(keep_closed="forever", history="100")
+    job = start(totals, table="totals", pond=tmp_path / "pond", trigger="available-now", retention=keep)
+    finish(job)
+    (found,) = open_jobs(tmp_path / "pond")
+    assert found.definitions()["totals"].retention == keep
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as pond:
+        assert pond["totals"].changes() == []
+    assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other").retention is None
+    assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other", retention=keep).retention == keep
 
 
 def test_a_running_job_says_so_and_commits_batches_that_can_be_waited_for(spark, tmp_path):

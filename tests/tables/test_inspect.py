@@ -17,6 +17,7 @@ import millpond
 from millpond.catalogue import create_beside, open_jobs
 from millpond.cli import main
 from millpond.schema.definition import parse_definition
+from millpond.schema.named import NamedOperator
 from millpond.tables.inspect import JobReport, inspect_job
 from written_checkpoint import WrittenCheckpoint
 
@@ -191,3 +192,17 @@ def test_a_definition_of_other_state_is_said_not_to_fit(golden: Callable[[str], 
     folder.write_definition(parse_definition(other.read("definition")))
     (unread,) = inspect(copy.checkpoint).unread
     assert (unread.part, unread.condition) == ("table counts", "DEFINITION_MISMATCH")
+
+
+def test_what_is_kept_of_a_table_is_shown(tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "ck")
+    job.plan([("a", 1)], snapshot=False)
+    job.commit()
+    assert inspect(job.path).stores[0].kept is None
+    kept = millpond.Retention.parse(keep_closed="forever", history="100")
+    create_beside(job.path).write_definition(NamedOperator(table="t", operator=0, operator_name="stateStoreSave", retention=kept))
+    assert inspect(job.path).stores[0].kept == kept
+    told = CliRunner().invoke(main, ["inspect", str(job.path)])
+    assert "kept        expired rows for ever, at most 1,073,741,824 bytes; changes of 100 batches" in told.output
+    (store,) = json.loads(CliRunner().invoke(main, ["inspect", str(job.path), "--json"]).output)["stores"]
+    assert store["kept"]["history_batches"] == 100

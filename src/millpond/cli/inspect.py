@@ -77,6 +77,8 @@ def _write_store(store: StoreReport) -> None:
         f"operator {store.operator}", f"{store.operator_name}, store {store.store}" + (f", {store.family}" if store.family else "")
     )
     _line("tables", ", ".join(store.tables) or "none")
+    if store.kept is not None:
+        _line("kept", store.kept.words())
     for kind, columns in (("key", store.key), ("value", store.value)):
         if columns:
             _line(kind, ", ".join(f"{name} {type_}" for name, type_ in columns))

@@ -13,7 +13,9 @@ from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, parse_expression
+from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
+from millpond.settings import Retention
 
 Json = Any
 FORMAT = 1
@@ -48,6 +50,7 @@ class TableDefinition:
     operator:  Spark's operator id, counted from the sink
     store:     Spark's store name
     family:    the column family; empty where the store has none
+    retention: what whoever follows keeps of it beside its rows, None where that isn't said
     many:      whether a key has a list of rows; the last key column is then an element's place in it, from 0
     key:       key columns in the order they were grouped by (a window gives two)
     values:    the other columns, in output order
@@ -69,6 +72,7 @@ class TableDefinition:
     warnings: tuple[str, ...] = ()
     family: str = ""
     many: bool = False
+    retention: Retention | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -103,16 +107,18 @@ class TableDefinition:
         }
         if self.family or self.many:
             out |= {"family": self.family, "many": self.many}
+        if self.retention is not None:
+            out["retention"] = retention_json(self.retention)
         return out
 
     def fingerprint(self) -> str:
         """A hash of everything that decides what the state means; two definitions with one hash may share a checkpoint.
 
-        Names of buffers are part of no meaning, and neither are the table's own name and its warnings.
+        Names of buffers are part of no meaning, and neither are the table's own name, its warnings, and what is kept beside it.
         """
         data = self.to_json()
-        for unimportant in ("table", "warnings", "derived"):
-            del data[unimportant]
+        for unimportant in ("table", "warnings", "derived", "retention"):
+            data.pop(unimportant, None)
         for schema in ("key_schema", "value_schema"):
             data[schema] = [f["type"] for f in data[schema]["fields"]]
         return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
@@ -177,6 +183,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         warnings=tuple(data["warnings"]),
         family=data.get("family", ""),
         many=data.get("many", False) is True,
+        retention=parse_retention_json(data.get("retention")),
     )
     _check_places(definition)
     return definition

@@ -14,6 +14,8 @@ from typing import Any
 
 from millpond.errors import DefinitionError, RequestError
 from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.schema.retention import parse_retention_json, retention_json
+from millpond.settings import Retention
 
 Json = Any
 FORMAT = 1
@@ -27,20 +29,23 @@ class NamedOperator:
     table:          what their names begin with
     operator:       Spark's operator id, counted from the sink
     operator_name:  Spark's name for its kind, e.g. symmetricHashJoin
+    retention:      what whoever follows keeps of its tables beside their rows, None where that isn't said
     """
 
     table: str
     operator: int
     operator_name: str
+    retention: Retention | None = None
 
     def to_json(self) -> Json:
-        return {
+        out = {
             "format": FORMAT,
             "kind": KIND,
             "table": self.table,
             "operator": self.operator,
             "operator_name": self.operator_name,
         }
+        return out if self.retention is None else {**out, "retention": retention_json(self.retention)}
 
     def fingerprint(self) -> str:
         """A hash of what decides whose tables these are; the name isn't part of it."""
@@ -80,10 +85,11 @@ def parse_entry(data: Json) -> Entry:
         if not isinstance(operator, int) or isinstance(operator, bool) or operator < 0:
             raise ValueError("its operator isn't one")
         check_table_name(table)
+        retention = parse_retention_json(data.get("retention"))
     except (ValueError, RequestError) as broken:
         raise DefinitionError(
             "DEFINITION_MISMATCH",
             f"The definition isn't readable: {broken!r:.200}.",
             hint="Define the table again with the DataFrame that the job runs.",
         ) from broken
-    return NamedOperator(table=table, operator=operator, operator_name=operator_name)
+    return NamedOperator(table=table, operator=operator, operator_name=operator_name, retention=retention)

@@ -2,44 +2,38 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, RequestError
-from millpond.settings import Retention
+from millpond.settings import Retention, RetentionWords
 from millpond.tables.cold import find_names
 from millpond.tables.pond import unknown_table
 
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_TIME = re.compile(r"(\d{1,9})([smhd])")
 
+def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, RetentionWords]:
+    """What was named, by table; the rest is kept as the table's definition says.
 
-def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, Retention]:
-    """What is kept, by table.
-
-    history:  `TABLE=N` batches, `TABLE=24h`, `TABLE=forever`
-    closed:   rows that expired: `TABLE=24h`, `TABLE=forever`, `TABLE=no`
+    history:  `TABLE=` and what `Retention.parse` takes as history
+    closed:   the same of keep_closed
     Raises:   INVALID_REQUEST.
     """
-    out: dict[str, Retention] = {}
+    out: dict[str, RetentionWords] = {}
     for word in history:
         table, text = _split("--history", word)
-        kept = out.get(table, Retention())
-        if text.isascii() and text.isdigit() and len(text) < 10:
-            out[table] = replace(kept, history_batches=int(text))
-        else:
-            out[table] = replace(kept, history_batches=None, history_seconds=_seconds("--history", text))
+        out[table] = replace(out.get(table, RetentionWords()), history=text)
     for word in closed:
         table, text = _split("--keep-closed", word)
-        out[table] = replace(out.get(table, Retention()), closed_seconds=0.0 if text == "no" else _seconds("--keep-closed", text))
+        out[table] = replace(out.get(table, RetentionWords()), keep_closed=text)
+    for words in out.values():
+        words.over(Retention())
     return out
 
 
-def retention_by_pond(retention: Mapping[str, Retention], places: Iterable[str]) -> dict[str, dict[str, Retention]]:
+def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[str]) -> dict[str, dict[str, RetentionWords]]:
     """The same for each pond: of `pond/table` in that pond, of a table's own name in each that has it."""
-    out: dict[str, dict[str, Retention]] = {place: {} for place in places}
+    out: dict[str, dict[str, RetentionWords]] = {place: {} for place in places}
     for name, kept in retention.items():
         pond, slash, table = name.partition("/")
         if slash and pond in out:
@@ -50,7 +44,7 @@ def retention_by_pond(retention: Mapping[str, Retention], places: Iterable[str])
     return out
 
 
-def check_retention(retention: Mapping[str, Retention], places: Mapping[str, str]) -> list[str]:
+def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str, str]) -> list[str]:
     """Refuse names that no table has, so that nobody believes that something is kept.
 
     places:  pond's name -> where it lies
@@ -80,13 +74,3 @@ def _split(option: str, word: str) -> tuple[str, str]:
     if not equals or not table:
         raise RequestError("INVALID_REQUEST", f"{option} {word!r} names no table and time.", hint=f"Write {option} TABLE=24h.")
     return table, text
-
-
-def _seconds(option: str, text: str) -> float | None:
-    """So many seconds; None for ever."""
-    if text == "forever":
-        return None
-    found = _TIME.fullmatch(text)
-    if found is None:
-        raise RequestError("INVALID_REQUEST", f"{option} {text!r} is no time.", hint="Write it like 30m, 24h, 7d or forever.")
-    return float(int(found[1]) * _SECONDS[found[2]])

@@ -62,6 +62,7 @@ _MEANING: Json = {
     "columns": {"type": "array", "items": _ref("Column")},
     "derived": {"type": "boolean"},
     "warnings": {"type": "array", "items": _TEXT},
+    "retention": _or_null(_ref("Retention")),
 }
 
 
@@ -76,6 +77,14 @@ def _schemas(settings: ServeSettings) -> Json:
         "OpenApi": _object({"openapi": _TEXT}, more=True),
         "Tables": _object({"tables": {"type": "array", "items": {"anyOf": [_ref("Table"), _ref("UnreadTable")]}}}),
         "Table": _object({"table": _TEXT, **_CUT, "row_count": _WHOLE, **_MEANING}),
+        "Retention": _object(
+            {
+                "closed_seconds": _or_null(_NOT_NEGATIVE),
+                "closed_bytes": {"type": "integer", "minimum": 0},
+                "history_batches": _or_null({"type": "integer", "minimum": 0}),
+                "history_seconds": _or_null(_NOT_NEGATIVE),
+            }
+        ),
         "UnreadTable": _object({"table": _TEXT, **_error()["properties"]}),
         "Column": _object({"name": _TEXT, "type": _TEXT, "key": {"type": "boolean"}, "raw": _or_null(_TEXT)}),
         "Definition": _object({"format": _WHOLE, "table": _TEXT}, more=True),

@@ -2,7 +2,8 @@
 
     answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "changed": […],
              "final": […], "evicted": […], "maybe_evicted": […], "more", "token"}
-    table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings"}
+    table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings",
+             "retention"}
     error   {"error": {"condition", "message", "hint", "context"}}
 
 The command line's --json uses the same.
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.checkpoint.position import Position
 from millpond.errors import MillpondError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.retention import retention_json
 from millpond.schema.types import SparkType
 from millpond.tables import Row
 from millpond.tables.answer import Count, Cut, Lag, Rows
@@ -174,6 +176,7 @@ def definition_json(definition: TableDefinition) -> dict[str, Json]:
         "columns": key + values,
         "derived": definition.derived,
         "warnings": list(definition.warnings),
+        "retention": retention_json(definition.retention),
     }
 
 

@@ -31,7 +31,7 @@ from typing import Any
 from millpond.serve.meter import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.serve.server import serve_http
-from millpond.settings import ReplicaSettings, Retention, ServeSettings
+from millpond.settings import ReplicaSettings, RetentionWords, ServeSettings
 from millpond.tables.pond import Pond, open
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Plan:
     places: dict[str, str]
     replica_dir: str | None
     settings: ServeSettings
-    retention: dict[str, dict[str, Retention]]
+    retention: dict[str, dict[str, RetentionWords]]
     shared: Path | None
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:

@@ -14,12 +14,14 @@ import threading
 import warnings
 from collections.abc import Callable
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import JobFolder, create_beside, create_job
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.schema.named import Entry, NamedOperator
+from millpond.settings import Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import refuse_real_time_trigger, require_classic
@@ -51,6 +53,7 @@ def start(
     output_mode: str = "update",
     sink: Sink = None,
     partitions: int | None = None,
+    retention: Retention | None = None,
     strict: bool = False,
 ) -> Job:
     """Start a streaming job whose state can be read as tables, or go on from its checkpoint.
@@ -63,6 +66,8 @@ def start(
     sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
                   configure and return, with two it gets each batch and its id (foreachBatch)
     partitions:   of the state; by default the number of cores, at least FEWEST_PARTITIONS; an existing checkpoint keeps its own
+    retention:    what whoever follows keeps of the tables beside their rows, e.g. Retention.parse(keep_closed="forever"); part
+                  of the definition, which is written anew each time; None leaves it to them
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, INVALID_REQUEST, NOT_WRITABLE;
              UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where the query can't start.
@@ -76,6 +81,7 @@ def start(
     folder = create_job(pond, job or table)
     pinned = pinned_conf(folder.checkpoint)
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
+    definition = replace(definition, retention=retention)
     _check_unchanged(folder, definition)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
@@ -88,7 +94,14 @@ def start(
     return Job(folder, query, definition, session=spark)
 
 
-def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None, strict: bool = False) -> Entry | None:
+def publish(
+    query: StreamingQuery,
+    *,
+    table: str,
+    pond: str | Path | None = None,
+    retention: Retention | None = None,
+    strict: bool = False,
+) -> Entry | None:
     """Name the state of a query that runs already; the query itself is left alone, whatever happens here.
 
     A query whose state can't be described at all gives a MillpondWarning and None: one line after somebody's `start()` doesn't end
@@ -96,6 +109,7 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
 
     table:   as `start` has it
     pond:    where the definition is put, None for the folder beside the query's checkpoint
+    retention: as `start` has it
     strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS,
              INVALID_NAME, NOT_WRITABLE.
@@ -124,7 +138,7 @@ def publish(query: StreamingQuery, *, table: str, pond: str | Path | None = None
             raise
         warnings.warn(f"{error.message} {error.hint}", MillpondWarning, stacklevel=2)
         return None
-    return _put(definition, checkpoint, pond, query.name)
+    return _put(replace(definition, retention=retention), checkpoint, pond, query.name)
 
 
 def define(
@@ -134,6 +148,7 @@ def define(
     table: str,
     pond: str | Path | None = None,
     output_mode: str = "update",
+    retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry:
     """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
@@ -142,6 +157,7 @@ def define(
     table:        as `start` has it
     pond:         where the definition is put, None for the folder beside the checkpoint
     output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
+    retention:    as `start` has it
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  UNSUPPORTED where a query of this session runs there in real-time mode (readers refuse it as well, where the
              checkpoint shows it); DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
@@ -154,7 +170,7 @@ def define(
             refuse_real_time_trigger(execution.trigger())
     format_ = _pinned_format(pinned_conf(uri))
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=format_)
-    return _put(definition, uri, pond, None)
+    return _put(replace(definition, retention=retention), uri, pond, None)
 
 
 def pinned_conf(checkpoint: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ from millpond.replica.build import can_sort
 from millpond.replica.record import StoresRecord, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.schema.named import Entry, NamedOperator
+from millpond.settings import Retention
 from millpond.storage import Storage, open_storage
 from millpond.tables.binding import check_schemas, store_missing
 from millpond.tables.pond import stored_tables, why_hidden
@@ -104,6 +105,7 @@ class StoreReport:
 
     family:         the column family; empty where the store has none
     tables:         names under which `open` shows it
+    kept:           what the pond says is kept of it beside its rows, None where it doesn't say
     key, value:     (column, type) as Spark's schema file has them; empty where it can't be read
     replica_bytes:  disk that a replica of it would need, an estimate; None where not all partitions can be read
     """
@@ -113,6 +115,7 @@ class StoreReport:
     store: str
     family: str
     tables: tuple[str, ...]
+    kept: Retention | None
     key: tuple[tuple[str, str], ...]
     value: tuple[tuple[str, str], ...]
     partitions: tuple[PartitionSize, ...]
@@ -192,8 +195,8 @@ class _Inspection:
             self._try("trigger", partial(refuse_real_time, storage, newest))
         last = numbers[-1] if numbers else Batch(0)
         known, unread = self._try("operators", lambda: read_each_operator(storage, last)) or ([], [])
-        names = self._table_names(identity or "", newest, known, unread)
-        stores = [self._store(s, names, newest) for s in known] + [self._refused(u) for u in unread]  # 2
+        tables = self._shown_tables(identity or "", newest, known, unread)
+        stores = [self._store(s, tables, newest) for s in known] + [self._refused(u) for u in unread]  # 2
         sizes = [s.replica_bytes for s in stores if s.key or s.value]
         held = self._verify() if checksums else None
         return JobReport(
@@ -236,19 +239,19 @@ class _Inspection:
     def _note(self, part: str, error: MillpondError) -> None:
         self._unread.append(Unread(part=part, condition=error.condition, message=error.message, hint=error.hint))
 
-    def _table_names(
+    def _shown_tables(
         self, identity: str, batch: CommittedBatch | None, known: list[StoreSchema], unread: list[UnreadStore]
-    ) -> dict[StoreId, list[str]]:
-        """The names under which each store is shown; names that fit none any more are noted."""
+    ) -> dict[StoreId, list[TableDefinition]]:
+        """The tables that show each store; names that fit none any more are noted."""
         entries = self._try("definitions of tables", self._folder.entries) or []
-        names: dict[StoreId, list[str]] = {}
+        shown: dict[StoreId, list[TableDefinition]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
         for entry in entries if batch else ():
             self._try(f"table {entry.table}", partial(_check_fits, entry, known, stores))
         defined = [entry for entry in entries if isinstance(entry, TableDefinition)]
-        for definition in (*defined, *(shown for shown, _ in stored_tables(self._folder, stores, entries))):
-            names.setdefault(definition.store_id, []).append(definition.table)
-        return names
+        for definition in (*defined, *(found for found, _ in stored_tables(self._folder, stores, entries))):
+            shown.setdefault(definition.store_id, []).append(definition)
+        return shown
 
     def _refused(self, store: UnreadStore) -> StoreReport:
         self._note(f"operator {store.operator} ({store.operator_name}), store {store.store}", store.error)
@@ -258,13 +261,15 @@ class _Inspection:
             store=store.store,
             family="",
             tables=(),
+            kept=None,
             key=(),
             value=(),
             partitions=(),
             replica_bytes=None,
         )
 
-    def _store(self, store: StoreSchema, names: dict[StoreId, list[str]], batch: CommittedBatch | None) -> StoreReport:
+    def _store(self, store: StoreSchema, tables: dict[StoreId, list[TableDefinition]], batch: CommittedBatch | None) -> StoreReport:
+        shown = tables.get((store.operator, store.store, store.family), [])
         sizes: list[PartitionSize] = []
         replica_bytes: int | None = 0 if batch else None
         for partition in partitions_of(batch, store) if batch else ():
@@ -279,7 +284,8 @@ class _Inspection:
             operator_name=store.operator_name,
             store=store.store,
             family=store.family,
-            tables=tuple(names.get((store.operator, store.store, store.family), ())),
+            tables=tuple(d.table for d in shown),
+            kept=next((d.retention for d in shown if d.retention is not None), None),
             key=tuple((f.name, str(f.type)) for f in store.key),
             value=tuple((f.name, str(f.type)) for f in store.value),
             partitions=tuple(sizes),

@@ -23,7 +23,7 @@ from millpond.replica.replica import Replica
 from millpond.schema.definition import TableDefinition, unique_names
 from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
-from millpond.settings import ReplicaSettings, Retention, home
+from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
 from millpond.storage import open_storage
 from millpond.tables.align import align
 from millpond.tables.binding import Define
@@ -35,6 +35,8 @@ from millpond.tables.table import Table
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
 StoredTable = tuple[TableDefinition, StoreShape]
+Kept = Retention | Mapping[str, Retention | RetentionWords] | None
+"""what is kept of all tables, or of tables by name"""
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -44,7 +46,7 @@ def open(
     replica_dir: str | Path | None = None,
     follow: bool = True,
     wait_seconds: float = 60.0,
-    retention: Retention | Mapping[str, Retention] | None = None,
+    retention: Kept = None,
     settings: ReplicaSettings | None = None,
 ) -> Pond:
     """Open a pond, or a bare checkpoint, for reading.  Needs no Spark and no Java.
@@ -52,12 +54,11 @@ def open(
     replica_dir:   where replicas are kept; MILLPOND_HOME or the user's cache folder by default; `memory://` keeps them in memory
     follow:        keep the replicas up to date, unless another process does; False only reads what others keep
     wait_seconds:  wait so long until the replicas have what is committed now; 0 returns at once
-    retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows decides
+    retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows
+                   decides; what isn't named is kept as the table's definition says
     Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
     """
     settings = settings or ReplicaSettings()
-    if isinstance(retention, Retention):
-        settings, retention = replace(settings, retention=retention), None
     pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention)
     if wait_seconds > 0:
         try:
@@ -84,9 +85,12 @@ class Pond:
         replica_dir: str | Path,
         follow: bool,
         settings: ReplicaSettings,
-        retention: Mapping[str, Retention] | None = None,
+        retention: Kept = None,
     ) -> None:
         self._path = path
+        self._same_for_all = isinstance(retention, Retention)
+        if isinstance(retention, Retention):
+            settings, retention = replace(settings, retention=retention), None
         self._retention = dict(retention or {})
         self._home = replica_dir
         self._follow = follow
@@ -329,13 +333,21 @@ class Pond:
         self._tables, self._hidden = tables, hidden
 
     def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
-        """By store, what is kept of a table that was named.  Called by the job's follower."""
-        if not self._retention:
+        """By store, what is kept of a table that was named here or says so itself.  Called by the job's follower."""
+        if self._same_for_all:
             return {}
-        entries = folder.entries()
-        tables = {store_id(*e.store_id): e.table for e in entries if isinstance(e, TableDefinition)}
-        tables |= {store_id(*d.store_id): d.table for d, _ in stored_tables(folder, stores, entries)}
-        return {store: self._retention[table] for store, table in tables.items() if table in self._retention}
+        # As the catalogue was read last: a definition that can't be read now stops nobody from following.
+        entries = next((entries for known, entries in self._catalogue if known.job == folder.job), [])
+        tables = [e for e in entries if isinstance(e, TableDefinition)]
+        tables += [definition for definition, _ in stored_tables(folder, stores, entries)]
+        out: dict[str, Retention] = {}
+        for definition in tables:
+            named = self._retention.get(definition.table)
+            if isinstance(named, RetentionWords):
+                out[store_id(*definition.store_id)] = named.over(definition.retention or self._settings.retention)
+            elif (kept := named or definition.retention) is not None:
+                out[store_id(*definition.store_id)] = kept
+        return out
 
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
@@ -370,7 +382,8 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
     ]
     # A state variable may be called as the table of its timers is.
     for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
-        yield undefined_table(name, shape, None if owner else _UNDEFINED), shape
+        definition = undefined_table(name, shape, None if owner else _UNDEFINED)
+        yield replace(definition, retention=owner.retention if owner else None), shape
 
 
 def _definer(definition: TableDefinition, shape: StoreShape) -> Define:
@@ -380,7 +393,7 @@ def _definer(definition: TableDefinition, shape: StoreShape) -> Define:
     def define(schema: StoreSchema) -> TableDefinition:
         if (schema.operator_name, schema.variable) != (shape.operator_name, shape.variable):
             return definition  # another operator stands there now
-        return undefined_table(definition.table, store_shape(schema), reason)
+        return replace(undefined_table(definition.table, store_shape(schema), reason), retention=definition.retention)
 
     return define
 

@@ -1,0 +1,31 @@
+"""What is kept of a table beside its rows, as its definition has it: `settings.Retention`, from and to JSON."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from millpond.settings import Retention
+
+Json = Any
+_WHOLE = ("closed_bytes", "history_batches")
+
+
+def retention_json(retention: Retention | None) -> Json:
+    """The numbers by their names in `Retention`, null for no limit; null where nothing is said."""
+    return None if retention is None else asdict(retention)
+
+
+def parse_retention_json(data: Json) -> Retention | None:
+    """The reverse.  Raises ValueError; what isn't there is as `Retention` has it."""
+    if data is None:
+        return None
+    names = asdict(Retention())
+    if not isinstance(data, dict) or not data.keys() <= names.keys():
+        raise ValueError(f"its retention is {data!r:.100}")
+    for name, value in data.items():
+        if value is None and name != "closed_bytes":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int if name in _WHOLE else int | float) or not value >= 0:
+            raise ValueError(f"{name} of its retention is {value!r:.100}")
+    return Retention(**data)
