@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from golden_rows import CELLS, replica_content
-from millpond.replica.cause import may_return
+from millpond.replica.cause import may_expire, may_return
 from millpond.replica.closed import is_known
 from millpond.replica.follower import Follower
 from millpond.replica.history import SnapshotAsOf, check_kept, iter_changes, kept_of, position_at
@@ -120,6 +121,45 @@ def test_every_batch_reads_later_as_it_read_then(golden: Callable[[str], Any], t
 def closed_rows(backend: Any) -> dict[str, Rows]:
     with backend.snapshot() as snapshot:
         return {s.id: dict(snapshot.iterate(closed_table(s.id), b"\x00")) for s in backend.stores().stores}
+
+
+def reached(serving: list[Any]) -> int:
+    with serving[-1].snapshot() as snapshot:
+        return int(snapshot.record().batch)
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        ("spark-4.3/windows-hdfs", "expire"),
+        ("spark-4.3/dedupe-hdfs", "expire"),
+        ("spark-4.3/sessions-hdfs", "remove"),
+        ("spark-4.3/transform-ttl-rocksdb-changelog", "remove"),
+    ],
+)
+def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_certain(
+    golden: Callable[[str], Any], cell: str, kind: str
+) -> None:
+    copy = golden(cell)
+    copy.uncommit()
+    serving: list[Any] = []
+    follower = Follower(open_storage(copy.checkpoint), None, SETTINGS, new_backend=MemoryBackend, on_backend=serving.append)
+    gone = 0
+    for batch in range(0, copy.last + 1, 2):  # every other batch was cleaned up
+        copy.commit(batch)
+        while follower.step() or reached(serving) < batch:
+            time.sleep(0.02)  # whether batches were skipped is looked at now and then
+    with serving[-1].snapshot() as snapshot:
+        record = snapshot.record()
+        assert record.batch == copy.last - copy.last % 2
+        for number, store in enumerate(serving[-1].stores().schemas()):
+            kept = kept_of(record, store.id)
+            assert (kept.closed_forgotten is not None) == (may_expire(store) and kind == "remove")
+            kinds = [change.kind for _, _, change in iter_changes(snapshot, number, 1)]
+            assert set(kinds) <= {"insert", "update", kind}
+            gone += kinds.count(kind)
+    assert gone
+    follower.stop()
 
 
 EXPIRING = re.compile(r"(spark-4.3/)?(windows|sessions|dedupe|transform-ttl)-.*")

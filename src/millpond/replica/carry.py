@@ -1,8 +1,9 @@
 """What a replica kept, carried over when it is built anew: Spark cleaned up what was to be applied next.
 
 1. Copy closed rows, changes and positions of every store that looks as before.
-2. Compare the rows of both generations, in key order: what differs is one change, of the batches in between as one.  A row of a
-   finished window that is no longer there expired; its last value was never seen.
+2. Compare the rows of both generations, in key order: what differs is one change, of the batches in between as one.  A row that
+   isn't there any more has expired where nothing else takes rows out; its last value was never seen.  Where the job's own code, or
+   sessions that were merged, may have done it, that isn't told.
 3. Write the record, with what is kept.
 """
 
@@ -15,6 +16,7 @@ import msgspec
 
 from millpond.checkpoint.operators import StoreSchema
 from millpond.replica.backend import Backend, Snapshot
+from millpond.replica.cause import only_expires
 from millpond.replica.kept import (
     BATCHES,
     ORDER,
@@ -92,7 +94,8 @@ def _difference(
     if now.batch <= was.batch or not (this.keeps_closed or has_history):
         return kept
     done = size = 0
-    changes = _changes(before.iterate(store.id, _FIRST), after.iterate(store.id, _FIRST), now.batch, this.may_expire)
+    expires = only_expires(store)
+    changes = _changes(before.iterate(store.id, _FIRST), after.iterate(store.id, _FIRST), now.batch, expires)
     while chunk := list(islice(changes, chunk_rows)):
         with new.write() as write:
             if this.keeps_closed:
@@ -108,7 +111,8 @@ def _difference(
     collapsed = kept.collapsed
     if has_history and now.batch > was.batch + 1:
         collapsed += ((was.batch + 1, now.batch),)
-    return msgspec.structs.replace(kept, collapsed=collapsed, closed_bytes=kept.closed_bytes + size)
+    forgotten = kept.closed_forgotten if expires or not this.may_expire else now.batch
+    return msgspec.structs.replace(kept, collapsed=collapsed, closed_bytes=kept.closed_bytes + size, closed_forgotten=forgotten)
 
 
 def _changes(before: Pairs, after: Pairs, batch: int, expires: bool) -> Iterator[Change]:

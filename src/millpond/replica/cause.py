@@ -41,6 +41,11 @@ def may_expire(schema: StoreSchema) -> bool:
     return schema.operator_name in (*_BY_WATERMARK, _SESSIONS) or (schema.ttl and not schema.many)
 
 
+def only_expires(schema: StoreSchema) -> bool:
+    """Whether a row that is no longer there expired, however many batches did what to it."""
+    return schema.operator_name in _BY_WATERMARK
+
+
 def may_return(schema: StoreSchema) -> bool:
     """Whether a key that expired may be written again: not where its own time is behind the watermark for good."""
     return schema.operator_name != _SESSIONS and not (
