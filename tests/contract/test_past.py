@@ -458,9 +458,15 @@ def test_an_event_is_found_through_every_door(asked: Asked) -> None:
             Question("find_event", options={"offset": "views"}),
             Question("find_event", options={"file": "/in/a.json"}),
             Question("find_event", options={"offset": "views:0:13", "event_time": "noon"}),
+            Question("find_event", options={"file": "/in/a.log", "line": 1}),
+            Question("find_event", options={"file": "/in/a.log", "line": 0}),
+            Question("find_event", options={"offset": "views:0:13", "line": 1}),
         ],
     )
-    assert [r["condition"] for r in refused] == ["INVALID_REQUEST", "INVALID_BOUND", "INVALID_BOUND", "WRONG_TYPE"]
+    assert [r["condition"] for r in refused] == [
+        *("INVALID_REQUEST", "INVALID_BOUND", "INVALID_BOUND", "WRONG_TYPE"),
+        *("INVALID_BOUND", "INVALID_REQUEST", "INVALID_REQUEST"),
+    ]
 
 
 def test_several_jobs_are_read_at_one_point_of_their_input(asked: Asked) -> None:

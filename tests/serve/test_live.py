@@ -208,4 +208,7 @@ def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
         assert (found["batch_read"], found["applied"], found["late"]) == (1, True, "no")
         yet_to_come = client.get("/tables/job.aggregate_0/event?_offset=views:0:30").json()
         assert (yet_to_come["batch_read"], yet_to_come["applied"], yet_to_come["late"]) == (None, False, "unknown")
+        for line in ("0", "x", "1.5"):
+            refused = client.get(f"/tables/job.aggregate_0/event?_file=/a.log&_line={line}")
+            assert (refused.status_code, refused.json()["error"]["condition"][:8]) == (400, "INVALID_")
         assert client.get("/tables/job.aggregate_0/event").json()["error"]["condition"] == "INVALID_REQUEST"

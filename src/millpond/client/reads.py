@@ -324,13 +324,14 @@ class TableReads:
         *,
         offset: str | None = None,
         file: str | os.PathLike[str] | None = None,
+        line: int | None = None,
         key: Key | None = None,
         event_time: dt.datetime | str | None = None,
         bounds: Bounds | None = None,
     ) -> Exchange[EventAnswer]:
         """As `Table.find_event`."""
         time = None if event_time is None else _when(event_time)
-        given = {"offset": offset, "file": None if file is None else os.fspath(file), "event_time": time}
+        given = {"offset": offset, "file": None if file is None else os.fspath(file), "line": line, "event_time": time}
 
         def ask(known: Known) -> Request:
             return self._post("event", {**given, "key": known.key(key) if key else None}, bounds)

@@ -159,7 +159,14 @@ def _schemas(settings: ServeSettings) -> Json:
                 **_MEANT,
             }
         ),
-        "EventOf": _some({**dict.fromkeys(("offset", "file", "event_time"), _TEXT), "key": _ROW, **_MEANT}),
+        "EventOf": _some(
+            {
+                **dict.fromkeys(("offset", "file", "event_time"), _TEXT),
+                "line": {"type": "integer", "minimum": 1},
+                "key": _ROW,
+                **_MEANT,
+            }
+        ),
         "At": _some({"tables": {"type": "array", "items": _TEXT, "minItems": 1}, "offsets": _ROW}, "tables"),
         "Bounds": _some(
             {

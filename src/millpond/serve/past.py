@@ -79,6 +79,7 @@ class EventQuestion:
 
     offset: str | None
     file: str | None
+    line: int | None
     key: Key | None
     event_time: str | None
     bounds: Bounds | None
@@ -86,7 +87,9 @@ class EventQuestion:
 
     def ask(self, table: Table) -> EventAnswer:
         """Where the event is.  Raises as `Table.find_event`."""
-        return table.find_event(offset=self.offset, file=self.file, key=self.key, event_time=self.event_time, bounds=self.bounds)
+        return table.find_event(
+            offset=self.offset, file=self.file, line=self.line, key=self.key, event_time=self.event_time, bounds=self.bounds
+        )
 
 
 def versions_of_url(
@@ -154,6 +157,7 @@ def event_of_url(definition: TableDefinition, columns: Pairs, controls: dict[str
     return EventQuestion(
         offset=controls.get("_offset"),
         file=controls.get("_file"),
+        line=_line(parse_since(controls.get("_line"))),
         key=parse_pairs(definition, columns) or None,
         event_time=controls.get("_event_time"),
         bounds=bounds_of_controls(controls, settings),
@@ -163,15 +167,24 @@ def event_of_url(definition: TableDefinition, columns: Pairs, controls: dict[str
 
 def event_of_json(definition: TableDefinition, data: Json, settings: ServeSettings) -> EventQuestion:
     """The same from JSON.  Raises as `event_of_url`."""
-    members = check_members(data, {"offset", "file", "key", "event_time", "bounds"} | MEMBERS)
+    members = check_members(data, {"offset", "file", "line", "key", "event_time", "bounds"} | MEMBERS)
     return EventQuestion(
         offset=text_of("offset", members),
         file=text_of("file", members),
+        line=_line(members.get("line")),
         key=edge_of("key", definition, members) or None,
         event_time=text_of("event_time", members),
         bounds=parse_bounds(members.get("bounds"), settings),
         as_of=as_of_members(members),
     )
+
+
+def _line(number: Json) -> int | None:
+    if isinstance(number, bool) or not isinstance(number, int | None):
+        raise RequestError(
+            "INVALID_REQUEST", "line must be a whole number.", hint="Leave it out where there is none.", member="line"
+        )
+    return number
 
 
 def _when(name: str, members: dict[str, Json]) -> When:

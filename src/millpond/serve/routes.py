@@ -85,6 +85,7 @@ _VERSIONS = (
 _EVENT = (
     Control("_offset", "the event's own, topic:partition:offset", {"type": "string"}),
     Control("_file", "the file it was in", {"type": "string"}),
+    Control("_line", "its line there, of a log that is read by lines", {"type": "integer", "minimum": 1}),
     Control("_event_time", "its own time, where the key isn't given", {"type": "string"}),
 )
 _RANGE = (

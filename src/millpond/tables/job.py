@@ -16,6 +16,7 @@ from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag
 from millpond.tables.bounds import BoundCheck, Bounds, error_of, open_within
 from millpond.tables.held import Held, HeldViews
+from millpond.tables.lines import line_is_read
 
 # How long a job's heartbeat file isn't looked at again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
@@ -99,12 +100,19 @@ class JobReads:
             if unmet is not None:
                 raise error_of(unmet, 0.0)
 
-    def reader_of(self, event: Bounds) -> Callable[[ReplicaRecord], bool]:
-        """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND."""
+    def reader_of(self, event: Bounds, line: int | None = None) -> Callable[[ReplicaRecord], bool]:
+        """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND.
+
+        line:  of the file that they name, where it is a log that is read by lines
+        """
         check = BoundCheck(event, self._checkpoint)
         fresh = Lag(behind_batches=0, behind_seconds=0.0, age_seconds=0.0, age_from="commit", event_lag_seconds=None)
 
         def is_read(record: ReplicaRecord) -> bool:
+            if event.contains_file is not None:
+                by_line = line_is_read(str(event.contains_file), line, record.offsets)
+                if by_line is not None:
+                    return by_line
             cut = Cut(job=self.folder.job, position=record.position(), lag=fresh, job_state="unknown")
             return check.unmet(cut) is None
 

@@ -151,6 +151,7 @@ class PastReads(ABC):
         *,
         offset: str | None = None,
         file: str | os.PathLike[str] | None = None,
+        line: int | None = None,
         key: Key | None = None,
         event_time: dt.datetime | str | None = None,
         bounds: Bounds | None = None,
@@ -159,6 +160,8 @@ class PastReads(ABC):
 
         offset:      its own, as a Kafka producer gets it: "views:0:11170"
         file:        the file it was in, for a file source
+        line:        its line there, from 1: of a log that the source `accesslog` reads.  Spark's own file source reads a file
+                     whole, in one batch, so that a line is where its file is; whether the file has that line isn't looked at
         key:         the key of the row that it belongs to, a window's columns among them
         event_time:  its own time, where the key isn't known
         Raises:      INVALID_BOUND, UNKNOWN_OFFSET; KEY_MISSING, WRONG_TYPE; as `get`.
@@ -167,13 +170,15 @@ class PastReads(ABC):
             raise RequestError(
                 "INVALID_REQUEST", "Give the event's offset or its file.", hint='Write find_event(offset="views:0:7").'
             )
+        if line is not None and (file is None or isinstance(line, bool) or not isinstance(line, int) or line < 1):
+            raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
         wanted = Bounds(contains_offset=offset, contains_file=file)
         columns = self._keys.stored(key) if key else None
         view, binding, cut = self._open(bounds)
         with view:
             row = self._keys.row(columns) if columns else None
             moment = None if event_time is None else time_micros(event_time)
-            return find_event(view, cut, binding, self._job.reader_of(wanted), row, moment)
+            return find_event(view, cut, binding, self._job.reader_of(wanted, line), row, moment)
 
 
 def check_limit(limit: int | None) -> None:
