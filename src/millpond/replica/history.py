@@ -24,6 +24,7 @@ from millpond.replica.kept import (
     decode_change,
     decode_record,
     number_key,
+    split_batch,
     split_number,
     split_version,
     version_prefix,
@@ -44,6 +45,12 @@ def kept_of(record: ReplicaRecord, store: str) -> KeptRecord:
 def iter_positions(rows: Snapshot, first: int = 0) -> Iterator[ReplicaRecord]:
     """The positions that are kept, from a batch on, ascending."""
     return (decode_record(value) for _, value in rows.iterate(BATCHES, batch_key(first)))
+
+
+def first_position(rows: Snapshot) -> int | None:
+    """The oldest batch whose position is kept."""
+    first = next(iter(rows.iterate(BATCHES, batch_key(0))), None)
+    return None if first is None else split_batch(first[0])
 
 
 def position_at(rows: Snapshot, batch: int) -> ReplicaRecord | None:

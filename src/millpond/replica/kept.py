@@ -176,6 +176,11 @@ def batch_key(batch: int) -> bytes:
     return _BATCH.pack(batch)
 
 
+def split_batch(key: bytes) -> int:
+    """The reverse."""
+    return int.from_bytes(key, "big")
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
     """One store: its number, what is kept of it, and why its rows go."""
@@ -334,9 +339,7 @@ class Keeper:
             limits.append(batch.batch - retention.history_batches + 1)
         if retention.history_seconds is not None:
             since_ms = batch.started_ms - retention.history_seconds * 1000
-            young = (
-                _BATCH.unpack(k)[0] for k, v in write.iterate(BATCHES, batch_key(first)) if decode_record(v).started_ms >= since_ms
-            )
+            young = (split_batch(k) for k, v in write.iterate(BATCHES, batch_key(first)) if decode_record(v).started_ms >= since_ms)
             limits.append(next(young, batch.batch))
         return max(limits)
 
@@ -362,7 +365,7 @@ class Keeper:
         limit = min([batch - _POSITIONS, *needed])
         gone = []
         for key, _ in write.iterate(BATCHES, b"\x00"):
-            if _BATCH.unpack(key)[0] >= limit:
+            if split_batch(key) >= limit:
                 break
             gone.append(key)
         write.delete(BATCHES, gone)

@@ -23,13 +23,15 @@ Define = Callable[[StoreSchema], TableDefinition]
 class Binding:
     """What it takes to read rows of one generation of the replica.
 
-    table:         the rows' name in the replica
+    schema:        of the store that has the rows
+    table:         its name in the replica
     may_expire:    whether a watermark or a TTL takes rows out of it
     closes_windows:  whether these are finished windows
     """
 
     stores: StoresRecord
     definition: TableDefinition
+    schema: StoreSchema
     table: str
     many: bool
     codec: KeyCodec
@@ -54,6 +56,7 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
             return Binding(
                 stores,
                 definition,
+                schema,
                 schema.id,
                 schema.many,
                 KeyCodec(schema.key),

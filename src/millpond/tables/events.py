@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from millpond.replica.closed import SnapshotWithClosed
-from millpond.replica.history import iter_positions
+from millpond.replica.history import first_position, iter_positions
 from millpond.replica.ordered import split_value
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
@@ -86,7 +86,7 @@ def _judge(
     view: View, binding: Binding, watermark: Micros | None, key: tuple[Any, ...] | None, time: Micros | None
 ) -> tuple[Late, str]:
     """Whether a row was late for a batch that was filtered by this watermark."""
-    schema = next(s for s in view.stores.schemas() if s.id == binding.table)
+    schema = binding.schema
     if len(view.stores.operators()) > 1:
         return "unknown", "The job has several stateful operators: what reaches one of them hangs on the others."
     if view.record.watermark_ms is None:
@@ -138,12 +138,13 @@ def _said(late: bool, what: str, watermark: Micros) -> tuple[Late, str]:
 
 def is_built_late(view: View) -> bool:
     """Whether rows may have expired before the replica, or what it kept, began."""
-    return next(iter_positions(view.rows), view.record).batch > 0
+    first = first_position(view.rows)
+    return (view.record.batch if first is None else first) > 0
 
 
 def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
     """Whether a row with this key would no longer be in the state, if it had been."""
-    schema = next(s for s in view.stores.schemas() if s.id == binding.table)
+    schema = binding.schema
     if schema.operator_name not in ("stateStoreSave", "dedupe"):
         return True
     if not schema.watermarked:

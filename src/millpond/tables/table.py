@@ -283,12 +283,15 @@ class Table(PastReads):
         """Whether a row that isn't there expired; None where it may have, and was forgotten."""
         if closed is not None:
             return True
+        # By the key alone, where it is a window that is still to come, as most are that nobody finds.
+        if not may_have_expired(view, binding, key):
+            return False
         may_be_forgotten = (
             kept_of(view.record, binding.table).closed_forgotten is not None
-            or is_built_late(view)
             or isinstance(view.rows, SnapshotAsOf)  # it may have expired once more since
+            or is_built_late(view)
         )
-        return None if may_be_forgotten and may_have_expired(view, binding, key) else False
+        return None if may_be_forgotten else False
 
     def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
         span = prefix_span(binding.definition, binding.codec, columns)
