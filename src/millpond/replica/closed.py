@@ -7,6 +7,8 @@ them; `get` gives it, with an empty row.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import merge
+from operator import itemgetter
 
 from millpond.replica.backend import Snapshot
 from millpond.replica.kept import closed_table
@@ -15,6 +17,7 @@ from millpond.replica.record import ReplicaRecord
 from millpond.replica.stamp import without_stamp
 
 Pairs = Iterator[tuple[bytes, bytes]]
+_key = itemgetter(0)
 
 
 class SnapshotWithClosed:
@@ -38,11 +41,11 @@ class SnapshotWithClosed:
 
     def iterate(self, table: str, start: bytes) -> Pairs:
         closed = self.rows.iterate(closed_table(table), start)
-        return _merged(self.rows.iterate(table, start), closed, ascending=True)
+        return _merged(self.rows.iterate(table, start), closed)
 
     def iterate_back(self, table: str, below: bytes | None) -> Pairs:
         closed = self.rows.iterate_back(closed_table(table), below)
-        return _merged(self.rows.iterate_back(table, below), closed, ascending=False)
+        return _merged(self.rows.iterate_back(table, below), closed, reverse=True)
 
     def count(self, table: str) -> int:
         closed = self.rows.iterate(closed_table(table), b"\x00")
@@ -55,18 +58,10 @@ def is_known(key: bytes, stored: bytes) -> bool:
     return split_value(key, without_stamp(stored))[1] != b""
 
 
-def _merged(live: Pairs, closed: Pairs, *, ascending: bool) -> Pairs:
-    """Both in order; of two with one key the live one."""
-    expired = next(closed, None)
-    for pair in live:
-        while expired is not None and (expired[0] < pair[0] if ascending else expired[0] > pair[0]):
-            if is_known(*expired):
-                yield expired
-            expired = next(closed, None)
-        if expired is not None and expired[0] == pair[0]:
-            expired = next(closed, None)
-        yield pair
-    while expired is not None:
-        if is_known(*expired):
-            yield expired
-        expired = next(closed, None)
+def _merged(live: Pairs, closed: Pairs, *, reverse: bool = False) -> Pairs:
+    """Both in order; of two with one key the live one, which comes first."""
+    before: bytes | None = None
+    for pair in merge(live, (pair for pair in closed if is_known(*pair)), key=_key, reverse=reverse):
+        if pair[0] != before:
+            yield pair
+        before = pair[0]

@@ -26,9 +26,7 @@ def iter_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, *
     """
     if high is not None and high <= low:
         return iter(())
-    if reverse:
-        return _backward(snapshot, table, low, high)
-    return _forward(snapshot, table, low, high)
+    return _in_range(snapshot, table, low, high, reverse)
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
@@ -37,16 +35,17 @@ def after_prefix(prefix: bytes) -> bytes | None:
     return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
 
 
-def _forward(snapshot: Snapshot, table: str, low: bytes, high: bytes | None) -> Pairs:
-    # All keys of a group have their cut keys' first bytes in common: those decide where the stored keys end.
+def _in_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, reverse: bool) -> Pairs:
+    # All keys of a group have their cut keys' first bytes in common: those decide where the stored keys begin and end.
+    begin = low[:PREFIX_BYTES]
     end = None if high is None else high if len(high) <= PREFIX_BYTES else after_prefix(high[:PREFIX_BYTES])
     group: list[tuple[bytes, bytes]] = []
     shared = b""
-    for key, stored in snapshot.iterate(table, low[:PREFIX_BYTES]):
-        if end is not None and key >= end:
+    for key, stored in snapshot.iterate_back(table, end) if reverse else snapshot.iterate(table, begin):
+        if key < begin if reverse else end is not None and key >= end:
             break
         if group and not key.startswith(shared):
-            yield from _sorted(group, low, high)
+            yield from _sorted(group, low, high, reverse)
             group = []
         if len(key) < PREFIX_BYTES:
             if key >= low:
@@ -54,29 +53,9 @@ def _forward(snapshot: Snapshot, table: str, low: bytes, high: bytes | None) -> 
         else:
             shared = key[:PREFIX_BYTES]
             group.append(split_value(key, stored))
-    yield from _sorted(group, low, high)
+    yield from _sorted(group, low, high, reverse)
 
 
-def _backward(snapshot: Snapshot, table: str, low: bytes, high: bytes | None) -> Pairs:
-    below = None if high is None else high if len(high) <= PREFIX_BYTES else after_prefix(high[:PREFIX_BYTES])
-    begin = low[:PREFIX_BYTES]
-    group: list[tuple[bytes, bytes]] = []
-    shared = b""
-    for key, stored in snapshot.iterate_back(table, below):
-        if key < begin:
-            break
-        if group and not key.startswith(shared):
-            yield from reversed(_sorted(group, low, high))
-            group = []
-        if len(key) < PREFIX_BYTES:
-            if key >= low:
-                yield key, stored
-        else:
-            shared = key[:PREFIX_BYTES]
-            group.append(split_value(key, stored))
-    yield from reversed(_sorted(group, low, high))
-
-
-def _sorted(group: list[tuple[bytes, bytes]], low: bytes, high: bytes | None) -> list[tuple[bytes, bytes]]:
-    group.sort()
+def _sorted(group: list[tuple[bytes, bytes]], low: bytes, high: bytes | None, reverse: bool) -> list[tuple[bytes, bytes]]:
+    group.sort(reverse=reverse)
     return [pair for pair in group if pair[0] >= low and (high is None or pair[0] < high)]
