@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import random
 import signal
 import subprocess
@@ -51,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     (folder / "planned.json").write_text(json.dumps(planned))
     result = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "machine": {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()},
+        "load_average": [round(load, 1) for load in os.getloadavg()],
         "seed": given.seed,
         "seconds": round(time.monotonic() - began),
         "kills": soak.storm.kills.total(),

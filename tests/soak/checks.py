@@ -7,6 +7,8 @@
 5. Changes, replayed on the state of the batch where they began, give the state of each batch in between and of the last one:
    each `old` is what was there, no key twice in a batch, no batch left out.
 6. HISTORY_GONE is right only where the job was replaced since.
+7. An answer as of an earlier batch is held against that batch by 1 and 2. One that isn't kept is no answer, and is counted.
+8. A bound that isn't met names a batch before the one that was asked for.
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ class Counts:
     batches_collapsed: int = 0
     chains: int = 0
     gone: int = 0
+    sent: int = 0
+    not_kept: int = 0
+    not_yet: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
 
@@ -114,11 +119,18 @@ class ReaderLog:
             assert self._chain is None or self._chain.run.number < len(self._runs) - 1, "history is gone, and the job is the same"
             self._counts.gone += 1
             self._chain = None
+        elif op == "not kept":  # 7
+            self._counts.not_kept += 1
+        elif op == "not yet":  # 8
+            assert told["here"] < told["batch"], "a bound that was met was refused"
+            self._counts.not_yet += 1
         else:
             assert op != "wrong", told.get("what")
             run = self._source(told)
-            {"get": self._get, "scan": self._scan, "begin": self._begin, "changes": self._changes}[op](told, run)
+            judges = {"get": self._get, "scan": self._scan, "at": self._scan, "begin": self._begin, "changes": self._changes}
+            judges[op](told, run)
             self._counts.answers[op] += 1
+            self._counts.sent += told.get("sent", False)
 
     def _source(self, told: dict[str, Any]) -> Run:  # 1, 4
         number = sum(run.began_ms <= told["started_ms"] for run in self._runs) - 1
@@ -131,8 +143,9 @@ class ReaderLog:
         found = (told["offsets"], told["watermark_ms"], told["started_ms"])
         expected = ({"0": {"logOffset": planned.file}}, held.watermark_ms, planned.started_ms)
         assert found == expected, f"run {number}, batch {batch} is {expected}"
-        assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
-        self.newest = (number, batch)
+        if told["op"] != "at":
+            assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
+            self.newest = (number, batch)
         return run
 
     # ------------------------------------------------------------ rows
@@ -150,11 +163,11 @@ class ReaderLog:
         self._counts.rows += 1
         return key
 
-    def _missing(self, run: Run, batch: int, key: Key) -> None:
+    def _missing(self, run: Run, batch: int, key: Key, *, owed: bool = True) -> None:
         assert key not in run.held[batch].live, f"run {run.number}, batch {batch} has {run.held[batch].live[key]} at {key}"
         expired = run.closed.get(key, (batch + 1, None))[0]
         began = run.held[batch].planned.started_ms
-        if expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
+        if owed and expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
             self._owed.append((run.number, expired, batch, key, self.path.name))  # 3
 
     def _get(self, told: dict[str, Any], run: Run) -> None:
@@ -174,7 +187,8 @@ class ReaderLog:
         recent = (key for held in run.held[max(0, batch - 40) : batch + 1] for key in held.expired)
         for key in (*run.held[batch].live, *recent):
             if key not in found and page in (None, key[0]):
-                self._missing(run, batch, key)
+                # What expired may be forgotten by the time that an earlier batch is asked for.
+                self._missing(run, batch, key, owed=told["op"] != "at")
 
     # ------------------------------------------------------------ changes
 

@@ -8,6 +8,7 @@ from its database.
 from __future__ import annotations
 
 import datetime as dt
+import http.client
 import json
 import os
 import random
@@ -16,9 +17,12 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import millpond
+from millpond.client.reads import Known, cut_of
 from millpond.errors import MillpondError
+from millpond.tables.changes import Changes
 from soak.model import PAGES, Values
 from soak.orphans import end_with_parent
 
@@ -67,6 +71,20 @@ def found_of(row: Any) -> dict[str, Any] | None:
     return plain and {**plain, "final": row.final}
 
 
+def told_changes(answer: Any) -> dict[str, Any]:
+    """Changes as they are logged."""
+    told = [
+        {
+            "kind": c.kind,
+            "batch": int(c.batch),
+            "first": int(c.first_batch),
+            **{name: row_of(getattr(c, name)) for name in ("old", "new", "final")},
+        }
+        for c in answer
+    ]
+    return {"changes": told, "token": answer.token, "more": answer.more}
+
+
 def source_of(answer: Any) -> dict[str, Any]:
     """Where an answer comes from."""
     position = answer.position
@@ -82,15 +100,21 @@ def source_of(answer: Any) -> dict[str, Any]:
 class Reader:
     """Asks one table in every way."""
 
-    def __init__(self, table: Any, log: Log, chance: random.Random) -> None:
+    def __init__(self, table: Any, log: Log, chance: random.Random, url: str | None) -> None:
         self._table = table
         self._log = log
         self._chance = chance
         self._known: list[dict[str, Any]] = []
+        self._newest = 0
+        asks = {self._get: 5, self._get_all: 2, self._scan: 2, self._pages: 2, self._changes: 5, self._at: 2, self._bounded: 2}
+        if url is not None:
+            self._server = urlsplit(url)
+            asks[self._stream] = 2
+        self._asks = list(asks), list(asks.values())
 
     def ask(self) -> None:
         """One question."""
-        self._chance.choices([self._get, self._get_all, self._scan, self._pages, self._changes], [5, 2, 2, 2, 5])[0]()
+        self._chance.choices(*self._asks)[0]()
 
     def _keys(self, count: int) -> list[dict[str, Any]]:
         """Keys that were there lately, and some that never are."""
@@ -132,6 +156,66 @@ class Reader:
                 self._log.write(op="wrong", what="pages of two batches", **source_of(page))
         self._log.write(op="scan", page=None, reverse=False, rows=rows, **first)
 
+    def _at(self) -> None:
+        """All rows as of an earlier batch."""
+        batch = self._chance.randint(max(0, self._newest - 20), self._newest)
+        try:
+            table = self._table.at(batch=batch)
+            rows = table.scan()
+        except MillpondError as error:
+            if error.condition not in ("HISTORY_GONE", "NOT_UP_TO_BOUND"):  # the job was replaced: so many batches are yet to come
+                raise
+            self._log.write(op="not kept", batch=batch, condition=error.condition)
+            return
+        if int(rows.batch) != batch:
+            self._log.write(op="wrong", what=f"batch {batch} was asked for", **source_of(rows))
+        self._log.write(op="at", page=None, reverse=False, rows=[found_of(r) for r in rows], **source_of(rows))
+
+    def _bounded(self) -> None:
+        """A row of a batch that there is or will be soon."""
+        wanted, key = self._newest + self._chance.choice([0, 0, 1]), self._keys(1)[0]
+        try:
+            row = self._table.get(key, bounds=millpond.Bounds(min_batch=wanted, wait_seconds=0.3))
+        except MillpondError as error:
+            if error.condition != "NOT_UP_TO_BOUND":
+                raise
+            self._log.write(op="not yet", batch=wanted, here=error.context["here"])
+            return
+        if int(row.batch) < wanted:
+            self._log.write(op="wrong", what=f"batch {wanted} or later was asked for", **source_of(row))
+        self._told([key], [row], row)
+
+    def _stream(self) -> None:
+        """Some changes as the server sends them by itself, from where the last stream or look ended."""
+        if self._log.token is None:
+            return
+        connection = http.client.HTTPConnection(self._server.hostname or "", self._server.port, timeout=0.5)
+        known, lines = Known(self._table.definition, ""), list[bytes]()
+        try:
+            headers = {"Accept": "text/event-stream", "Last-Event-ID": self._log.token}
+            connection.request("GET", f"/tables/{TABLE}/changes", headers=headers)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                return  # the same question as a look tells why
+            for _ in range(self._chance.choice([10, 20, 40])):
+                line = answer.readline()
+                if line.strip():
+                    lines.append(line)
+                elif lines:
+                    self._sent(dict(read.decode().rstrip("\n").split(": ", 1) for read in lines), known)
+                    lines.clear()
+        except (OSError, http.client.HTTPException):
+            pass  # the stream is quiet, or its server was killed: what came counts
+        finally:
+            connection.close()
+
+    def _sent(self, event: dict[str, str], known: Known) -> None:
+        if event.get("event") != "changes":
+            return  # the next look tells why the stream ended
+        data = json.loads(event["data"])
+        changes = Changes(map(known.change, data["changes"]), cut_of(data), token=event["id"], more=data["more"])
+        self._log.write(op="changes", sent=True, **told_changes(changes), **source_of(changes))
+
     def _changes(self) -> None:
         if self._log.token is None:
             begin = self._table.changes()
@@ -145,16 +229,8 @@ class Reader:
                 raise
             self._log.write(op="gone", message=error.message)
             return
-        told = [
-            {
-                "kind": c.kind,
-                "batch": int(c.batch),
-                "first": int(c.first_batch),
-                **{name: row_of(getattr(c, name)) for name in ("old", "new", "final")},
-            }
-            for c in answer
-        ]
-        self._log.write(op="changes", changes=told, token=answer.token, more=answer.more, **source_of(answer))
+        self._newest = int(answer.batch)
+        self._log.write(op="changes", **told_changes(answer), **source_of(answer))
 
 
 def open_pond(door: str, place: str, home: str) -> Any:
@@ -174,7 +250,7 @@ def main(name: str, door: str, place: str, home: str, path: str, seed: str) -> N
     while not ending:
         try:
             pond = pond or open_pond(door, place, home)
-            reader = reader or Reader(pond[TABLE], log, chance)
+            reader = reader or Reader(pond[TABLE], log, chance, place if door == "http" else None)
             reader.ask()
         except MillpondError as error:
             log.write(op="error", condition=error.condition, message=str(error))

@@ -80,6 +80,9 @@ def right_log(runs: list[Run]) -> list[Line]:
         {"op": "begin", "token": "t", **source(second, 2)},
         changes(second, 2, 11),
         {"op": "error", "condition": "REPLICA_BUILDING", "message": ""},
+        {**scan(second, 7), "op": "at"},
+        {"op": "not kept", "batch": 3, "condition": "HISTORY_GONE"},
+        {"op": "not yet", "batch": 12, "here": 11},
     ]
 
 
@@ -96,7 +99,8 @@ def test_a_right_log_is_right_and_all_of_it_was_judged(tmp_path: Path, runs: lis
     log = right_log(runs)
     wrong, counts, owed = judged(tmp_path / "log", runs, log)
     assert (wrong, owed) == ([], [])
-    assert dict(counts.answers) == {"begin": 2, "scan": 1, "changes": 3, "get": 1}
+    assert dict(counts.answers) == {"begin": 2, "scan": 1, "changes": 3, "get": 1, "at": 1}
+    assert (counts.not_kept, counts.not_yet) == (1, 1)
     assert counts.changes == sum(len(line.get("changes", ())) for line in log)
     assert (counts.batches_replayed, counts.finals > 0) == (24 + 9, True)
 
@@ -123,6 +127,11 @@ WRONG: dict[str, Callable[[list[Line]], object]] = {
     "a token that goes on in another run": lambda log: log.pop(5) and log.pop(5),
     "history that is gone in the same run": lambda log: log.insert(8, {"op": "gone", "message": ""}),
     "an error that isn't to come": lambda log: log[8].update(condition="INTERNAL_ERROR"),
+    "an earlier batch's rows of another": lambda log: log[9].update(rows=log[1]["rows"]),
+    "an earlier batch without one of its rows": lambda log: log[9]["rows"].remove(
+        next(r for r in log[9]["rows"] if not r["final"])
+    ),
+    "a bound that was met, and refused": lambda log: log[11].update(here=12),
     "pages of two batches": lambda log: log.append({**log[7], "op": "wrong", "what": "pages of two batches"}),
 }
 
