@@ -256,7 +256,7 @@ class Soak:
         )
         for reader in self._readers.values():
             code = reader.end()
-            if code not in (0, None):
+            if code not in (0, None, -signal.SIGTERM):  # the last: it had been started again a moment ago
                 self.wrong.append(f"{reader.name} ended with {code}")
         if self._server.end() != 0:
             self.wrong.append("the server didn't end well")
