@@ -29,7 +29,7 @@ import millpond.settings
 from millpond.cli import main
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.convert import to_python
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition import TableDefinition, key_parts
 from millpond.serve.shapes import cut_json, row_writer
 from millpond.tables.keys import KeyReader
 from millpond.tables.values import encode_json, to_json, to_text
@@ -155,7 +155,7 @@ def ask_client_async(asked: Asked, name: str, question: Question) -> Told:
 
 def ask_url(asked: Asked, name: str, question: Question) -> Told:
     definition = asked.local[name][0].definition
-    types = {c.name: c.type for c in definition.key}
+    types = {c.name: c.type for c in key_parts(definition)}
     if question.read == "get_all":
         keys = [_json_key(definition, key) for key in question.options["keys"]]
         return _over_http(asked, name, "rows:get", question, {"keys": keys})
@@ -200,7 +200,7 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
     words = [command, place, name, "--key", key, "--json", "--wait-seconds", "30"]
     for option, value in question.options.items():
         if option in ("start", "end"):
-            types = {c.name: c.type for c in table.definition.key}
+            types = {c.name: c.type for c in key_parts(table.definition)}
             words += [w for c, v in value.items() for w in (f"--{option}", f"{c}={_text(types.get(c), v)}")]
         elif value is not False:
             words += [f"--{option}"] + ([] if value is True else [str(value)])
@@ -267,7 +267,7 @@ def _json_key(definition: TableDefinition, key: dict[str, Any]) -> dict[str, Any
     for name, value in key.items():
         try:
             stored = KeyReader(definition).stored({name: value})[name]
-            type_ = next(c.type for c in definition.key if c.name == name)
+            type_ = next(c.type for c in key_parts(definition) if c.name == name)
             out[name] = to_json(type_)(to_python(type_)(stored))
         except RequestError:
             out[name] = value
@@ -313,6 +313,13 @@ def questions_of(table: Any) -> list[Question]:
         return out
     first = table.key_order[0]
     part = {first: picked[-1][first]}
+    members = [m for m in key_parts(table.definition) if len(m.path) == 1 and m not in table.definition.key]
+    structs = [key for key in picked if members and key[first] is not None]
+    for key in structs[:1]:
+        member = {members[0].name: key[first][members[0].path[0]]}
+        out += [Question("scan", member, {"limit": 5000}), Question("count", member), Question("range", options={"start": member})]
+        out.append(Question("scan", {m.name: key[first][m.path[0]] for m in members}, {"limit": 5000}))
+        out.append(Question("scan", {members[-1].name: None}, {"limit": 5000}))
     out += [Question("scan", part, {"limit": 5000}), Question("count", part)]
     if next(c.type for c in table.definition.key if c.name == first).is_ordered:
         out.append(Question("range", options={"start": part, "limit": 5000}))

@@ -352,6 +352,9 @@ def test_earlier_batches_are_the_same_through_every_door(asked: Asked, name: str
             assert "condition" not in said, (state, said)
             assert said["batch"] == state.get("batch", said["batch"])
             batches.add(said["batch"])
+        there, here = (_state(pond[name], state).to_arrow() for pond in (asked.client, asked.pond))
+        assert there.schema.equals(here.schema, check_metadata=True)
+        assert there.equals(here)
     assert {1, 4, LAST} <= batches
 
 

@@ -19,7 +19,7 @@ from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
 from millpond.schema.convert import to_python
-from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
+from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
 from millpond.tables.bounds import Bounds
@@ -48,7 +48,7 @@ class Known:
         self.definition = definition
         self.digest = digest
         self.keys = KeyReader(definition)
-        self._writers = {c.name: (to_python(c.type), to_json(c.type)) for c in definition.key}
+        self._writers = {c.name: (to_python(c.type), to_json(c.type)) for c in key_parts(definition)}
         columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
         self._readers = [(c.name, from_json(c.type, column=c.name)) for c in columns]
 

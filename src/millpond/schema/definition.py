@@ -225,6 +225,24 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
     return tuple(KeyColumn(n, c.type, c.index, c.path) for n, c in zip(names, columns, strict=True))
 
 
+def key_parts(definition: TableDefinition) -> tuple[KeyColumn, ...]:
+    """What a part of a key may name: the key columns, and members of those that are structs, as `<name>.<member>`."""
+    taken = set(definition.columns)
+    members = [m for c in definition.key if c.type.kind == "struct" and not c.path for m in _members(c)]
+    return (*definition.key, *(m for m in members if m.name not in taken))
+
+
+def _members(column: KeyColumn) -> list[KeyColumn]:
+    """The members of a struct, and theirs."""
+    out: list[KeyColumn] = []
+    for field in column.type.fields:
+        member = KeyColumn(f"{column.name}.{field.name}", field.type, column.index, (*column.path, field.name))
+        out.append(member)
+        if field.type.kind == "struct":
+            out += _members(member)
+    return out
+
+
 def unique_names(names: list[str]) -> list[str]:
     """The names in order, later ones of the same name numbered: count, sum, count_2."""
     taken = set(names)

@@ -2,6 +2,7 @@
 
     column=value       the value as text; `column=` is the empty string
     column__isnull=1   NULL
+    column.member=…    a member of a struct, where a part of a key will do
 
 Only the form is judged here.  Whether a column exists, belongs to the key, or is missing is the table's to say, so that every
 door says the same.
@@ -13,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.errors import RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition import TableDefinition, key_parts
 from millpond.tables.values import from_json, from_text
 
 Key = dict[str, Any]
@@ -25,7 +26,7 @@ def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -
 
     Raises:  WRONG_TYPE; INVALID_REQUEST where a column is named twice or `__isnull` says anything but 1.
     """
-    types = {c.name: c.type for c in definition.key}
+    types = {c.name: c.type for c in key_parts(definition)}
     key: Key = {}
     for name, text in pairs:
         column = name.removesuffix(NULL_SUFFIX)
@@ -63,5 +64,5 @@ def parse_object(definition: TableDefinition, data: Any) -> Key:
             "A key must be a JSON object with a member for each key column.",
             hint="Write it like {" + ", ".join(f'"{c.name}": …' for c in definition.key) + "}.",
         )
-    types = {c.name: c.type for c in definition.key}
+    types = {c.name: c.type for c in key_parts(definition)}
     return {n: from_json(types[n], column=n)(v) if n in types else v for n, v in data.items()}

@@ -8,7 +8,7 @@ from typing import Any
 from millpond.errors import RequestError
 from millpond.replica.ordered import KeyCodec
 from millpond.schema.convert import to_stored
-from millpond.schema.definition import KeyColumn, TableDefinition
+from millpond.schema.definition import KeyColumn, TableDefinition, key_parts
 from millpond.schema.types import SparkType
 from millpond.tables.values import from_text
 
@@ -26,7 +26,7 @@ class KeyReader:
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
-        self._converters = {column.name: _converter(column.type, column.name) for column in definition.key}
+        self._converters = {column.name: _converter(column.type, column.name) for column in key_parts(definition)}
         # The commonest kind of key: every column is a column of the state's key row.
         plain = not any(c.path for c in definition.key) and len(definition.key) == len(definition.key_fields)
         self._plain = tuple(c.name for c in definition.key) if plain else None
@@ -78,7 +78,10 @@ class KeyReader:
     def row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
         """The state's key row of stored values; None where only the ends of windows are missing.  Raises KEY_MISSING."""
         if self._plain is not None and len(columns) == len(self._plain):
-            return tuple([columns[name] for name in self._plain])
+            try:
+                return tuple([columns[name] for name in self._plain])
+            except KeyError:
+                pass  # a member of a struct is named, which isn't a key
         definition = self._definition
         missing = [c for c in definition.key if c.name not in columns]
         if missing:

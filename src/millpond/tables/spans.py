@@ -8,12 +8,13 @@ as an end.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 from millpond.errors import RequestError
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.scan import after_prefix
-from millpond.schema.definition import KeyColumn, TableDefinition
+from millpond.schema.definition import KeyColumn, TableDefinition, key_parts
 
 Place = tuple[bytes, int]
 _BEFORE_ALL = -1
@@ -48,7 +49,7 @@ class Span:
 def prefix_span(definition: TableDefinition, codec: KeyCodec, columns: Stored) -> Span:
     """Rows whose key columns have these values; those that aren't the first of the key are compared row by row."""
     prefix, rest = encode_leading(definition, codec, columns)
-    checks = [(column, columns[column.name]) for column in definition.key if column.name in rest]
+    checks = [(column, columns[column.name]) for column in key_parts(definition) if column.name in rest]
     return Span((prefix, _BEFORE_ALL), _after(prefix), checks)
 
 
@@ -76,6 +77,10 @@ def encode_leading(definition: TableDefinition, codec: KeyCodec, columns: Stored
     for index in codec.order:
         parts = [c for c in definition.key if c.index == index]
         given = [c for c in parts if c.name in columns]
+        if not given and parts and not parts[0].path:
+            members = _leading_members(definition, index, columns)
+            rest -= set(members)
+            return codec.encode_prefix(whole, [columns[name] for name in members]), rest
         if given != parts[: len(given)] or not given:
             break
         values = [columns[c.name] for c in given]
@@ -90,6 +95,16 @@ def encode_leading(definition: TableDefinition, codec: KeyCodec, columns: Stored
     return codec.encode_prefix(whole, []), rest
 
 
+def _leading_members(definition: TableDefinition, index: int, columns: Stored) -> list[str]:
+    """The first members of a struct that the columns give.
+
+    None where all of them are NULL: a struct that is NULL itself has these members too, and doesn't begin with their bytes.
+    """
+    of_it = [c.name for c in key_parts(definition) if c.index == index and len(c.path) == 1]
+    given = list(takewhile(columns.__contains__, of_it))
+    return given if any(columns[name] is not None for name in given) else []
+
+
 def _encode(definition: TableDefinition, codec: KeyCodec, order: tuple[str, ...], columns: Stored, what: str) -> Place:
     prefix, rest = encode_leading(definition, codec, columns)
     last = order[-1] if order else ""
@@ -97,10 +112,10 @@ def _encode(definition: TableDefinition, codec: KeyCodec, order: tuple[str, ...]
         place = columns[last]
         return prefix, _BEFORE_ALL if place is None else place
     if rest:
-        left_out = next(name for name in order if name not in columns)
+        left_out = next((name for name in order if name not in columns), last)
         raise RequestError(
             "INVALID_RANGE",
-            f"{what} of {definition.table} names {', '.join(sorted(rest))} but not {left_out}, by which rows are sorted before.",
+            f"{what} of {definition.table} names {', '.join(sorted(rest))} but not all of {left_out}, which rows are sorted by.",
             hint=f"Rows are sorted by {', '.join(order)}: name the first of them without a gap, or use `scan`.",
             table=definition.table,
             key_order=list(order),
@@ -109,7 +124,7 @@ def _encode(definition: TableDefinition, codec: KeyCodec, order: tuple[str, ...]
 
 
 def _joined(prefix: Stored, limit: Stored, definition: TableDefinition) -> Stored:
-    for column in definition.key:
+    for column in key_parts(definition):
         if column.name in limit and column.name in prefix:
             raise RequestError(
                 "INVALID_RANGE",

@@ -52,11 +52,13 @@ def _elements(key: tuple[Any, ...], rows: bytes, *, reverse: bool) -> Iterable[t
 
 
 def _member(key: tuple[Any, ...], column: KeyColumn, fields: tuple[Field, ...]) -> Any:
-    value = key[column.index]
-    if not column.path or value is None:
-        return value
-    names = [f.name for f in fields[column.index].type.fields]
-    return value[names.index(column.path[0])]
+    value, type_ = key[column.index], fields[column.index].type
+    for name in column.path:
+        if value is None:
+            return None
+        place = [f.name for f in type_.fields].index(name)
+        value, type_ = value[place], type_.fields[place].type
+    return value
 
 
 def _same(left: Any, right: Any) -> bool:
