@@ -441,6 +441,7 @@ def test_a_table_is_described_alike(asked: Asked) -> None:
         for name, (table, _) in asked.local.items():
             there = server[name]
             assert (there.definition, there.columns, there.key_order) == (table.definition, table.columns, table.key_order)
+            assert there.job == table.job
         assert "no such table" not in server
         with pytest.raises(RequestError) as refused:
             server["no such table"]

@@ -110,6 +110,11 @@ class RemoteTable:
         return self._reads.name
 
     @property
+    def job(self) -> str:
+        """The name of the job whose state this is; asked each time."""
+        return self.get_all(()).cut.job
+
+    @property
     def definition(self) -> TableDefinition:
         """What the table means."""
         return self.load().definition

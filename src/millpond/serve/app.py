@@ -72,6 +72,7 @@ from millpond.serve.shapes import (
 )
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
+from millpond.tables.align import align
 from millpond.tables.bounds import Bounds
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
@@ -180,9 +181,8 @@ class HttpDoor:
     async def at(self, request: Request) -> Response:
         _controls(request)
         names, offsets = parse_at(await _read_body(request, self.settings.max_body_bytes))
-        for name in names:
-            check_reader(self.ponds, _reader(request), name)
-        return await run_in_threadpool(lambda: replies.as_json(aligned_json(self.ponds.at(names, offsets))))
+        tables = {name: self._named(name, _reader(request)) for name in names}
+        return await run_in_threadpool(lambda: replies.as_json(aligned_json(align(tables, offsets))))
 
     async def changes(self, request: Request) -> Response:
         _, controls = _controls(request)
@@ -282,10 +282,13 @@ class HttpDoor:
 
     def _table(self, request: Request) -> tuple[str, Table]:
         """The table that the path names, and the name it goes by there.  Raises NOT_ALLOWED, and as `Ponds`."""
-        name, reader = unquote(request.path_params["table"], errors="surrogateescape"), _reader(request)
+        name = unquote(request.path_params["table"], errors="surrogateescape")
+        return name, self._named(name, _reader(request))
+
+    def _named(self, name: str, reader: Reader) -> Table:
         check_reader(self.ponds, reader, name)
         try:
-            return name, self.ponds[name]
+            return self.ponds[name]
         except RequestError as error:
             if error.condition != "UNKNOWN_TABLE" or reader is EVERYBODY:
                 raise

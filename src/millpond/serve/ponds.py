@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, ReplicaError, RequestError
-from millpond.tables.align import align
 from millpond.tables.bounds import Bounds
 from millpond.tables.cut import PondCut
 from millpond.tables.inspect import inspect_job
@@ -56,10 +55,6 @@ class Ponds:
             owner, name = self._find(name)
             pond = self._ponds[owner]
         return pond.cut(name, bounds=bounds)
-
-    def at(self, names: Iterable[str], offsets: Mapping[str, Any] | None) -> dict[str, Table]:
-        """Tables of several jobs as of the same point of their input.  Raises as `Pond.at`."""
-        return align({name: self[name] for name in names}, offsets)
 
     def tables(self) -> list[str]:
         """The names of all tables, sorted: with their pond's where another has a table of the same name."""
