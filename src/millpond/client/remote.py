@@ -44,6 +44,36 @@ def connect_async(
     return AsyncRemotePond(Async(url, token, verify, settings or ClientSettings()))
 
 
+class _Table:
+    """A table of a server in one of its states."""
+
+    _reads: TableReads
+
+    @property
+    def name(self) -> str:
+        """The name it is asked by."""
+        return self._reads.name
+
+    def live(self) -> Self:
+        """As `Table.live`: asks nothing yet."""
+        return self._by(self._reads.live())
+
+    def with_closed(self) -> Self:
+        """As `Table.with_closed`: asks nothing yet."""
+        return self._by(self._reads.with_closed())
+
+    def _as_of_batch(self, batch: int) -> Self:
+        return self._by(self._reads.as_of_batch(batch))
+
+    def _as_of_pin(self, token: str) -> Self:
+        return self._by(self._reads.as_of_pin(token))
+
+    def _by(self, reads: TableReads) -> Self:
+        other = copy(self)
+        other._reads = reads
+        return other
+
+
 # ---------------------------------------------------------------- waiting
 
 
@@ -63,7 +93,7 @@ def _of_server(read: OfServer[P, R]) -> Callable[Concatenate[RemotePond, P], R]:
     return wait
 
 
-class RemoteTable:
+class RemoteTable(_Table):
     """A table of a server; its reads are those of `millpond.Table`."""
 
     def __init__(self, name: str, transport: Waiting) -> None:
@@ -84,30 +114,9 @@ class RemoteTable:
     pin = _of_table(TableReads.pin)
     load = _of_table(TableReads.load)
 
-    def live(self) -> Self:
-        """As `Table.live`."""
-        return self._by(self._reads.live())
-
-    def with_closed(self) -> Self:
-        """As `Table.with_closed`."""
-        return self._by(self._reads.with_closed())
-
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """As `Table.at`; whether the server has that batch is asked at once, and a time becomes a batch."""
         return self._by(self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
-
-    def _by(self, reads: TableReads) -> Self:
-        other = copy(self)
-        other._reads = reads
-        return other
-
-    def _as_of_batch(self, batch: int) -> Self:
-        return self._by(self._reads.as_of_batch(batch))
-
-    @property
-    def name(self) -> str:
-        """The name it is asked by."""
-        return self._reads.name
 
     @property
     def job(self) -> str:
@@ -243,7 +252,7 @@ def _awaited_of_server(read: OfServer[P, R]) -> Callable[Concatenate[AsyncRemote
     return ask
 
 
-class AsyncRemoteTable:
+class AsyncRemoteTable(_Table):
     """A table of a server, whose reads are awaited; `load` gets its definition, which the first read does as well."""
 
     def __init__(self, name: str, transport: Async) -> None:
@@ -263,33 +272,9 @@ class AsyncRemoteTable:
     pin = _awaited_of_table(TableReads.pin)
     load = _awaited_of_table(TableReads.load)
 
-    def live(self) -> Self:
-        """As `Table.live`: asks nothing yet."""
-        return self._by(self._reads.live())
-
-    def with_closed(self) -> Self:
-        """As `Table.with_closed`: asks nothing yet."""
-        return self._by(self._reads.with_closed())
-
     async def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """As `RemoteTable.at`."""
         return self._by(await self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
-
-    def _by(self, reads: TableReads) -> Self:
-        other = copy(self)
-        other._reads = reads
-        return other
-
-    def _as_of_pin(self, token: str) -> Self:
-        return self._by(self._reads.as_of_pin(token))
-
-    def _as_of_batch(self, batch: int) -> Self:
-        return self._by(self._reads.as_of_batch(batch))
-
-    @property
-    def name(self) -> str:
-        """The name it is asked by."""
-        return self._reads.name
 
 
 class AsyncRemoteCut(_RemoteCut):
