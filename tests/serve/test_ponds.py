@@ -142,6 +142,9 @@ def test_what_is_kept_of_no_table_is_refused_or_told(tmp_path: Path) -> None:
     WrittenCheckpoint(started)
     (started / "offsets").mkdir()
     assert check_retention({names[0]: kept, "started.aggregate_0": kept}, {**places, "z": str(started)}) == ["started.aggregate_0"]
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "pond.json").write_text('{"format": 1}')
+    assert check_retention({"page_views": kept}, {"z": str(tmp_path / "empty")}) == ["page_views"]
     assert retention_by_pond({"a": kept, "x/b": kept, "x/a": RetentionWords(), "q/c": kept}, ("x", "y")) == {
         "x": {"a": RetentionWords(), "b": kept, "q/c": kept},
         "y": {"a": kept, "q/c": kept},

@@ -48,7 +48,7 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
     """Refuse names that no table has, so that nobody believes that something is kept.
 
     places:  pond's name -> where it lies
-    Returns: names that no table has yet: some job hasn't committed a batch, or can't be read
+    Returns: names that no table has yet: some job hasn't committed a batch, can't be read, or isn't there
     Raises:  UNKNOWN_TABLE.
     """
     if not retention:
@@ -57,7 +57,9 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
     whole = True
     for pond, place in places.items():
         try:
-            for folder in open_jobs(place):
+            folders = open_jobs(place)
+            whole = whole and bool(folders)  # a pond without jobs is waiting for its first
+            for folder in folders:
                 names, all_of_them = find_names(folder)
                 known |= {shown for name in names for shown in (name, f"{pond}/{name}")}
                 whole = whole and all_of_them

@@ -55,7 +55,8 @@ def open(
     follow:        keep the replicas up to date, unless another process does; False only reads what others keep
     wait_seconds:  wait so long until the replicas have what is committed now; 0 returns at once
     retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows
-                   decides; what isn't named is kept as the table's definition says
+                   decides; what isn't named is kept as the table's definition says.  Names that no table has raise UNKNOWN_TABLE,
+                   unless nobody waited until tables are known (`wait_seconds=0`)
     Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
     """
     settings = settings or ReplicaSettings()
