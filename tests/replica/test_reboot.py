@@ -327,6 +327,7 @@ def test_a_disk_that_takes_nothing_doesnt_stop_the_replica(job: Job) -> None:
         pond.catch_up(10)
         assert sum(row[2] for row in shown(pond)) == 2
         _wait(lambda: pond.statistics()["ck"]["journal_error"] is not None)
+        assert pond.statistics()["ck"]["journal_errors"] > 0
         (job.place / "closed.json").rmdir()
         _wait(lambda: pond.statistics()["ck"]["journal_error"] is None)
         before = shown(pond)
@@ -343,3 +344,42 @@ def _wait(happened: Callable[[], bool]) -> None:
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_a_journal_that_was_damaged_is_written_anew_from_the_replica(job: Job) -> None:
+    with job.open() as pond:
+        job.commit((0, None), (1, None))
+        pond.catch_up(10)
+    (segment,) = job.place.glob("closed-*/*/*")
+    segment.write_bytes(segment.read_bytes()[:-1])
+    with job.open() as pond:
+        job.commit((2, None))
+        pond.catch_up(10)
+        before = shown(pond)
+    assert not segment.exists()
+    job.reboot()
+    with job.open() as pond:
+        assert shown(pond) == before
+        assert sum(row[2] for row in before) == 3
+
+
+def test_a_killed_process_leaves_nothing_out(job: Job) -> None:
+    """LMDB has what a process applied before it was killed; the next one brings the journal up to it."""
+    with job.open() as pond:
+        job.commit((0, None))
+        pond.catch_up(10)
+    saved = job.root / "saved"
+    shutil.copytree(job.place, saved)
+    with job.open() as pond:
+        job.commit((1, None))
+        pond.catch_up(10)
+    for name in ("closed.json", *(path.name for path in saved.glob("closed-*"))):
+        there = job.place / name
+        shutil.rmtree(there) if there.is_dir() else there.unlink()
+        shutil.copytree(saved / name, there) if (saved / name).is_dir() else shutil.copy(saved / name, there)
+    with job.open() as pond:
+        before = shown(pond)
+    assert sum(row[2] for row in before) == 2
+    job.reboot()
+    with job.open() as pond:
+        assert shown(pond) == before

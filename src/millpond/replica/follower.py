@@ -199,6 +199,7 @@ class Follower:
             **msgspec.to_builtins(self.status),
             **{name: getattr(self.counts, name) for name in FollowerCounts.__slots__},
             "journal_error": self.journal.error if self.journal is not None else None,
+            "journal_errors": self.journal.errors if self.journal is not None else 0,
         }
 
     # ------------------------------------------------------------ the loop

@@ -88,7 +88,8 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
         raise ReplicaError(
             "HISTORY_GONE",
             f"{table} as of batch {batch} can't be told: its history {known}.",
-            hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when it is asked for.",
+            hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when it is asked for, "
+            "and anew when the machine was started again.",
             batch=batch,
             first=None if first is None else first - 1,
             newest=newest,

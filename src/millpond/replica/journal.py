@@ -44,6 +44,7 @@ _MARK = "closed.json"
 _FRAME = struct.Struct("<II")
 _BATCH = struct.Struct("<Qq")
 _ROW = struct.Struct("<IHI")
+_FOLDER = re.compile(r"closed-[0-9a-f]+")
 _SEGMENT = re.compile(r"(\d{20})-(\d{6,})")
 
 
@@ -81,7 +82,8 @@ def read_mark(place: Path) -> Mark | None:
         mark = msgspec.json.decode((place / _MARK).read_bytes(), type=Mark)
     except (OSError, msgspec.MsgspecError):
         return None
-    return mark if mark.format == FORMAT and (place / mark.folder).is_dir() and Path(mark.folder).name == mark.folder else None
+    is_known = mark.format == FORMAT and _FOLDER.fullmatch(mark.folder) is not None
+    return mark if is_known and (place / mark.folder).is_dir() else None
 
 
 def write_mark(place: Path, mark: Mark) -> None:
@@ -233,7 +235,7 @@ class StoreJournal:
         """Flush; the newest segment and its size, None where there is none."""
         if self._dirty:
             assert self._file is not None
-            os.fdatasync(self._file)
+            os.fsync(self._file)
             self._dirty = False
         newest = segments(self._folder)[-1:]
         return (newest[0].name, newest[0].stat().st_size) if newest else None
@@ -251,7 +253,7 @@ class StoreJournal:
         """Flush and close the file."""
         if self._file is not None:
             try:
-                os.fdatasync(self._file)
+                os.fsync(self._file)
             finally:
                 os.close(self._file)
                 self._file, self._dirty = None, False
@@ -293,8 +295,13 @@ def iter_store(folder: Path, store: StoredField) -> Iterator[ClosedRows]:
             yield from segment.frames
 
 
+def is_end_whole(folder: Path, end: tuple[str, int] | None) -> bool:
+    """Whether the newest segment of a store is there up to where the mark says that it ended."""
+    return end is None or _read(folder / end[0])[0].end >= end[1]
+
+
 def is_whole(folder: Path, end: tuple[str, int] | None) -> bool:
-    """Whether all is there that had been written of a store up to where the mark says that it ended."""
+    """The same of all its segments."""
     if end is None:
         return True
     for path in segments(folder):

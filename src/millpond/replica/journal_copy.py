@@ -2,7 +2,7 @@
 
 Applying a batch does nothing for it: what expired since the mark is found by the order in which it will be forgotten.
 
-1. Where the mark is of this generation, go on behind it; else copy everything into a new folder.
+1. Where the mark is of this generation and the disk has what it says, go on behind it; else copy everything into a new folder.
 2. Read what expired since, some thousand rows at a time, and write it.
 3. Flush, then move the mark: to the batch of a snapshot that has nothing beyond what was written.
 4. Remove segments whose rows the replica has forgotten, and folders of generations before.
@@ -26,6 +26,7 @@ from millpond.replica.journal import (
     SEGMENT_BYTES,
     Mark,
     StoreJournal,
+    is_end_whole,
     read_mark,
     remove_others,
     store_folder,
@@ -80,7 +81,8 @@ class _Target:
 class JournalCopy:
     """Keeps the journal in a replica's folder.
 
-    error:  why rows that expired can't be flushed, None where they can
+    error:   why rows that expired can't be flushed, None where they can
+    errors:  how often they couldn't
     """
 
     def __init__(self, place: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -94,6 +96,7 @@ class JournalCopy:
         self._flushing = threading.Lock()
         self._marked_at = 0.0
         self.error: str | None = None
+        self.errors = 0
 
     def start(self) -> None:
         """Flush by a thread, from the first generation on of which something is to be kept."""
@@ -131,7 +134,7 @@ class JournalCopy:
             try:
                 done = self._flush(deadline, in_passing)
             except Exception as problem:  # noqa: BLE001 - a full disk, a folder that is gone: rows are served all the same
-                self.error = str(problem) or repr(problem)
+                self.error, self.errors = str(problem) or repr(problem), self.errors + 1
                 self._drop_target()
                 return False
             self.error = None
@@ -178,7 +181,7 @@ class JournalCopy:
 
     def _begin(self, source: _Source) -> _Target:
         mark = read_mark(self._place)
-        if mark is not None and mark.generation == source.generation:
+        if mark is not None and mark.generation == source.generation and self._is_usable(mark):
             folder, at = self._place / mark.folder, dict.fromkeys(source.stores, (mark.batch + 1, 0))
             for number, store in source.stores.items():
                 if (name := store_folder(store.id)) not in mark.ends:  # nothing was kept of it lately
@@ -189,6 +192,10 @@ class JournalCopy:
         folder = self._place / f"closed-{uuid.uuid4().hex[:8]}"
         folder.mkdir()
         return _Target(source, folder, False, -1, dict.fromkeys(source.stores, (0, 0)))
+
+    def _is_usable(self, mark: Mark) -> bool:
+        """Whether more can be added behind what the mark says, which then still holds."""
+        return all(is_end_whole(self._place / mark.folder / name, end) for name, end in mark.ends.items())
 
     def _journal(self, target: _Target, number: int) -> StoreJournal:
         if number not in target.journals:

@@ -34,6 +34,7 @@ _COUNTERS = {
     "millpond_bootstrap_rows": ("bootstrap_records", "Records read to build replicas."),
     "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent on building replicas."),
     "millpond_follower_errors": ("errors", "Errors that followers met; they go on by themselves."),
+    "millpond_journal_errors": ("journal_errors", "Times that expired rows couldn't be flushed; it is tried again."),
 }
 
 
