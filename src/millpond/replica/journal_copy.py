@@ -240,6 +240,7 @@ def _next_rows(snapshot: Snapshot, target: _Target) -> tuple[list[tuple[int, Clo
     out: list[tuple[int, ClosedRows]] = []
     left = _CHUNK_ROWS
     for number, store in target.source.stores.items():
+        table = closed_table(store.id)
         for key, value in snapshot.iterate(ORDER, number_key(number, *target.at[number])):
             whose, batch, place = split_number(key)
             if whose != number:
@@ -249,7 +250,7 @@ def _next_rows(snapshot: Snapshot, target: _Target) -> tuple[list[tuple[int, Clo
             left -= 1
             target.at[number] = (batch, place + 1)
             started_ms, stored_key = split_order(value)
-            found = snapshot.get(closed_table(store.id), stored_key)
+            found = snapshot.get(table, stored_key)
             if found is None or changed_batch(found) != batch:
                 continue  # it has expired once more since, which comes later
             if not out or (out[-1][0], out[-1][1].batch) != (number, batch):
