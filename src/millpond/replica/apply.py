@@ -69,11 +69,15 @@ def apply_batch(
     changed: dict[str, Changes] = {table.name: {} for table in tables}
     # Without new input a batch changes no row before it deletes it.
     is_idle = batch.offsets == before.offsets
+    hidden: set[str] = set()
     for table, records, tells_all in _changes_of(reader, batch, tables, reads):  # 1
-        collect(table, records, changed[table.name], GONE if is_idle or tells_all else GONE_UNSEEN)
+        certain = is_idle or tells_all
+        collect(table, records, changed[table.name], GONE if certain else GONE_UNSEEN)
+        if not certain:
+            hidden.add(table.name)
     check_still_committed(reader.storage, batch)  # 2
     with backend.write() as write:  # 3
-        write.set_record(keeper.write(write, batch, changed, before))
+        write.set_record(keeper.write(write, batch, changed, before, hidden))
     return sum(len(changes) for changes in changed.values())
 
 

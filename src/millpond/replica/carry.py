@@ -91,6 +91,8 @@ def _difference(
     elif kept.history_from is None:
         kept = msgspec.structs.replace(kept, history_from=now.batch + 1)
     has_history = kept.history_from is not None and kept.history_from <= now.batch
+    if now.batch > was.batch and this.may_expire:
+        kept = msgspec.structs.replace(kept, closed_forgotten=now.batch)  # rows may have come and gone in between
     if now.batch <= was.batch or not (this.keeps_closed or has_history):
         return kept
     done = size = 0
@@ -111,8 +113,7 @@ def _difference(
     collapsed = kept.collapsed
     if has_history and now.batch > was.batch + 1:
         collapsed += ((was.batch + 1, now.batch),)
-    forgotten = kept.closed_forgotten if expires or not this.may_expire else now.batch
-    return msgspec.structs.replace(kept, collapsed=collapsed, closed_bytes=kept.closed_bytes + size, closed_forgotten=forgotten)
+    return msgspec.structs.replace(kept, collapsed=collapsed, closed_bytes=kept.closed_bytes + size)
 
 
 def _changes(before: Pairs, after: Pairs, batch: int, expires: bool) -> Iterator[Change]:

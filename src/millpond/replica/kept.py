@@ -15,7 +15,7 @@ Numbers are big-endian, so that they sort.  A store is its number in the replica
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -213,16 +213,36 @@ class Keeper:
         return {store: KeptRecord(history_from=batch + 1) for store, this in self._stores.items() if this.retention.keeps_history}
 
     def write(
-        self, write: WriteBatch, batch: CommittedBatch, changed: Mapping[str, Changes], before: ReplicaRecord
+        self,
+        write: WriteBatch,
+        batch: CommittedBatch,
+        changed: Mapping[str, Changes],
+        before: ReplicaRecord,
+        hidden: Collection[str],
     ) -> ReplicaRecord:
-        """Everything of one batch, but for the record, which is returned with what is kept in it."""
+        """Everything of one batch, but for the record, which is returned with what is kept in it.
+
+        hidden:  stores of which the batch may have put rows and taken them out again that we can't see
+        """
         record = make_record(batch)
         kept = dict(before.kept)
+        # Within one batch a row expires only where the watermark has moved: what comes behind the last one is late.
+        moved = batch.planned_watermark_ms != before.planned_watermark_ms
         for store, changes in changed.items():
-            kept[store] = self._write_store(write, store, changes, batch, kept.get(store, KeptRecord()))
+            after = self._write_store(write, store, changes, batch, kept.get(store, KeptRecord()))
+            if self._loses_expired(store, changes, store in hidden and moved):
+                after = msgspec.structs.replace(after, closed_forgotten=batch.batch)
+            kept[store] = after
         write_position(write, record)
         self._forget_positions(write, batch.batch, kept)
         return msgspec.structs.replace(record, kept=kept)
+
+    def _loses_expired(self, store: str, changes: Changes, hidden: bool) -> bool:
+        """Whether rows may have expired of which nothing is kept."""
+        this = self._stores[store]
+        if not this.may_expire:
+            return False
+        return hidden or (not this.keeps_closed and any(isinstance(value, Gone) for value in changes.values()))
 
     def _write_store(self, write: WriteBatch, store: str, changes: Changes, batch: CommittedBatch, kept: KeptRecord) -> KeptRecord:
         this, mark = self._stores[store], stamp(batch.batch)

@@ -26,7 +26,7 @@ class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     history_from:      the first batch whose changes are kept, None where none are
     collapsed:         (first, last) of batches whose changes are kept as one, of the last: the replica was built anew there
     closed_bytes:      of rows that expired
-    closed_forgotten:  the newest batch of whose expired rows some are no longer kept, None where all are
+    closed_forgotten:  the newest batch of whose expired rows some aren't kept, or may never have been seen, None where all are
     """
 
     history_from: int | None = None
