@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.sst_blocks import Window, unknown
+from millpond.errors import CheckpointError
 from millpond.native.calls import (
     NOT_IN_ORDER,
     ONE_SEQUENCE_NUMBER,
@@ -22,11 +23,6 @@ from millpond.native.calls import (
 )
 
 _AHEAD = 2
-_REASONS = {
-    NOT_IN_ORDER: corrupt("the keys of an SST aren't in order", 0),
-    ONE_SEQUENCE_NUMBER: corrupt("two versions of a key have one sequence number", 0),
-    UNKNOWN_KIND: unknown("it holds entries of other kinds than puts, deletes and merges"),
-}
 
 
 def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
@@ -35,7 +31,7 @@ def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> I
         try:
             keys, values = merge_runs(parts, delimiter)
         except NotMerged as refused:
-            raise _REASONS[refused.reason] from refused
+            raise _error(refused.reason) from refused
         yield _spans(keys), _spans(values)
 
 
@@ -58,7 +54,7 @@ def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, S
     try:
         keys, values = merge_runs(parts, delimiter)
     except NotMerged as refused:
-        raise _REASONS[refused.reason] from refused
+        raise _error(refused.reason) from refused
     return _spans(keys), _spans(values)
 
 
@@ -79,12 +75,12 @@ class _Run:
                 self.more = False
             elif len(window.tags):
                 if _key(window, 0) < self.last:
-                    raise _REASONS[NOT_IN_ORDER]
+                    raise _error(NOT_IN_ORDER)
                 self.last = _key(window, -1)
                 self.held.append((window, 0))
         # Else nothing of it would ever lie below a bound, and the merge would go on for ever.
         if self.more and _key(*self.held[0]) > self.last:
-            raise _REASONS[NOT_IN_ORDER]
+            raise _error(NOT_IN_ORDER)
 
     def take(self, bound: bytes | None) -> list[MergedPart]:
         """Give the entries below a key away; None: all of them."""
@@ -104,7 +100,17 @@ class _Run:
 def _key(window: Window, at: int) -> bytes:
     data, begin, size, _ = window.keys
     first = int(begin[at])
-    return data[first : first + int(size[at])]
+    return bytes(data[first : first + int(size[at])])
+
+
+def _error(reason: int) -> CheckpointError:
+    """What to raise; each time a new one, since an exception holds what was on the stack when it was raised."""
+    if reason == UNKNOWN_KIND:
+        return unknown("it holds entries of other kinds than puts, deletes and merges")
+    if reason == ONE_SEQUENCE_NUMBER:
+        return corrupt("two versions of a key have one sequence number", 0)
+    assert reason == NOT_IN_ORDER, reason
+    return corrupt("the keys of an SST aren't in order", 0)
 
 
 def _spans(pieces: Pieces) -> Spans:
