@@ -22,6 +22,7 @@ from millpond.catalogue import JobFolder, create_beside, open_jobs
 from millpond.checkpoint.columns import read_columns
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
+from millpond.checkpoint.newest import read_newest
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.records import DELETE, PUT
@@ -29,6 +30,7 @@ from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.checkpoint.whole import read_parts
 from millpond.errors import MillpondError
+from millpond.native.memory import Memory
 from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
 from millpond.schema.named import NamedOperator
@@ -143,11 +145,22 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
 
 
 def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int) -> dict[bytes, bytes] | None:
-    """The rows of a partition as `millpond.read_arrow` finds them; None where it doesn't."""
+    """The rows of a partition as `millpond.read_arrow` finds them, both ways; None where it doesn't."""
     rows: dict[bytes, bytes] = {}
+    at_once = read_newest(StateReader(cell.storage), batch, store, partition, Memory())
     try:
-        for part in iter_newest(pyarrow, read_parts(StateReader(cell.storage), batch, store, partition)):
-            rows |= zip(part.keys.tolist(), part.values.tolist(), strict=True)
+        parts = list(iter_newest(pyarrow, read_parts(StateReader(cell.storage), batch, store, partition)))
+    except MillpondError:
+        assert at_once is None, "what is refused file by file was read in one pass"
+        return None
+    for part in parts:
+        rows |= zip(part.keys.tolist(), part.values.tolist(), strict=True)
+    if at_once is not None:
+        found = [pair for part in at_once for pair in zip(part.keys.tolist(), part.values.tolist(), strict=True)]
+        assert len(found) == len(rows), "read in one pass, a key is there twice, or not at all"
+        assert dict(found) == rows, "read in one pass, the state is another one"
+    try:
+        for part in parts:
             for fields, spans in ((store.key, part.keys), (store.value, part.values)):
                 for column in read_columns(fields, spans).values():
                     if has_arrow_form(column.type):

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint import sst, sst_blocks
+from millpond.checkpoint import file_parts, sst, sst_blocks
 from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
+from millpond.native.memory import Memory
 from millpond.storage import Storage, open_storage
 from written_snapshot import SnapshotWriter, turn_into_merges
 
@@ -88,13 +89,13 @@ def test_a_batch_of_few_keys_reads_few_bytes_of_a_large_state(tmp_path: Path, mo
     writer.close()
     storage = open_storage(tmp_path)
     read: list[int] = []
-    whole = sst._LocalBytes.read
+    whole = file_parts._LocalParts.read
 
-    def counted(self: sst._LocalBytes, offset: int, size: int) -> bytes:
+    def counted(self: file_parts._LocalParts, offset: int, size: int, memory: Memory | None = None) -> bytes | memoryview:
         read.append(size)
-        return whole(self, offset, size)
+        return whole(self, offset, size, memory)
 
-    monkeypatch.setattr(sst._LocalBytes, "read", counted)
+    monkeypatch.setattr(file_parts._LocalParts, "read", counted)
     found = changed(storage, "1", "2")
     assert found == {b"key %07d" % i: b"new" for i in range(0, 50_000, 5000)} | {b"key 0000001": None}
     assert sum(read) < 5000

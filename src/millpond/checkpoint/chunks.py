@@ -13,7 +13,7 @@ from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import END_MARK, Record
-from millpond.checkpoint.rocksdb import iter_spans, read_snapshot
+from millpond.checkpoint.rocksdb import iter_spans, snapshot_at
 from millpond.checkpoint.spans import find_whole_records
 from millpond.checkpoint.state import StateReader
 from millpond.checkpoint.whole import Part, bare_rows, begins_with, locate_file, part_of
@@ -100,8 +100,7 @@ def _read_file(
 def _iter_snapshot(
     reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
 ) -> Iterator[Part]:
-    folder, _, name = path.rpartition("/")
-    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    snapshot = snapshot_at(reader.storage, path)
     family = reader.family(batch, store, partition) if store.family else b""
     for keys, values in iter_spans(reader.storage, snapshot, batch.settings.merge_delimiter):
         try:

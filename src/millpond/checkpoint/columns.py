@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.unsaferow import part_reader
 from millpond.native import calls
+from millpond.native.memory import Memory
 from millpond.schema.types import Field, SparkType
 
 # kind -> numpy's type of the value, which stands at the begin of its slot
@@ -45,16 +46,18 @@ _FEW_PIECES = 16
 _ODD = 0x9E3779B97F4A7C15
 Array = Any
 """A numpy array"""
+Data = calls.Data
 
 
 class Spans(NamedTuple):
     """Pieces of a buffer.
 
+    data:         bytes, or a view of memory that is used again when nobody looks into it
     begin, size:  int64 arrays
     stride:       how far one piece is from the next where that is always the same, else 0
     """
 
-    data: bytes
+    data: Data
     begin: Array
     size: Array
     stride: int = 0
@@ -77,7 +80,7 @@ class Spans(NamedTuple):
         pieces = calls.to_list(data, self.begin, self.size, tail) if len(self.size) > _FEW_PIECES else None
         if pieces is not None:
             return pieces
-        return [data[a : a + n] + tail for a, n in zip(self.begin.tolist(), self.size.tolist(), strict=True)]
+        return [bytes(data[a : a + n]) + tail for a, n in zip(self.begin.tolist(), self.size.tolist(), strict=True)]
 
 
 def span(pieces: Iterable[bytes]) -> Spans:
@@ -153,15 +156,18 @@ class Column:
     stored: list[Any] | None = None
 
 
-def read_columns(fields: tuple[Field, ...], rows: Spans, wanted: Collection[int] | None = None) -> dict[int, Column]:
+def read_columns(
+    fields: tuple[Field, ...], rows: Spans, wanted: Collection[int] | None = None, memory: Memory | None = None
+) -> dict[int, Column]:
     """The columns of rows of these fields, by their place.
 
     wanted:  places of columns; None for all
+    memory:  where large arrays are put, to stay
     Raises:  CORRUPT_FILE where a length or an offset points outside of its row, or a decimal has more digits than its type.
     Source:  as `unsaferow`, against which a property test holds it.
     """
     places = range(len(fields)) if wanted is None else sorted(wanted)
-    return _Buffer(rows.data).columns(fields, places, rows.begin, rows.begin + rows.size, None, rows.stride)
+    return _Buffer(rows.data, memory).columns(fields, places, rows.begin, rows.size, None, rows.stride)
 
 
 class _Slot(NamedTuple):
@@ -178,42 +184,45 @@ class _Slot(NamedTuple):
 class _Buffer:
     """Where the rows lie."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: Data, memory: Memory | None) -> None:
         import numpy as np
 
         self._np = np
         self._data = data
+        self._memory = memory
         self._bytes = np.frombuffer(data, np.uint8)
 
     def columns(
-        self, fields: tuple[Field, ...], places: Iterable[int], begin: Array, end: Array, dead: Array | None, stride: int
+        self, fields: tuple[Field, ...], places: Iterable[int], begin: Array, room: Array, dead: Array | None, stride: int
     ) -> dict[int, Column]:
-        """Columns of rows that begin and may reach so far.
+        """Columns of rows.
 
+        room:  how many bytes each may reach to from its begin
         dead:  mask of rows that aren't there (NULL structs); their `begin` is that of another one
         """
         words = (len(fields) + 63) // 64
-        short = end - begin < 8 * (words + len(fields))
-        if short.any():
-            at = int(self._np.flatnonzero(short)[0])
-            raise corrupt(f"a row of {int(end[at] - begin[at])} bytes has less than its {len(fields)} columns", int(begin[at]))
+        least = words + len(fields)
         nulls: dict[int, Array | None] = {}
         found = {}
         places = list(places)
         # With the compiled library all slots are fetched here; without it each when it is wanted.
-        slots = (
-            None if stride else calls.read_words(self._data, begin, end, [*{i // 64 for i in places}, *(words + i for i in places)])
-        )
+        slots = None
+        if not stride:
+            flags = sorted({i // 64 for i in places})
+            slots = calls.read_words(self._data, begin, room, least, flags, [words + i for i in places], self._memory)
+        if slots is None and (short := room < 8 * least).any():
+            at = int(self._np.flatnonzero(short)[0])
+            raise corrupt(f"a row of {int(room[at])} bytes has less than its {len(fields)} columns", int(begin[at]))
         for i in places:
             if i // 64 not in nulls:
                 word = self._numbers("<u8", begin + i // 64 * 8, stride) if slots is None else slots[i // 64]
-                nulls[i // 64] = word if word.any() else None
+                nulls[i // 64] = word if word is not None and word.any() else None
             word = nulls[i // 64]
             null = None if word is None else (word >> self._np.uint64(i % 64)) & self._np.uint64(1) != 0
             if dead is not None:
                 null = dead if null is None else null | dead
             slot = _Slot(8 * (words + i), stride, None if slots is None else slots[words + i])
-            found[i] = self._column(fields[i].type, begin, end, null, slot)
+            found[i] = self._column(fields[i].type, begin, room, null, slot)
         return found
 
     def _numbers(self, code: str, at: Array, stride: int = 0) -> Array:
@@ -232,7 +241,7 @@ class _Buffer:
         found = slot.words.astype("<u8", copy=False).view(code)
         return found[:: 8 // found.dtype.itemsize]
 
-    def _column(self, type_: SparkType, begin: Array, end: Array, null: Array | None, slot: _Slot) -> Column:
+    def _column(self, type_: SparkType, begin: Array, room: Array, null: Array | None, slot: _Slot) -> Column:
         np, kind, count = self._np, type_.kind, len(begin)
         if kind == "void":
             return Column(type=type_, size=count, valid=np.zeros(count, bool))
@@ -243,14 +252,7 @@ class _Buffer:
         if kind == "decimal" and type_.precision <= _SMALL_DECIMAL:
             numbers = self._small_decimals(type_, self._slot("<i8", begin, slot), valid, begin)
             return Column(type=type_, size=count, valid=valid, numbers=numbers)
-        slots = self._slot("<u8", begin, slot)
-        size = (slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        offset = (slots >> np.uint64(32)).astype(np.int64)
-        if valid is not None:
-            size[~valid] = 0
-            offset[~valid] = 0
-        part = begin + offset
-        self._check(part + size > end, "a value", begin)
+        part, size = self._parts(begin, room, self._slot("<u8", begin, slot), valid)
         if kind in ("string", "binary"):
             return Column(type=type_, size=count, valid=valid, texts=Spans(self._data, part, size))
         if kind == "decimal":
@@ -258,20 +260,34 @@ class _Buffer:
             numbers = self._wide_decimals(type_, part, size, valid, begin)
             return Column(type=type_, size=count, valid=valid, numbers=numbers)
         if kind == "struct":
-            members = self._members(type_, part, end, valid)
+            members = self._members(type_, part, begin + room - part, valid)
             return Column(type=type_, size=count, valid=valid, members=members)
         read, stored = part_reader(type_), [None] * count
         chosen = range(count) if valid is None else np.flatnonzero(valid).tolist()
         data, begins, sizes = self._data, part.tolist(), size.tolist()
         for i in chosen:
-            stored[i] = read(data[begins[i] : begins[i] + sizes[i]])
+            stored[i] = read(bytes(data[begins[i] : begins[i] + sizes[i]]))
         return Column(type=type_, size=count, valid=valid, stored=stored)
+
+    def _parts(self, begin: Array, room: Array, slots: Array, valid: Array | None) -> tuple[Array, Array]:
+        """Where the values lie that these slots point to, and their sizes; 0 where there is none."""
+        np = self._np
+        found = calls.find_parts(begin, room, slots, valid, self._memory)
+        if found is not None:
+            return found
+        size = (slots & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        offset = (slots >> np.uint64(32)).astype(np.int64)
+        if valid is not None:
+            size[~valid] = 0
+            offset[~valid] = 0
+        self._check(offset + size > room, "a value", begin)
+        return begin + offset, size
 
     def _check(self, wrong: Array, what: str, begin: Array) -> None:
         if wrong.any():
             raise corrupt(f"{what} claims bytes outside of its row", int(begin[int(self._np.flatnonzero(wrong)[0])]))
 
-    def _members(self, type_: SparkType, part: Array, end: Array, valid: Array | None) -> tuple[Column, ...]:
+    def _members(self, type_: SparkType, part: Array, room: Array, valid: Array | None) -> tuple[Column, ...]:
         np, fields = self._np, type_.fields
         dead = None
         if valid is not None:
@@ -279,8 +295,8 @@ class _Buffer:
                 return tuple(_nothing(f.type, len(part)) for f in fields)
             # Rows that aren't there are read from one that is, and then marked.
             dead, first = ~valid, int(np.flatnonzero(valid)[0])
-            part, end = np.where(valid, part, part[first]), np.where(valid, end, end[first])
-        found = self.columns(fields, range(len(fields)), part, end, dead, 0)
+            part, room = np.where(valid, part, part[first]), np.where(valid, room, room[first])
+        found = self.columns(fields, range(len(fields)), part, room, dead, 0)
         return tuple(found[i] for i in range(len(fields)))
 
     def _small_decimals(self, type_: SparkType, low: Array, valid: Array | None, begin: Array) -> Array:

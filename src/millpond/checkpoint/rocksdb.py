@@ -24,6 +24,7 @@ from millpond.checkpoint.sst_blocks import Entries, Window
 from millpond.checkpoint.window_runs import iter_merged_windows, merge_windows
 from millpond.errors import CheckpointError
 from millpond.native.library import library
+from millpond.native.memory import Memory
 from millpond.settings import CheckpointSettings
 from millpond.storage import Storage
 
@@ -33,7 +34,7 @@ _MANIFEST = re.compile(r"MANIFEST-\d{1,19}")
 _LOG = re.compile(r"\d{1,19}\.log")
 _LOCAL_SST = re.compile(r"(\d{1,19})\.sst")
 # Who wants all of a snapshot takes it in larger pieces.
-_WINDOW_BYTES = 64 << 20
+WHOLE_BYTES = 64 << 20
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
@@ -94,6 +95,17 @@ def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
     return Snapshot(path=path, metadata=metadata, files=tuple(files))
 
 
+def snapshot_at(storage: Storage, path: str) -> Snapshot:
+    """The same by the path of the zip."""
+    return read_snapshot(storage, *folder_and_name(path))
+
+
+def folder_and_name(path: str) -> tuple[str, str]:
+    """Of the path of a zip: the folder, and the snapshot's name there."""
+    folder, _, name = path.rpartition("/")
+    return folder, name.removesuffix(".zip")
+
+
 def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
     """All keys and values of a snapshot, in order of the keys' bytes.  Holds a window of blocks for each level, not the state.
 
@@ -129,19 +141,22 @@ def iter_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterat
 def read_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> tuple[Spans, Spans]:
     """All keys and values of a snapshot at once.  Only with the compiled library.  Raises as `iter_snapshot`."""
     try:
-        return merge_windows(iter_windows(storage, snapshot, _WINDOW_BYTES), delimiter)
+        return merge_windows(iter_windows(storage, snapshot, WHOLE_BYTES), delimiter)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, snapshot.path) from error
 
 
-def iter_windows(storage: Storage, snapshot: Snapshot, window_bytes: int = WINDOW_BYTES) -> Iterator[Window]:
+def iter_windows(
+    storage: Storage, snapshot: Snapshot, window_bytes: int = WINDOW_BYTES, memory: Memory | None = None
+) -> Iterator[Window]:
     """All entries of a snapshot as they lie in its SSTs, older versions and deletes too, in no order.
 
+    window_bytes, memory:  as for `SstFile.iter_windows`
     Raises:  as `iter_snapshot`.
     """
     for path, live in snapshot.files:
         with _open(storage, path, live) as sst:
-            yield from sst.iter_windows(window_bytes)
+            yield from sst.iter_windows(window_bytes, memory)
 
 
 def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> bytes | None:

@@ -10,14 +10,15 @@ does it now: without their length, and away from restart points only the differe
 
 from __future__ import annotations
 
-import os
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from itertools import compress
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from millpond.checkpoint.codecs import corrupt, incomplete, naming
+from millpond.checkpoint.columns import Array
+from millpond.checkpoint.file_parts import open_parts
 from millpond.checkpoint.manifest import varint
 from millpond.checkpoint.sst_blocks import (
     KEY_TAIL,
@@ -37,6 +38,7 @@ from millpond.checkpoint.sst_blocks import (
 )
 from millpond.errors import CheckpointError
 from millpond.native.library import library
+from millpond.native.memory import Memory
 from millpond.storage import Storage
 
 _FOOTER = 53
@@ -60,16 +62,6 @@ class _Handle(NamedTuple):
     size: int
 
 
-class _Bytes(Protocol):
-    """A file of which parts can be read."""
-
-    size: int
-
-    def read(self, offset: int, size: int) -> bytes: ...
-
-    def close(self) -> None: ...
-
-
 class SstFile:
     """An SST that is open for reading.  On a local disk only what is asked for is read.
 
@@ -80,7 +72,7 @@ class SstFile:
 
     def __init__(self, storage: Storage, path: str) -> None:
         self._path = path
-        self._bytes = _open(storage, path)
+        self._bytes = open_parts(storage, path)
         try:
             self._open()
         except CheckpointError as error:
@@ -108,12 +100,13 @@ class SstFile:
         else:
             yield from map(entries_of, self.iter_windows())
 
-    def iter_windows(self, window_bytes: int = WINDOW_BYTES) -> Iterator[Window]:
+    def iter_windows(self, window_bytes: int = WINDOW_BYTES, memory: Memory | None = None) -> Iterator[Window]:
         """As `iter_entries`, without taking the entries out of the blocks they lie in.
 
         window_bytes:  about how much is unpacked at a time
+        memory:        where it is put; None: into bytes of their own
         """
-        windows = self._iter_windows(self._all_handles(), locate) if library() is None else self._iter_packed(window_bytes)
+        windows = self._iter_windows(self._all_handles(), locate) if library() is None else self._iter_packed(window_bytes, memory)
         yield from self._counted(windows)
 
     def _counted(self, windows: Iterator[Decoded]) -> Iterator[Decoded]:
@@ -159,7 +152,7 @@ class SstFile:
         if size < _FOOTER:
             raise incomplete("the footer of an SST", size)
         at = size - _FOOTER
-        footer = self._bytes.read(at, _FOOTER)
+        footer = bytes(self._bytes.read(at, _FOOTER))
         if int.from_bytes(footer[-8:], "little") != _MAGIC:
             raise incomplete("an SST: the magic number of its footer isn't there", size)
         version = int.from_bytes(footer[-12:-8], "little")
@@ -188,6 +181,7 @@ class SstFile:
         self._user_keys = _number(properties, b"rocksdb.index.key.is.user.key") != 0
         self._deltas = _number(properties, b"rocksdb.index.value.is.delta.encoded") != 0
         self._count = _number(properties, b"rocksdb.num.entries")
+        self._key_bytes = _number(properties, b"rocksdb.raw.key.size")
         if _number(properties, b"rocksdb.num.range-deletions"):
             raise unknown("it holds range deletions")
         self._index_offset = index.offset
@@ -235,8 +229,11 @@ class SstFile:
             raise corrupt("an SST's index ends inside an entry", at)
 
     def _all_handles(self) -> Iterable[tuple[int, int]]:
-        found = handles_at_once(self._index, self._index_restarts, self._index_end, deltas=self._deltas, offset=self._index_offset)
-        return found or (handle for _, handle in self._iter_handles())
+        found = self._handles_at_once()
+        return (handle for _, handle in self._iter_handles()) if found is None else zip(*found.T.tolist(), strict=True)
+
+    def _handles_at_once(self) -> Array | None:
+        return handles_at_once(self._index, self._index_restarts, self._index_end, deltas=self._deltas, offset=self._index_offset)
 
     def _handles_of(self, wanted: list[bytes]) -> Iterator[tuple[bytes, _Handle]]:
         """Those of the blocks that may hold one of these keys."""
@@ -273,25 +270,34 @@ class SstFile:
         if window:
             yield take_apart(window, first)
 
-    def _iter_packed(self, window_bytes: int) -> Iterator[Window]:
+    def _iter_packed(self, window_bytes: int, memory: Memory | None) -> Iterator[Window]:
         """Windows of blocks that are read and taken apart all at once."""
-        window: list[tuple[int, int]] = []
-        for handle in self._all_handles():
-            if handle[0] + handle[1] + TRAILER > self._bytes.size:
-                raise corrupt(f"a block claims {handle[1]} bytes", handle[0])
-            if window and handle[0] + handle[1] - window[0][0] > window_bytes // _PACKED:
-                yield from self._unpack_window(window)
-                window = []
-            window.append(handle)
-        if window:
-            yield from self._unpack_window(window)
+        import numpy as np
 
-    def _unpack_window(self, handles: list[tuple[int, int]]) -> Iterator[Window]:
-        first, (last, size) = handles[0][0], handles[-1]
-        piece = self._bytes.read(first, last + size + TRAILER - first)
-        window = locate_packed(piece, handles, first, self._checksum)
+        places = self._handles_at_once()
+        if places is None:  # few, and numbers of any size
+            handles = list(self._all_handles())
+            for offset, size in handles:
+                if offset + size + TRAILER > self._bytes.size:
+                    raise corrupt(f"a block claims {size} bytes", offset)
+            places = np.array(handles, np.int64).reshape(-1, 2)
+        ends = places[:, 0] + places[:, 1] + TRAILER
+        outside = np.flatnonzero(ends > self._bytes.size)
+        at, within = 0, int(outside[0]) if len(outside) else len(places)
+        while at < within:
+            upto = max(at + 1, min(within, int(ends.searchsorted(places[at, 0] + window_bytes // _PACKED, "right"))))
+            yield from self._unpack_window(places[at:upto], memory)
+            at = upto
+        if len(outside):
+            raise corrupt(f"a block claims {int(places[within, 1])} bytes", int(places[within, 0]))
+
+    def _unpack_window(self, places: Array, memory: Memory | None) -> Iterator[Window]:
+        first, end = int(places[0, 0]), int(places[-1].sum()) + TRAILER
+        piece = self._bytes.read(first, end - first, memory)
+        # A window is nearly always all of the file.
+        window = locate_packed(piece, places, first, self._checksum, (self._count, self._key_bytes), memory)
         if window is None:
-            yield from self._iter_windows(handles, locate)
+            yield from self._iter_windows(map(tuple, places.tolist()), locate)
         else:
             yield window
 
@@ -324,52 +330,3 @@ def _number(properties: dict[bytes, bytes], name: bytes) -> int:
         return varint(properties.get(name, b"\x00"), 0)[0]
     except IndexError:
         raise corrupt(f"the property {name.decode()} of an SST isn't a number", 0) from None
-
-
-# ---------------------------------------------------------------- files
-
-
-class _LocalBytes:
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self.size = os.fstat(descriptor).st_size
-
-    def read(self, offset: int, size: int) -> bytes:
-        parts = []
-        while size:
-            try:
-                part = os.pread(self._descriptor, size, offset)
-            except OSError as broken:
-                raise corrupt(f"the disk can't be read: {broken.strerror}", offset) from broken
-            if not part:
-                raise incomplete("a block of an SST", offset)
-            parts.append(part)
-            offset, size = offset + len(part), size - len(part)
-        return b"".join(parts)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class _HeldBytes:
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self.size = len(data)
-
-    def read(self, offset: int, size: int) -> bytes:
-        return self._data[offset : offset + size]
-
-    def close(self) -> None:
-        pass
-
-
-def _open(storage: Storage, path: str) -> _Bytes:
-    local = storage.local_path(path)
-    if local is not None:
-        try:
-            return _LocalBytes(os.open(local, os.O_RDONLY | os.O_CLOEXEC))
-        except (OSError, ValueError):
-            pass  # the storage says what is wrong
-    return _HeldBytes(storage.read(path))

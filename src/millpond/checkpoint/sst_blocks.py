@@ -20,12 +20,13 @@ import cramjam
 import lz4.block
 import zstandard
 
-from millpond.checkpoint.checksums import block_checksum
+from millpond.checkpoint.checksums import XXH3, block_checksum
 from millpond.checkpoint.codecs import corrupt
-from millpond.checkpoint.columns import Array, Spans, span
+from millpond.checkpoint.columns import Array, Data, Spans, span
 from millpond.checkpoint.manifest import varint
 from millpond.errors import CheckpointError
 from millpond.native import calls
+from millpond.native.memory import Memory
 from millpond.settings import CheckpointSettings
 
 # Kinds of entries that Spark's state stores leave behind.
@@ -208,24 +209,28 @@ def locate(blocks: list[bytes], offset: int) -> Window:
     return Window(keys, tags, Spans(data, key_end[order], (value_end - key_end)[order]))
 
 
-def locate_packed(piece: bytes, handles: list[tuple[int, int]], first: int, checksum: int) -> Window | None:
+def locate_packed(
+    piece: Data, places: Array, first: int, checksum: int, expected: tuple[int, int] = (0, 0), memory: Memory | None = None
+) -> Window | None:
     """The entries of consecutive blocks that are still packed, by the compiled library; None where it says no.
 
-    piece:    the bytes of the file from the first block on
-    handles:  (offset in the file, size) of each block
-    first:    where the piece lies in the file
+    piece:     the bytes of the file from the first block on
+    places:    int64 rows of (offset in the file, size) of each block
+    first:     where the piece lies in the file
+    expected:  how many entries there may be, and bytes of keys; a guess
+    memory:    where they are put; None: into bytes of their own
     """
     import numpy as np
 
+    begin, size = places[:, 0] - first, np.ascontiguousarray(places[:, 1])
+    right = calls.check_blocks(piece, begin, size) if checksum == XXH3 else None
     view = memoryview(piece)
-    for offset, size in handles:
-        begin = offset - first
-        end = begin + size + 1
-        if block_checksum(checksum, view[begin:end]) != int.from_bytes(view[end : end + 4], "little"):
+    for at in range(len(begin)) if right is None else np.flatnonzero(~right).tolist():
+        block, end = int(begin[at]), int(begin[at] + size[at]) + 1
+        if block_checksum(checksum, view[block:end]) != int.from_bytes(view[end : end + 4], "little"):
             return None
-    places = np.array(handles, np.int64)
-    unpacked = calls.unpack_blocks(piece, places[:, 0] - first, np.ascontiguousarray(places[:, 1]))
-    found = None if unpacked is None else calls.find_entries(*unpacked)
+    unpacked = calls.unpack_blocks(piece, begin, size, memory)
+    found = None if unpacked is None else calls.find_entries(*unpacked, expected, memory)
     if unpacked is None or found is None:
         return None
     keys, tags, begins, sizes = found
@@ -237,7 +242,9 @@ def _check_kinds(tags: Array) -> None:
     """Raise UNKNOWN_FORMAT where there are entries of other kinds."""
     import numpy as np
 
-    kinds = set(np.flatnonzero(np.bincount((tags & 0xFF).astype(np.uint8))).tolist())
+    there: Array = np.zeros(256, bool)
+    there[tags.astype(np.uint8)] = True
+    kinds = set(np.flatnonzero(there).tolist())
     if not kinds <= _KINDS:
         raise unknown(f"it holds entries of kind {min(kinds - _KINDS)}")
 
@@ -331,14 +338,14 @@ def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:
     return found, at
 
 
-def _cut(data: bytes, begin: Any, size: Any) -> list[bytes]:
+def _cut(data: Data, begin: Any, size: Any) -> list[bytes]:
     """The pieces of these sizes at these places.  numpy makes many of one size four times faster than a slice each."""
     import numpy as np
 
     counts: Any = np.bincount(size) if size.max() <= _MANY_BYTES else np.zeros(1, np.int64)
     widths = np.flatnonzero(counts).tolist()
     if counts[0] or not 0 < len(widths) <= _FEW_WIDTHS:
-        return [data[a:b] for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
+        return [bytes(data[a:b]) for a, b in zip(begin.tolist(), (begin + size).tolist(), strict=True)]
     if len(widths) == 1:
         return list(np.ndarray((len(data) - widths[0] + 1,), f"V{widths[0]}", data, strides=(1,))[begin].tolist())
     out: Any = np.empty(len(begin), object)
@@ -360,8 +367,9 @@ def tag_of(internal: bytes, offset: int) -> int:
     return tag
 
 
-def handles_at_once(index: bytes, points: array[int], end: int, *, deltas: bool, offset: int) -> list[tuple[int, int]] | None:
-    """The handles in an index whose entries are all restart points, as RocksDB writes it; None where it isn't one, or is small.
+def handles_at_once(index: bytes, points: array[int], end: int, *, deltas: bool, offset: int) -> Array | None:
+    """The handles in an index whose entries are all restart points, as RocksDB writes it: int64 rows of offset and size; None where
+    it is another one, or is small.
 
     deltas:  whether values are without their length
     """
@@ -384,7 +392,7 @@ def handles_at_once(index: bytes, points: array[int], end: int, *, deltas: bool,
         return None
     if (starts[1:] < (starts + sizes + TRAILER)[:-1]).any():
         raise corrupt("an SST's index names blocks out of order", offset)
-    return list(zip(starts.tolist(), sizes.tolist(), strict=True))
+    return np.stack([starts, sizes], axis=1)
 
 
 def unknown(what: str) -> CheckpointError:

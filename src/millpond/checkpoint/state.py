@@ -26,7 +26,7 @@ from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Batch, Version, batch_of, version_of
 from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot_metadata
+from millpond.checkpoint.rocksdb import folder_and_name, iter_snapshot, read_snapshot_metadata
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
@@ -79,8 +79,7 @@ class StateReader:
         """
         base, changes = self.files(batch, store, partition)
         if base is not None and batch.settings.provider == "rocksdb":
-            folder, _, name = base.rpartition("/")
-            yield from self._snapshot(folder, name.removesuffix(".zip"), batch, store, partition)
+            yield from self._snapshot(*folder_and_name(base), batch, store, partition)
         elif base is not None:
             yield from self.iter_file(base, self.unpacked(base, batch, store), batch, store, partition)
         for path in changes:

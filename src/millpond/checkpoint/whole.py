@@ -20,7 +20,7 @@ from millpond.checkpoint.encoding import RowEncoding, iter_elements, unknown_row
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.records import DELETE, PUT, Record
-from millpond.checkpoint.rocksdb import iter_windows, read_snapshot, read_spans
+from millpond.checkpoint.rocksdb import iter_windows, read_spans, snapshot_at
 from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.sst_blocks import DELETION, MERGE, SINGLE_DELETION
 from millpond.checkpoint.state import StateReader
@@ -87,11 +87,7 @@ def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 
     lists = [list(iter_elements(value)) for value in rows.values()]
     counts = np.fromiter(map(len, lists), np.int64, len(lists))
-    keys = span(rows)
-    owner: Array = np.repeat(np.arange(len(lists)), counts)
-    places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
-    elements = span([element for elements in lists for element in elements])
-    return Part(keys=keys.select(owner), values=elements, unique=True, places=places)
+    return _of_elements(span(rows), counts, span([element for elements in lists for element in elements]))
 
 
 def _read_located(
@@ -132,12 +128,17 @@ def _read_lists(
     found = calls.find_elements(*values[:3], delimiter)
     if found is None:
         return None
+    counts, begin, size = found
+    return [_of_elements(keys, counts, Spans(values.data, begin, size))]
+
+
+def _of_elements(keys: Spans, counts: Array, elements: Spans) -> Part:
+    """A row for each element of each key's list."""
     import numpy as np
 
-    counts, begin, size = found
     owner: Array = np.repeat(np.arange(len(counts)), counts)
     places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
-    return [Part(keys=keys.select(owner), values=Spans(values.data, begin, size), unique=True, places=places)]
+    return Part(keys=keys.select(owner), values=elements, unique=True, places=places)
 
 
 def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> Part | None:
@@ -168,8 +169,7 @@ def part_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") ->
 
 def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:
     """The keys of a snapshot, without what stands before them, each once, and their values."""
-    folder, _, name = path.rpartition("/")
-    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    snapshot = snapshot_at(reader.storage, path)
     keys, values = read_spans(reader.storage, snapshot, delimiter)
     if family:
         mine = begins_with(keys, family)
@@ -189,8 +189,7 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
             raise naming(error, path) from error
     import numpy as np
 
-    folder, _, name = path.rpartition("/")
-    snapshot = read_snapshot(reader.storage, folder, name.removesuffix(".zip"))
+    snapshot = snapshot_at(reader.storage, path)
     try:
         windows = list(iter_windows(reader.storage, snapshot))
         keys, values = join_spans([w.keys for w in windows]), join_spans([w.values for w in windows])

@@ -61,13 +61,14 @@ int32_t unpack_blocks(const byte *file, int64_t count, const int64_t *begin, con
     return 0;
 }
 
-/* How many entries unpacked blocks hold, -1 where one contradicts itself.  Two calls: the first, without arrays, counts.
+/* How many entries unpacked blocks hold, -1 where one contradicts itself.  Where they are more than `capacity`, or their keys have
+   more bytes than there is room for, the rest is only counted, and what was written means nothing.
    sizes:      of the blocks, which follow each other in `data`
-   key_bytes:  the first call tells how many bytes all keys have, the second gives the room for them in `keys`
+   key_bytes:  how many there is room for in `keys`; filled with how many all keys have
    keys:       the keys with their tails, one after the other; key_begin, key_size: the user keys in it
    begin, size:  the values in `data` */
-int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int64_t *key_bytes, byte *keys, int64_t *key_begin,
-                     int64_t *key_size, uint64_t *tags, int64_t *begin, int64_t *size) {
+int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int64_t capacity, int64_t *key_bytes, byte *keys,
+                     int64_t *key_begin, int64_t *key_size, uint64_t *tags, int64_t *begin, int64_t *size) {
     int64_t found = 0, room = *key_bytes, used = 0, block = 0;
     for (int64_t i = 0; i < count; block += sizes[i++]) {
         int64_t block_end = block + sizes[i];
@@ -93,8 +94,8 @@ int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int6
             if (shared > before || own > end - at || value > end - at - own) return -1;
             int64_t whole = shared + own;
             if (whole < KEY_TAIL) return -1;
-            if (keys) {
-                if (whole > room - used) return -1;
+            if (found == capacity || whole > room - used) capacity = 0;
+            if (found < capacity) {
                 byte *key = keys + used;
                 memcpy(key, key - before, (size_t)shared); /* what it shares with the key before it */
                 copy_short(key + shared, data + at, own, keys + room, data + end);

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import secrets
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any
 
 from millpond.native.library import Library, library
+from millpond.native.memory import Memory
 
 Array = Any
 """A numpy array"""
-Pieces = tuple[bytes, Array, Array]
+Data = bytes | memoryview
+Pieces = tuple[Data, Array, Array]
 """A buffer, and int64 arrays: where pieces begin in it, and their sizes"""
 Records = tuple[Array, Array, Array, Array, Array]
 """Kinds, begins and sizes of keys, begins and sizes of values"""
@@ -19,6 +22,12 @@ MergedPart = tuple[Pieces, Array, Pieces, int, int]
 """(user keys, uint64 tags, values, first entry, end) of a run in key order"""
 # Blocks that claim to be larger together than so many times what they are packed aren't unpacked together.
 _MOST_TIMES = 32
+# Two lengths.
+_LEAST_RECORD = 8
+# Three numbers, and what stands behind a key.
+_LEAST_ENTRY = 11
+_SAMPLE_BYTES = 64 << 10
+_MORE_ROOM = -2
 _SEED = secrets.randbits(63)
 
 
@@ -50,6 +59,24 @@ class _Keys(ctypes.Structure):
         ("size", ctypes.c_void_p),
         ("count", ctypes.c_int64),
         ("newest", ctypes.c_void_p),
+    )
+
+
+class _Sorted(ctypes.Structure):
+    """See `Sorted` in sorted.c."""
+
+    _fields_ = (
+        ("keys", ctypes.c_void_p),
+        ("keys_total", ctypes.c_int64),
+        ("key_begin", ctypes.c_void_p),
+        ("key_size", ctypes.c_void_p),
+        ("tags", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("values_total", ctypes.c_int64),
+        ("begin", ctypes.c_void_p),
+        ("size", ctypes.c_void_p),
+        ("count", ctypes.c_int64),
+        ("kept", ctypes.c_int64),
     )
 
 
@@ -104,38 +131,116 @@ def find_last(data: bytes, start: int, key: bytes, *, typed: bool) -> tuple[int,
     return None if kind < 0 else (kind, data[value[0] : value[0] + value[1]])
 
 
-def unpack_blocks(file: bytes, begin: Array, size: Array) -> tuple[bytes, Array] | None:
-    """The content of blocks, one after the other, and the size of each."""
+def unpack_stream(data: bytes) -> bytes | None:
+    """The content of a stream of LZ4 blocks, all of which match their checksums."""
     native = library()
     if native is None:
         return None
-    sizes = _places(len(begin))
-    total = native.c.measure_blocks(file, len(file), len(begin), _at(begin), _at(size), _at(sizes))
-    if not 0 <= total <= _MOST_TIMES * len(file):
+    total = native.c.measure_stream(data, len(data))
+    if not 0 <= total <= _MOST_TIMES * len(data):
         return None
-    out = native.new_bytes(None, total)
-    if native.c.unpack_blocks(file, len(begin), _at(begin), _at(size), _at(sizes), out):
-        return None
-    return out, sizes
+    out: bytes = native.new_bytes(None, total)
+    return None if native.c.unpack_stream(data, len(data), out) else out
 
 
-def find_entries(data: bytes, sizes: Array) -> tuple[Pieces, Array, Array, Array] | None:
-    """Of blocks' entries: the user keys, uint64 tags, begins and sizes of the values in `data`."""
+def unpack_streams(streams: Sequence[Data], memory: Memory) -> tuple[memoryview, list[int]] | None:
+    """The contents of several, one after the other, and where each ends."""
+    native = library()
+    if native is None:
+        return None
+    sizes = [native.c.measure_stream(_pointer(data), len(data)) for data in streams]
+    if any(not 0 <= size <= _MOST_TIMES * len(data) for size, data in zip(sizes, streams, strict=True)):
+        return None
+    ends = list(accumulate(sizes))
+    out = memory.take(sum(sizes))
+    at = _start(out)
+    for data, size, end in zip(streams, sizes, ends, strict=True):
+        if native.c.unpack_stream(_pointer(data), len(data), at + end - size):
+            return None
+    return out, ends
+
+
+def newest_records(
+    data: Data, files: Sequence[tuple[int, int, bool]], family: bytes, before: tuple[int, int], memory: Memory
+) -> tuple[Array, Array, Array, Array] | None:
+    """Of each key its last record that isn't a delete: begins and sizes of bare keys and of bare values.
+
+    files:   where each one's records start, where it ends, whether they begin with their types; oldest first
+    family:  what the keys that are wanted begin with
+    before:  how many bytes stand before each key and each value
+    """
+    native = library()
+    if native is None or not files or not all(0 <= first <= end <= len(data) for first, end, _ in files):
+        return None
+    import numpy as np
+
+    bounds, stood, begin = np.array(files, np.int64), np.array(before, np.int64), _start(data)
+    fixed = (begin, len(data), len(files), _at(bounds), family, len(family), _at(stood), _SEED)
+    # Most rows are about as large as those that begin the first file.
+    (first, end, typed), sampled = files[0], ctypes.c_int64(0)
+    count = native.c.find_whole_records(begin + first, min(end - first, _SAMPLE_BYTES), typed, ctypes.addressof(sampled))
+    capacity = len(data) // max(sampled.value // max(count, 1), _LEAST_RECORD) * 9 // 8 + 1
+    while True:
+        key_begin, key_size, begin, size = places = memory.numbers(4, capacity)
+        # As many places for keys as may be needed so that a third of them is empty.
+        table = memory.take(4 << (capacity + capacity // 2).bit_length())
+        count = native.c.newest_records(*fixed, _start(table), len(table) // 4, capacity, *map(_at, places))
+        if count != _MORE_ROOM:
+            return None if count < 0 else (key_begin[:count], key_size[:count], begin[:count], size[:count])
+        capacity *= 2
+
+
+def check_blocks(file: Data, begin: Array, size: Array) -> Array | None:
+    """A mask of the SST's blocks that match their XXH3; short blocks aren't told."""
     native = library()
     if native is None:
         return None
     import numpy as np
 
-    key_bytes = ctypes.c_int64(0)
-    find, room = native.c.find_entries, ctypes.addressof(key_bytes)
-    count = find(data, len(sizes), _at(sizes), room, None, None, None, None, None, None)
-    if count < 0:
+    right: Array = np.empty(len(begin), np.uint8)
+    found = native.c.check_blocks(_pointer(file), len(file), len(begin), _at(begin), _at(size), _at(right))
+    return None if found < 0 else right.view(bool)
+
+
+def unpack_blocks(file: Data, begin: Array, size: Array, memory: Memory | None = None) -> tuple[Data, Array] | None:
+    """The content of blocks, one after the other, and the size of each."""
+    native = library()
+    if native is None:
         return None
-    keys = native.new_bytes(None, key_bytes.value)
-    tags = np.empty(count, np.uint64)
-    key_begin, key_size, begin, size = _places(count), _places(count), _places(count), _places(count)
-    find(data, len(sizes), _at(sizes), room, keys, _at(key_begin), _at(key_size), _at(tags), _at(begin), _at(size))
-    return (keys, key_begin, key_size), tags, begin, size
+    sizes = _places(len(begin))
+    total = native.c.measure_blocks(_pointer(file), len(file), len(begin), _at(begin), _at(size), _at(sizes))
+    if not 0 <= total <= _MOST_TIMES * len(file):
+        return None
+    out = _room(native, total, memory)
+    if native.c.unpack_blocks(_pointer(file), len(begin), _at(begin), _at(size), _at(sizes), _start(out)):
+        return None
+    return out, sizes
+
+
+def find_entries(
+    data: Data, sizes: Array, expected: tuple[int, int] = (0, 0), memory: Memory | None = None
+) -> tuple[Pieces, Array, Array, Array] | None:
+    """Of blocks' entries: the user keys, uint64 tags, begins and sizes of the values in `data`.
+
+    expected:  how many entries there may be, and bytes of keys; a guess
+    """
+    native = library()
+    if native is None:
+        return None
+    # However wrong a guess is, it takes no more memory than entries can.
+    count, room = min(expected[0], len(data) // _LEAST_ENTRY), min(expected[1], _MOST_TIMES * len(data))
+    while True:
+        keys, key_bytes = _room(native, room, memory), ctypes.c_int64(room)
+        tags, key_begin, key_size, begin, size = [_places(count) for _ in range(5)] if memory is None else memory.numbers(5, count)
+        arrays = (_at(key_begin), _at(key_size), _at(tags), _at(begin), _at(size))
+        start, capacity = _start(data), count
+        count = native.c.find_entries(start, len(sizes), _at(sizes), capacity, ctypes.addressof(key_bytes), _start(keys), *arrays)
+        if count < 0:
+            return None
+        if count <= capacity and key_bytes.value <= room:
+            found = (keys[: key_bytes.value], key_begin[:count], key_size[:count])
+            return found, tags[:count].view("u8"), begin[:count], size[:count]
+        room = key_bytes.value
 
 
 def merge_runs(parts: Sequence[MergedPart], delimiter: bytes) -> tuple[Pieces, Pieces]:
@@ -187,6 +292,34 @@ def _merge(parts: Sequence[MergedPart], delimiter: bytes, gone: Array | None) ->
     return (out_keys, *_between(key_end[:rows])), (out_values, *_between(value_end[:rows]))
 
 
+def newest_entries(
+    runs: Sequence[tuple[Pieces, Array, Pieces]], family: bytes, before: tuple[int, int]
+) -> list[tuple[Pieces, Pieces]] | None:
+    """Of user keys in order, their tags and values: for each run the bare keys and bare values of the entries that count.
+
+    runs:            the arrays are used for the answer, and spoilt where there is none
+    family, before:  as for `newest_records`
+    """
+    native = library()
+    if native is None:
+        return None
+    import numpy as np
+
+    stood = np.array(before, np.int64)
+    held = [[_held(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values in runs]
+    entries = (_Sorted * len(runs))()
+    for i, ((keys, _, values), (key_begin, key_size, tags, begin, size)) in enumerate(zip(runs, held, strict=True)):
+        key_places = (_start(keys[0]), len(keys[0]), _at(key_begin), _at(key_size), _at(tags))
+        entries[i] = _Sorted(*key_places, _start(values[0]), len(values[0]), _at(begin), _at(size), len(tags), 0)
+    if native.c.newest_entries(len(runs), ctypes.addressof(entries), family, len(family), _at(stood)) < 0:
+        return None
+    found = []
+    for entry, (keys, _, values), (key_begin, key_size, _, begin, size) in zip(entries, runs, held, strict=True):
+        n = entry.kept
+        found.append(((keys[0], key_begin[:n], key_size[:n]), (values[0], begin[:n], size[:n])))
+    return found
+
+
 def lower_bound(keys: Pieces, first: int, key: bytes) -> int:
     """Where the first key that isn't below `key` stands among keys in order, from `first` on."""
     native = library()
@@ -196,18 +329,19 @@ def lower_bound(keys: Pieces, first: int, key: bytes) -> int:
     return found
 
 
-def find_elements(data: bytes, begin: Array, size: Array, delimiter: bytes) -> tuple[Array, Array, Array] | None:
+def find_elements(data: Data, begin: Array, size: Array, delimiter: bytes) -> tuple[Array, Array, Array] | None:
     """Of lists: how many elements each has; begins and sizes of their rows."""
     native = library()
     if native is None:
         return None
     begin, size = _held(begin), _held(size)
     find, lists, counts = native.c.find_elements, (_at(begin), _at(size)), _places(len(begin))
-    count = find(data, len(data), len(begin), *lists, delimiter, len(delimiter), _at(counts), None, None)
+    rows = (_pointer(data), len(data), len(begin))
+    count = find(*rows, *lists, delimiter, len(delimiter), _at(counts), None, None)
     if count < 0:
         return None
     places, sizes = _places(count), _places(count)
-    find(data, len(data), len(begin), *lists, delimiter, len(delimiter), _at(counts), _at(places), _at(sizes))
+    find(*rows, *lists, delimiter, len(delimiter), _at(counts), _at(places), _at(sizes))
     return counts, places, sizes
 
 
@@ -231,21 +365,41 @@ def mark_newest(parts: Sequence[Pieces], *, unique: bool) -> list[Array] | None:
     return [mask.view(bool) for mask in masks]
 
 
-def read_words(data: bytes, begin: Array, end: Array, places: Sequence[int]) -> dict[int, Array] | None:
-    """The words of eight bytes at these places of rows, counted from where each begins, as uint64."""
+def read_words(
+    data: Data, begin: Array, size: Array, least: int, flags: Sequence[int], places: Sequence[int], memory: Memory | None = None
+) -> dict[int, Array | None] | None:
+    """The words of eight bytes at these places of rows, counted from where each begins, as uint64.
+
+    least:   how many each row must have
+    flags:   places whose words are nearly always 0 in all rows: None where they are
+    memory:  where they are put, to stay
+    """
     native = library()
     if native is None:
         return None
     import numpy as np
 
-    begin, end, wanted = _held(begin), _held(end), np.array(places, np.int64)
-    out: Array = np.empty((len(places), len(begin)), np.uint64)
-    if native.c.read_words(data, len(data), len(begin), _at(begin), _at(end), len(places), _at(wanted), _at(out)):
+    begin, size, count = _held(begin), _held(size), len(begin)
+    together: Array = np.empty(len(flags) + len(places), np.uint64)
+
+    def read(flags: Sequence[int], places: Sequence[int]) -> dict[int, Array] | None:
+        wanted, room_bytes = np.array([*flags, *places], np.int64), 8 * len(places) * count
+        room = _bytes(room_bytes) if memory is None else memory.keep(room_bytes)
+        out = room.view(np.uint64).reshape(len(places), count)
+        rows = (_pointer(data), len(data), count, _at(begin), _at(size), least)
+        if native.c.read_words(*rows, len(wanted), _at(wanted), len(flags), _at(together), _at(out)):
+            return None
+        return dict(zip(places, out, strict=True))
+
+    found = read(flags, places)
+    if found is None:
         return None
-    return dict(zip(places, out, strict=True))
+    some = [place for place, bits in zip(flags, together.tolist(), strict=False) if bits]
+    more = read([], some) if some else {}
+    return None if more is None else {**dict.fromkeys(flags), **found, **more}
 
 
-def order_keys(data: bytes, begin: Array, size: Array, columns: Array, least: int) -> Pieces | None:
+def order_keys(data: Data, begin: Array, size: Array, columns: Array, least: int) -> Pieces | None:
     """Keys of a replica from rows of a key.
 
     columns:  int64 rows of five, as `Column` in order.c
@@ -258,39 +412,72 @@ def order_keys(data: bytes, begin: Array, size: Array, columns: Array, least: in
     # A text may double, and each column has marks of its own; more is needed only where columns overlap.
     room = 2 * int(size.sum()) + 16 * (len(columns) + 1) * len(begin)
     out = native.new_bytes(None, room)
-    rows = (data, len(data), len(begin), _at(begin), _at(size))
+    rows = (_pointer(data), len(data), len(begin), _at(begin), _at(size))
     if native.c.order_keys(*rows, _at(columns), len(columns), least, out, room, _at(ends)):
         return None
     return out, *_between(ends)
 
 
-def sort_newest(data: bytes, begin: Array, size: Array) -> Array | None:
+def sort_newest(data: Data, begin: Array, size: Array) -> Array | None:
     """The places of keys in order of their bytes, of equal ones the last only."""
     native = library()
     if native is None:
         return None
     begin, size, order = _held(begin), _held(size), _places(len(begin))
-    count = native.c.sort_newest(data, len(data), len(begin), _at(begin), _at(size), _at(order))
+    count = native.c.sort_newest(_pointer(data), len(data), len(begin), _at(begin), _at(size), _at(order))
     return None if count < 0 else order[:count]
 
 
-def gather(data: bytes, begin: Array, size: Array) -> bytes | None:
+def find_parts(
+    begin: Array, size: Array, slots: Array, valid: Array | None, memory: Memory | None = None
+) -> tuple[Array, Array] | None:
+    """Where the values lie that slots of rows point to, and their sizes.
+
+    valid:   False where there is none
+    memory:  where the answer is put; used again when nobody looks into it any more
+    """
+    native = library()
+    if native is None:
+        return None
+    begin, size, slots, count = _held(begin), _held(size), _held(slots), len(begin)
+    part, part_size = (_places(count), _places(count)) if memory is None else memory.numbers(2, count)
+    valid_at = None if valid is None else _at(valid)
+    if native.c.find_parts(count, _at(begin), _at(size), _at(slots), valid_at, _at(part), _at(part_size)):
+        return None
+    return part, part_size
+
+
+def gather(data: Data, begin: Array, size: Array) -> bytes | None:
     """All pieces, one after the other."""
     native = library()
     if native is None:
         return None
     begin, size, total = _held(begin), _held(size), int(size.sum())
     out: bytes = native.new_bytes(None, total)
-    return None if native.c.gather(data, len(data), len(begin), _at(begin), _at(size), out, total) else out
+    return None if native.c.gather(_pointer(data), len(data), len(begin), _at(begin), _at(size), out, total, None) else out
 
 
-def to_list(data: bytes, begin: Array, size: Array, tail: bytes = b"") -> list[bytes] | None:
+def gather_texts(data: Data, begin: Array, size: Array, memory: Memory | None = None) -> tuple[Array, Array] | None:
+    """The same as an array, and int32 where each piece begins and the last one ends.
+
+    memory:  where they are put, to stay
+    """
+    native = library()
+    if native is None:
+        return None
+    begin, size, total = _held(begin), _held(size), int(size.sum())
+    out, offsets = (_bytes(n) if memory is None else memory.keep(n) for n in (total, 4 * len(begin) + 4))
+    pieces = (_pointer(data), len(data), len(begin), _at(begin), _at(size))
+    return None if native.c.gather(*pieces, _at(out), total, _at(offsets)) else (out, offsets.view("i4"))
+
+
+def to_list(data: Data, begin: Array, size: Array, tail: bytes = b"") -> list[bytes] | None:
     """Each piece as bytes of its own, with the tail behind it."""
     native = library()
     if native is None:
         return None
     begin, size = _held(begin), _held(size)
-    found: list[bytes] = native.to_list(data, len(data), len(begin), _at(begin), _at(size), tail, len(tail))
+    found: list[bytes] = native.to_list(_pointer(data), len(data), len(begin), _at(begin), _at(size), tail, len(tail))
     return found
 
 
@@ -301,6 +488,20 @@ def _between(ends: Array) -> tuple[Array, Array]:
     begin = np.empty_like(ends)
     begin[:1], begin[1:] = 0, ends[:-1]
     return begin, ends - begin
+
+
+def _room(native: Library, size: int, memory: Memory | None) -> Data:
+    """Bytes to be filled; of their own where there is no memory to use again."""
+    if memory is not None:
+        return memory.take(size)
+    room: bytes = native.new_bytes(None, size)
+    return room
+
+
+def _bytes(size: int) -> Array:
+    import numpy as np
+
+    return np.empty(size, np.uint8)
 
 
 def _places(count: int) -> Array:
@@ -314,6 +515,18 @@ def _held(array: Array) -> Array:
     import numpy as np
 
     return np.ascontiguousarray(array)
+
+
+def _pointer(data: Data) -> bytes | int:
+    """What ctypes takes for a pointer to it."""
+    return data if isinstance(data, bytes) else _start(data)
+
+
+def _start(data: Data) -> int:
+    """Where a buffer begins in memory, which whoever asks must hold."""
+    import numpy as np
+
+    return _at(np.frombuffer(data, np.uint8))
 
 
 def _at(array: Array) -> int:

@@ -5,6 +5,17 @@
 /* The last sequence of a block is literals; a match ends at least so far before, and begins at least so far before. */
 enum { LAST_LITERALS = 5, LAST_MATCH = 12 };
 
+/* A count that goes on while bytes are 255; -1 where they end before it does. */
+static inline int64_t long_count(const byte **in, const byte *in_end, int64_t count) {
+    byte more;
+    do {
+        if (*in >= in_end) return -1;
+        more = *(*in)++;
+        count += more;
+    } while (more == 255);
+    return count;
+}
+
 /* Unpack one block, which must fill `to` exactly; 0, or -1. */
 int32_t unpack_lz4(const byte *from, int64_t from_size, byte *to, int64_t to_size) {
     const byte *in = from, *in_end = from + from_size;
@@ -29,14 +40,7 @@ int32_t unpack_lz4(const byte *from, int64_t from_size, byte *to, int64_t to_siz
                 continue;
             }
         }
-        if (count == 15) {
-            byte more;
-            do {
-                if (in >= in_end) return -1;
-                more = *in++;
-                count += more;
-            } while (more == 255);
-        }
+        if (count == 15 && (count = long_count(&in, in_end, count)) < 0) return -1;
         if (count > in_end - in || count > out_end - out) return -1;
         copy_short(out, in, count, out_end, in_end);
         in += count;
@@ -47,14 +51,7 @@ int32_t unpack_lz4(const byte *from, int64_t from_size, byte *to, int64_t to_siz
         in += 2;
         if (back == 0 || back > out - to) return -1;
         count = token & 15;
-        if (count == 15) {
-            byte more;
-            do {
-                if (in >= in_end) return -1;
-                more = *in++;
-                count += more;
-            } while (more == 255);
-        }
+        if (count == 15 && (count = long_count(&in, in_end, count)) < 0) return -1;
         count += 4;
         if (count > out_end - out - LAST_LITERALS) return -1;
         const byte *match = out - back;

@@ -2,13 +2,18 @@
 
 #include "native.h"
 
-/* One after the other, as many bytes as they have together; 0, or -1 where one lies outside. */
-int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, byte *out, int64_t room) {
+/* One after the other, as many bytes as they have together; 0, or -1 where one lies outside.
+   offsets:  filled with where each begins in `out`, and where the last one ends, which must be below 2 GiB; or NULL */
+int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, byte *out, int64_t room,
+               int32_t *offsets) {
     const byte *end = out + room;
+    if (offsets && room > INT32_MAX) return -1;
+    if (offsets) *offsets++ = 0;
     for (int64_t i = 0; i < count; i++) {
         if (!is_inside(total, begin[i], size[i]) || size[i] > end - out) return -1;
         copy_short(out, data + begin[i], size[i], end, data + total);
         out += size[i];
+        if (offsets) offsets[i] = (int32_t)(room - (end - out));
     }
     return 0;
 }

@@ -2,19 +2,38 @@
 
 #include "native.h"
 
-/* Take the words at these places of every row, all from one pass; 0, or -1 where a row hasn't got them.
-   places:  counted in words from the begin of a row
-   out:     an array of `count` words for each place, one after the other */
-int32_t read_words(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *end, int64_t words,
-                   const int64_t *places, uint64_t *out) {
-    int64_t most = 0;
+/* Take the words at these places of every row, all from one pass; 0, or -1 where a row is shorter than `least` words.
+   places:  counted in words from the begin of a row; of the first `flags` of them only the bits that any row has are wanted
+   any:     filled with those, for all places
+   out:     an array of `count` words for each of the others, one after the other */
+int32_t read_words(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, int64_t least,
+                   int64_t words, const int64_t *places, int64_t flags, uint64_t *any, uint64_t *out) {
     for (int64_t w = 0; w < words; w++) {
         if (places[w] < 0 || places[w] > INT32_MAX) return -1;
-        if (places[w] >= most) most = places[w] + 1;
+        if (places[w] >= least) least = places[w] + 1;
+        any[w] = 0;
     }
     for (int64_t i = 0; i < count; i++) {
-        if (begin[i] < 0 || end[i] > total || end[i] - begin[i] < 8 * most) return -1;
-        for (int64_t w = 0; w < words; w++) out[w * count + i] = little8(data + begin[i] + 8 * places[w]);
+        if (!is_inside(total, begin[i], size[i]) || size[i] < 8 * least) return -1;
+        const byte *row = data + begin[i];
+        for (int64_t w = 0; w < flags; w++) any[w] |= little8(row + 8 * places[w]);
+        for (int64_t w = flags; w < words; w++) out[(w - flags) * count + i] = little8(row + 8 * places[w]);
+    }
+    return 0;
+}
+
+/* Where the values lie that slots point to: half a word of offset from where the row begins, half a word of size; 0, or -1 where
+   one reaches beyond its row.
+   size:   how far each row reaches
+   valid:  0 where there is no value, whatever the slot says; NULL where all have one */
+int32_t find_parts(int64_t count, const int64_t *begin, const int64_t *size, const uint64_t *slots, const byte *valid, int64_t *part,
+                   int64_t *part_size) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t slot = valid && !valid[i] ? 0 : slots[i];
+        int64_t offset = (int64_t)(slot >> 32), bytes = (int64_t)(slot & UINT32_MAX);
+        if (offset + bytes > size[i]) return -1;
+        part[i] = begin[i] + offset;
+        part_size[i] = bytes;
     }
     return 0;
 }

@@ -199,7 +199,7 @@ def _packed(pieces: Spans) -> Spans:
 
 def _data(packed: Spans, some: slice) -> bytes:
     begin, size = packed.begin[some], packed.size[some]
-    return packed.data[int(begin[0]) : int(begin[-1] + size[-1])]
+    return bytes(packed.data[int(begin[0]) : int(begin[-1] + size[-1])])
 
 
 def _held_bytes(table: _Table) -> int:

@@ -11,6 +11,7 @@ from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.columns import Array, Column, Spans
 from millpond.errors import RequestError, library_missing
 from millpond.native import calls
+from millpond.native.memory import Memory
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.types import SparkType
@@ -110,8 +111,11 @@ def python_array(pa: Any, type_: SparkType, values: Iterable[Any]) -> Any:
     return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
 
 
-def column_array(pa: Any, column: Column) -> Any:
-    """An array of a column of rows; its texts may have 2 GiB less one byte in all."""
+def column_array(pa: Any, column: Column, memory: Memory | None = None) -> Any:
+    """An array of a column of rows; its texts may have 2 GiB less one byte in all.
+
+    memory:  where texts are put, to stay
+    """
     import numpy as np
 
     type_, kind, size = column.type, column.type.kind, column.size
@@ -126,10 +130,13 @@ def column_array(pa: Any, column: Column) -> Any:
         numbers = np.packbits(column.numbers != 0, bitorder="little") if kind == "boolean" else column.numbers
         return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(np.ascontiguousarray(numbers))])
     if column.texts is not None:
+        gathered = calls.gather_texts(*column.texts[:3], memory)
+        if gathered is not None:
+            return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(gathered[1]), pa.py_buffer(gathered[0])])
         offsets: Array = np.zeros(size + 1, np.int32)
         np.cumsum(column.texts.size, out=offsets[1:])
         return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), _gathered(pa, column.texts)])
-    members = [column_array(pa, member) for member in column.members]
+    members = [column_array(pa, member, memory) for member in column.members]
     return pa.Array.from_buffers(arrow, size, [valid], children=members)
 
 
@@ -142,7 +149,7 @@ def _gathered(pa: Any, texts: Spans) -> Any:
     if not count:
         return pa.py_buffer(b"")
     if count == 1:
-        return pa.py_buffer(texts.data[int(begin[0]) : int(begin[0] + size[0])])
+        return pa.py_buffer(bytes(texts.data[int(begin[0]) : int(begin[0] + size[0])]))
     gathered = calls.gather(texts.data, begin, size)
     if gathered is not None:
         return pa.py_buffer(gathered)

@@ -1,7 +1,8 @@
 """A whole table as Arrow straight from the checkpoint: no replica, nothing is followed, nothing is left behind.
 
 1. The batch's settings and stores say what there is to read; the table's definition is held against the store's schema.
-2. Of each partition the rows of all files are found (`checkpoint.whole`); of several rows of a key the newest one stays.
+2. Of each partition the newest row of each key is found, in one pass (`checkpoint.newest`); what that says no to is found file by
+   file (`checkpoint.whole`), and of several rows of a key the newest one stays.
 3. Rows become columns, and columns what a reader sees (`finish_columns`), a partition after the other.
 4. commits/N must still be the file that was read.  Where Spark cleaned up meanwhile, the newest batch is another one: begin again.
 """
@@ -9,8 +10,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.columns import Array, Spans, hash_words
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
+from millpond.checkpoint.newest import read_newest
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
@@ -26,6 +29,7 @@ from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
 from millpond.errors import CheckpointError, ReplicaError, RequestError
 from millpond.native import calls
+from millpond.native.memory import Memory
 from millpond.replica.record import make_record, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
@@ -198,19 +202,30 @@ class _ColdTable:
         definition, batch, schema = self._definition, self._batch, self._schema
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
 
+        held = threading.local()
+
+        def begin_thread() -> None:
+            held.memory = Memory()
+
         def read_partition(partition: int) -> list[Any]:
-            found = []
-            for part in iter_newest(pa, read_parts(StateReader(self._storage), batch, schema, partition)):  # 2
+            found, memory = [], held.memory
+            for part in self._parts(pa, partition, memory):  # 2
                 for keys, values, places in _chunks(part):  # 3
-                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places), values)
+                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory)
                     found.append(pa.Table.from_arrays(arrays, schema=shape))
             return found
 
         # Nearly all of it happens in libraries that let go of Python's lock.
-        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as threads:
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), initializer=begin_thread) as threads:
             tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
         check_still_committed(self._storage, batch)  # 4
         return pa.concat_tables(tables) if tables else shape.empty_table()
+
+    def _parts(self, pa: Any, partition: int, memory: Memory) -> Iterable[Part]:
+        """The rows of a partition that count."""
+        reader = StateReader(self._storage)
+        parts = read_newest(reader, self._batch, self._schema, partition, memory)
+        return parts if parts is not None else iter_newest(pa, read_parts(reader, self._batch, self._schema, partition))
 
 
 def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millpond.checkpoint.columns import Array, Column, Spans, read_columns
 from millpond.checkpoint.unsaferow import decoder
+from millpond.native.memory import Memory
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.ordered_columns import read_ordered
 from millpond.schema.definition import TableDefinition
@@ -45,14 +46,15 @@ class RowKeys:
     """Keys that are UnsafeRows.
 
     places:  of lists: each row's place in its list, which is the last column of its key
+    memory:  where columns are put, to stay
     """
 
-    def __init__(self, fields: tuple[Field, ...], rows: Spans, places: Array | None = None) -> None:
-        self._fields, self._rows, self._places = fields, rows, places
+    def __init__(self, fields: tuple[Field, ...], rows: Spans, places: Array | None = None, memory: Memory | None = None) -> None:
+        self._fields, self._rows, self._places, self._memory = fields, rows, places, memory
 
     def columns(self, wanted: set[int]) -> Columns:
         count = len(self._fields)
-        found = read_columns(self._fields, self._rows, [i for i in wanted if i < count])
+        found = read_columns(self._fields, self._rows, [i for i in wanted if i < count], self._memory)
         if self._places is not None and count in wanted:
             found[count] = Column(type=_INTEGER, size=len(self._places), valid=None, numbers=self._places)
         return found
@@ -65,7 +67,8 @@ class RowKeys:
         return [(*row, place) for row, place in zip(decoded, self._places.tolist(), strict=True)]
 
     def select(self, chosen: Array) -> RowKeys:
-        return RowKeys(self._fields, self._rows.select(chosen), None if self._places is None else self._places[chosen])
+        places = None if self._places is None else self._places[chosen]
+        return RowKeys(self._fields, self._rows.select(chosen), places, self._memory)
 
 
 class OrderedKeys:
@@ -103,9 +106,10 @@ class ColumnFinish:
         self._key_places = {n.options["index"] for n in nodes if n.op == "key"}
         self._value_places = {place for n in nodes for place in _buffers(n)}
 
-    def arrays(self, pa: Any, keys: Keys, values: Spans) -> list[Any]:
+    def arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None = None) -> list[Any]:
         """A pyarrow array for each column of the table, of rows that have these keys and these value rows.
 
+        memory:  where columns are put, to stay
         Raises:  CORRUPT_FILE, and what the function of `finish.compile_definition` raises.
         """
         import numpy as np
@@ -119,11 +123,11 @@ class ColumnFinish:
             chosen = np.array([i for i, pair in enumerate(pairs) if having(*pair) is True], np.int64)
             pairs, keys, values = [pairs[i] for i in chosen.tolist()], keys.select(chosen), values.select(chosen)
         key_columns = keys.columns(self._key_places)
-        value_columns = read_columns(self._value_schema, values, self._value_places)
+        value_columns = read_columns(self._value_schema, values, self._value_places, memory)
         out = []
         for i, vector in enumerate(self._vectors):
             if vector is not None:
-                out.append(column_array(pa, vector(key_columns, value_columns)))
+                out.append(column_array(pa, vector(key_columns, value_columns), memory))
             else:
                 evaluate = self._by_row[i]
                 out.append(python_array(pa, self._types[i], [evaluate(*pair) for pair in pairs]))
