@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 import socket
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import httpx
 import pytest
 
+import millpond
+from millpond.serve.access import Access
+from millpond.serve.app import HttpDoor
+from millpond.serve.hot import HotRows
+from millpond.serve.meter import Meter
+from millpond.serve.neighbours import Neighbours
+from millpond.serve.ponds import open_ponds
+from millpond.settings import ServeSettings
 from ready import wait_until_ready
+from written_checkpoint import WrittenCheckpoint
 
+# A door that ends idle connections after a second.
+IMPATIENT = """
+import sys, millpond
+from millpond.serve.ponds import open_ponds
+from millpond.serve.server import address_of, open_listener, serve_http
+from millpond.settings import ServeSettings
+listener = open_listener("127.0.0.1", 0)
+print(address_of(listener), flush=True)
+keep = millpond.Retention(history_batches=5)
+with open_ponds(["types"], lambda _: millpond.open(sys.argv[1], replica_dir=sys.argv[2], retention=keep)) as ponds:
+    serve_http(ponds, listener, settings=ServeSettings(keep_alive_seconds=1))
+"""
 # A header that only the long way reads, and that changes nothing.
 LONG_WAY = {"if-none-match": '"none"'}
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
@@ -97,3 +123,75 @@ def test_a_head_in_pieces_is_read_whole(http_door: str) -> None:
 def test_a_body_that_a_get_needs_not_have_does_no_harm(client: httpx.Client) -> None:
     for _ in range(3):
         assert client.request("GET", "/tables/long/rows?k=5", content=b"x" * 1000).status_code == 200
+
+
+def test_requests_that_are_there_together_have_one_batch_and_the_next_ones_the_newest(tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "job")
+
+    def commit(**rows: int) -> None:
+        job.plan(list(rows.items()), snapshot=False)
+        job.commit()
+
+    commit(a=1, b=1)
+    later: list[Callable[[], None]] = []
+    settings = ServeSettings()
+    with open_ponds(["job"], lambda _: millpond.open(job.path, replica_dir=tmp_path / "home")) as ponds:
+        (table,) = ponds.tables()
+        hot = HotRows(HttpDoor(ponds, settings, Meter(), Access(settings), Neighbours(None, 1.0)), later.append)
+
+        def ask(key: str) -> tuple[int, list[int]]:
+            sent = hot.answer(f"/tables/{table}/rows?k={key}".encode(), [(b"host", b"localhost")], "")
+            assert sent is not None
+            told = json.loads(sent.partition(b"\r\n\r\n")[2])
+            return told["batch"], [row["v"] for row in told["rows"]]
+
+        assert ask("a") == (0, [1])
+        commit(a=2, b=2)
+        ponds[table].get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=30))
+        assert ask("b") == (0, [1])
+        assert ask("c") == (0, [])
+        assert len(later) == 1
+        later.pop()()
+        assert ask("a") == (1, [2])
+        later.pop()()
+        assert not later
+
+
+def test_idle_connections_end_and_busy_ones_dont(types_pond: Path, tmp_path: Path) -> None:
+    short, long, events = "/tables/long/rows?k=5", "/tables/long", "/tables/long/changes"
+    with contextlib.ExitStack() as opened:
+        command = [sys.executable, "-c", IMPATIENT, str(types_pond), str(tmp_path)]
+        server = opened.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
+        opened.callback(server.terminate)
+        assert server.stdout is not None
+        address = urlsplit(server.stdout.readline().strip())
+
+        def ask(connection: socket.socket, path: str, *headers: str) -> None:
+            connection.sendall("\r\n".join([f"GET {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode())
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+
+        def is_open(connection: socket.socket, seconds: float) -> bool:
+            connection.settimeout(seconds)
+            try:
+                while connection.recv(65536):
+                    pass
+            except TimeoutError:
+                return True
+            return False
+
+        once, longer, again, stream = (
+            opened.enter_context(socket.create_connection((address.hostname, address.port), timeout=60)) for _ in range(4)
+        )
+        ask(longer, long)
+        ask(once, short)
+        ask(stream, short)
+        ask(stream, events, "Accept: text/event-stream")
+        for _ in range(5):
+            for path in (short, long):
+                ask(again, path)
+            assert is_open(again, 0.4)
+            again.settimeout(60)
+        assert not is_open(once, 60)
+        assert not is_open(longer, 60)
+        assert not is_open(again, 60)
+        assert is_open(stream, 0.1)

@@ -16,7 +16,7 @@ from pathlib import Path
 _PATH = Path(__file__).with_name("libmillpond.so")
 # Fewer are read sooner than numpy is imported, whose arrays the library needs.
 _few_bytes = 16 << 10
-_NUMBER, _POINTER, _FLAG = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32
+_NUMBER, _POINTER, _FLAG, _TEXT = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
 # name -> (what it gives, what it takes): N number, F flag, P pointer
 _FUNCTIONS = {
     "stamp": (_NUMBER, ""),
@@ -62,12 +62,16 @@ class Library:
         for name, (gives, takes) in _FUNCTIONS.items():
             function = getattr(self.c, name)
             function.restype, function.argtypes = gives, [_TYPES[letter] for letter in takes]
-        # This one makes Python objects, so Python's lock stays held.
-        self.to_list = ctypes.PyDLL(str(path)).to_list
+        # These make Python objects, so Python's lock stays held.
+        with_lock = ctypes.PyDLL(str(path))
+        self.to_list = with_lock.to_list
         self.to_list.restype, self.to_list.argtypes = (
             ctypes.py_object,
             (_POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER, _POINTER, _NUMBER),
         )
+        self.row_json = with_lock.row_json
+        self.row_json.restype = ctypes.py_object
+        self.row_json.argtypes = [_TEXT, _NUMBER, _NUMBER, _POINTER, _NUMBER, _TEXT, _NUMBER, _TEXT, _NUMBER]
         self.new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
         self.new_bytes.restype, self.new_bytes.argtypes = ctypes.py_object, [_POINTER, ctypes.c_ssize_t]
 

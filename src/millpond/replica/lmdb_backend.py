@@ -61,7 +61,10 @@ def open_backend(path: Path, settings: ReplicaSettings) -> LmdbBackend:
 
 
 class LmdbBackend:
-    """One LMDB environment.  See `backend.Backend`."""
+    """One LMDB environment.  See `backend.Backend`.
+
+    handles:  LMDB's, of each table
+    """
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
         self.folder = path
@@ -93,7 +96,7 @@ class LmdbBackend:
                 stores = self.stores()
                 # A transaction can't use a handle that was opened after it began, so all are opened now.
                 names = table_names(s.id for s in stores.stores) if stores is not None else []
-                self._handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
+                self.handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
         except BaseException:
             self._environment.close()  # what is raised may keep it alive, and nobody could open the file again
             raise
@@ -120,7 +123,7 @@ class LmdbBackend:
     def create(self, tables: Iterable[str]) -> None:
         with explained(self.folder):
             for table in tables:
-                self._handles[table] = self._environment.open_db(table.encode())
+                self.handles[table] = self._environment.open_db(table.encode())
 
     def set_stores(self, stores: StoresRecord) -> None:
         with explained(self.folder), self._environment.begin(write=True) as transaction:
@@ -135,7 +138,7 @@ class LmdbBackend:
 
     def handle(self, table: str) -> Any:
         """LMDB's handle of a table."""
-        return self._handles[table]
+        return self.handles[table]
 
     def record_in(self, transaction: lmdb.Transaction) -> ReplicaRecord:
         """The record that a transaction sees; decoded once per applied batch."""
@@ -164,6 +167,8 @@ class LmdbSnapshot:
     def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
         self._backend = backend
         self._transaction = transaction
+        self._get: Any = transaction.get
+        self._handles = backend.handles
 
     def __enter__(self) -> LmdbSnapshot:
         return self
@@ -175,7 +180,8 @@ class LmdbSnapshot:
         return self._backend.record_in(self._transaction)
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        return cast(bytes | None, self._transaction.get(key, db=self._backend.handle(table)))
+        found: bytes | None = self._get(key, db=self._handles[table])
+        return found
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         with self._transaction.cursor(db=self._backend.handle(table)) as cursor:

@@ -101,6 +101,11 @@ class KeyCodec:
         return tuple(values)
 
 
+def text_key(text: bytes) -> bytes:
+    """The whole ordered key of a key row that is one text, from its own bytes: what `KeyCodec.encode` makes of it decoded."""
+    return _VALUE + _escape(text)
+
+
 def store_key(ordered: bytes) -> bytes:
     """The key under which a row lies: the ordered key, cut and hashed where it is too long."""
     if len(ordered) < MAX_KEY_BYTES:

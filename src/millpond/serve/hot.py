@@ -1,12 +1,20 @@
 """The one request that must be quick, answered below the framework: `GET /tables/{table}/rows` with the whole key.
 
-A task, a scope and three calls of `send` cost more than the lookup itself, so the protocol answers this request as soon as its
-headers are read.  Whatever is unusual about a request (another form, an ETag, a body, a column that isn't known, an error) goes the
-long way, which says what is wrong; both ways give the same bytes, which a test compares over all tables.
+1. The protocol answers as soon as a request's headers are read: a task, a scope and three calls of `send` cost more than a lookup.
+2. Requests that are there at the same time, as the event loop finds them, are answered from one view of the replica: it is opened
+   for the first of them and closed before the loop looks for more, so that it is never older than the requests.  What is the same
+   in all these answers is written once; each key is read.
+3. Their answers are sent together, when all are written: whoever waits for one is woken by it, and would take the processor away
+   from the others.
+4. A row is written from its stored bytes (`row_json`).
+
+Whatever is unusual about a request (another form, an ETag, a body, a column that isn't known, an error) goes the long way, which
+says what is wrong; both ways give the same bytes, which a test compares over all tables.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,11 +24,18 @@ import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from millpond.errors import MillpondError
+from millpond.replica.ordered import text_key
+from millpond.schema.convert import to_stored
 from millpond.serve.app import HttpDoor, check_reader
 from millpond.serve.formats import JSON
 from millpond.serve.replies import CACHE_CONTROL, DEFINITION, VARY, Shape, etag
+from millpond.serve.row_json import RowWriter
 from millpond.serve.shapes import position_json
+from millpond.serve.tokens import EVERYBODY
 from millpond.tables.answer import Cut
+from millpond.tables.binding import Binding
+from millpond.tables.keys import KeyReader
+from millpond.tables.lookups import Lookups
 from millpond.tables.table import Table
 from millpond.tables.values import encode_json, from_text
 
@@ -29,109 +44,213 @@ _BEGIN, _END = b"/tables/", b"/rows"
 _ANY = frozenset({b"*/*", b"application/json"})
 # Requests that carry one of these go the long way.
 _UNUSUAL = frozenset({b"if-none-match", b"content-length", b"transfer-encoding", b"upgrade", b"expect"})
-_ONE = b'"rows":[%b],"changed":[%b],"final":[%b],"evicted":[],"maybe_evicted":[],"more":false,"token":null}'
-_NONE = b'"rows":[],"changed":[],"final":[],"evicted":[%b],"maybe_evicted":[%b],"more":false,"token":null}'
+# Answers of one look for requests that wait for each other before they are sent.
+_MOST_TOGETHER = 256
+_TAIL = b',"evicted":[],"maybe_evicted":[],"more":false,"token":null}'
+_EVICTED = _TAIL.replace(b'"evicted":[]', b'"evicted":[0]', 1)
+_MAYBE_EVICTED = _TAIL.replace(b'"maybe_evicted":[]', b'"maybe_evicted":[0]')
+_NOTHING = b'],"changed":[],"final":[]'
 _lag = msgspec.json.Encoder().encode
 
 
 class _Plan:
-    """How a key of one table is read from a URL, and its row written."""
+    """How a key of one table is read from a URL, and its rows written."""
 
     def __init__(self, name: str, table: Table, shape: Shape) -> None:
         self.table = table
         self.shape = shape
         definition = table.definition
+        reads = [(c.name, from_text(c.type, column=c.name), to_stored(c.type)) for c in definition.key]
         self.columns = {
-            c.name.encode("utf-8", "surrogateescape"): (c.name, from_text(c.type, column=c.name)) for c in definition.key
+            name.encode("utf-8", "surrogateescape"): (place, read, store) for place, (name, read, store) in enumerate(reads)
         }
-        self.is_plain = not any(column.startswith(b"_") or column.endswith(b"__isnull") for column in self.columns)
+        is_whole = KeyReader(definition).columns is not None
+        self.is_plain = is_whole and not any(column.startswith(b"_") or column.endswith(b"__isnull") for column in self.columns)
+        kinds = [c.type.kind for c in definition.key]
+        self.text = next(iter(self.columns)) if kinds == ["string"] else None
         self._begin = b'{"table":' + encode_json(name) + b","
-        self._cut: tuple[Any, str] | None = None
-        self._head, self._where = b"", b""
+        self._told: tuple[Any, str, bytes, bytes] | None = None
+        self._binding: Binding | None = None
+        self._writer: RowWriter
 
-    def key(self, query: bytes) -> dict[str, Any] | None:
-        """The key; None where the query isn't plainly the whole of it.  Raises WRONG_TYPE."""
-        key: dict[str, Any] = {}
-        for part in query.split(b"&"):
+    def writer(self, binding: Binding) -> RowWriter:
+        """What writes rows of this generation."""
+        if binding is not self._binding:
+            self._binding, self._writer = binding, RowWriter(binding)
+        return self._writer
+
+    def key(self, query: bytes) -> tuple[Any, ...] | None:
+        """The key row in stored form; None where the query isn't plainly the whole of it.  Raises WRONG_TYPE."""
+        parts, key = query.split(b"&"), [None] * len(self.columns)
+        if len(parts) != len(key):
+            return None
+        for part in parts:
             name, equals, text = part.partition(b"=")
             column = self.columns.get(name)
-            if column is None or not equals or column[0] in key:
+            if column is None or not equals or key[column[0]] is not None:
                 return None
-            if b"%" in text or b"+" in text:
-                text = unquote_to_bytes(text.replace(b"+", b" "))
-            key[column[0]] = column[1](text.decode("utf-8", "surrogateescape"))
-        return key if len(key) == len(self.columns) else None
+            key[column[0]] = column[2](column[1](_unquoted(text).decode("utf-8", "surrogateescape")))
+        return tuple(key)
 
-    def answer(self, key: dict[str, Any]) -> tuple[bytes, bytes]:
-        """The head and the body of an answer."""
-        row = self.table.get(key)
-        cut = row.cut
-        if self._cut is None or self._cut[0] is not cut.position or self._cut[1] != cut.generation:
-            self._remember(cut)
-        state = cut.job_state.encode()
-        if not row:
-            evicted, maybe = b"0" if row.evicted else b"", b"0" if row.evicted is None else b""
-            return self._head, b'%b%b,"job_state":"%b",%b' % (self._where, _lag(cut.lag), state, _NONE % (evicted, maybe))
-        changed, final = row.changed_batch, b"0" if row.final else b""
-        told = encode_json(self.shape.write(row)), b"null" if changed is None else b"%d" % changed, final
-        return self._head, b'%b%b,"job_state":"%b",%b' % (self._where, _lag(cut.lag), state, _ONE % told)
+    def told(self, cut: Cut) -> tuple[bytes, bytes]:
+        """Headers, and the begin of the body: what is the same in all answers of a batch."""
+        told = self._told
+        if told is None or told[0] is not cut.position or told[1] != cut.generation:
+            where = encode_json({"job": cut.job, "batch": cut.position.batch, "position": position_json(cut.position)})
+            head = (
+                f"etag: {etag(cut, self.shape, JSON)}\r\ncache-control: {CACHE_CONTROL}\r\nvary: {VARY}\r\n"
+                f"{DEFINITION}: {self.shape.digest}\r\ncontent-type: application/json\r\ncontent-length: "
+            )
+            told = self._told = (cut.position, cut.generation, head.encode(), self._begin + where[1:-1] + b',"lag":')
+        return told[2], told[3]
 
-    def _remember(self, cut: Cut) -> None:
-        """What is the same in all answers of a batch."""
-        told = encode_json({"job": cut.job, "batch": cut.position.batch, "position": position_json(cut.position)})
-        self._where = self._begin + told[1:-1] + b',"lag":'
-        tag = etag(cut, self.shape, JSON)
-        head = f"etag: {tag}\r\ncache-control: {CACHE_CONTROL}\r\nvary: {VARY}\r\n{DEFINITION}: {self.shape.digest}\r\n"
-        self._head = head.encode() + b"content-type: application/json\r\ncontent-length: "
-        self._cut = (cut.position, cut.generation)
+
+class _Moment:
+    """Answers from one view of one table."""
+
+    __slots__ = ("_encode", "_head", "_lookups", "_plan", "_text", "_where", "_writer")
+
+    def __init__(self, plan: _Plan, lookups: Lookups) -> None:
+        cut, binding = lookups.cut, lookups.binding
+        self._plan, self._lookups, self._text = plan, lookups, plan.text
+        self._encode, self._writer = binding.codec.encode, plan.writer(binding)
+        self._head, where = plan.told(cut)
+        self._where = b'%b%b,"job_state":"%b","rows":[' % (where, _lag(cut.lag), cut.job_state.encode())
+
+    def answer(self, query: bytes, limit: int) -> bytes | None:
+        """Headers and body; None where the long way must be gone, as where the body has `limit` bytes.  Raises WRONG_TYPE."""
+        tail, key = _TAIL, None
+        if self._text is not None:
+            name, equals, text = query.partition(b"=")
+            if name != self._text or not equals or b"&" in text:
+                return None
+            text = _unquoted(text)
+            stored = self._lookups.get(text_key(text))
+            row = self._writer.write_of_text(text, stored) if stored else None
+        else:
+            text, key = b"", self._plan.key(query)
+            if key is None:
+                return None
+            stored = self._lookups.get(self._encode(key))
+            row = self._writer.write(key, stored) if stored else None
+        if stored is None:
+            found = self._lookups.row(key if key is not None else (text.decode("utf-8", "surrogateescape"),))
+            row = self._writer.write_row(found) if found else None
+            if found.evicted is not False:
+                tail = _EVICTED if found.evicted else _MAYBE_EVICTED
+        if row is None:
+            row = _NOTHING
+        size = len(self._where) + len(row) + len(tail)
+        return b"%b%d\r\n\r\n%b%b%b" % (self._head, size, self._where, row, tail) if size < limit else None
+
+    def close(self) -> None:
+        self._lookups.close()
 
 
 class HotRows:
-    """Answers the hot route for a door."""
+    """Answers the hot route for a door.
 
-    def __init__(self, door: HttpDoor) -> None:
+    defer:  has a function called before the event loop looks for requests again
+    """
+
+    def __init__(self, door: HttpDoor, defer: Callable[[Callable[[], None]], object] | None = None) -> None:
         self._door = door
+        self._defer = defer or (lambda function: asyncio.get_running_loop().call_soon(function))
         self._plans: dict[bytes, _Plan] = {}
+        self._moments: dict[bytes, _Moment] = {}
         self._gzip_bytes = door.settings.gzip_bytes
 
     def answer(self, url: bytes, headers: Headers, client: str) -> bytes | None:
         """What to send behind the status line and the server's own headers; None where the long way must be gone."""
         path, _, query = url.partition(b"?")
-        if not (query and path.startswith(_BEGIN) and path.endswith(_END)):
-            return None
-        name = path[len(_BEGIN) : -len(_END)]
-        if b"%" in name or b"/" in name or not name.isascii():
-            return None
         found: dict[bytes, bytes] = dict(headers)
-        if not _UNUSUAL.isdisjoint(found) or found.get(b"accept", b"*/*") not in _ANY:
+        if not query or not _UNUSUAL.isdisjoint(found) or found.get(b"accept", b"*/*") not in _ANY:
             return None
         began = time.perf_counter()
         door = self._door
         try:
-            text = name.decode()
-            table = door.ponds[text]
-            plan = self._plans.get(name)
-            if plan is None or plan.table is not table or plan.shape.definition is not table.definition:
-                plan = self._plans[name] = _Plan(text, table, door.shape(text, table))
-            if not plan.is_plain or (key := plan.key(query)) is None:
+            moment = self._moments.get(path) or self._begin(path)
+            if moment is None:
                 return None
             reader = door.access.peek(found)
-            check_reader(door.ponds, reader, text)
-            head, body = plan.answer(key)
-            if plan.shape.definition is not table.definition or len(body) >= self._gzip_bytes:
+            if reader is not EVERYBODY:
+                check_reader(door.ponds, reader, path[len(_BEGIN) : -len(_END)].decode())
+            answer = moment.answer(query, self._gzip_bytes)
+            if answer is None:
                 return None
             door.access.count(reader, client)
         except MillpondError:
             return None
         door.meter.count("rows", 200, time.perf_counter() - began)
-        return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+        return answer
+
+    def _begin(self, path: bytes) -> _Moment | None:
+        """A view of the table that a path names; None where it isn't plainly one.  Raises as `Table.get`."""
+        name = path[len(_BEGIN) : -len(_END)]
+        if not (path.startswith(_BEGIN) and path.endswith(_END)) or b"%" in name or b"/" in name or not name.isascii():
+            return None
+        table = self._door.ponds[name.decode()]
+        plan = self._plan(name, table)
+        if not plan.is_plain:
+            return None
+        lookups = table.lookups()
+        try:
+            # The table is read as its state is now.
+            moment = _Moment(self._plan(name, table), lookups)
+        except BaseException:
+            lookups.close()
+            raise
+        if not self._moments:
+            self._defer(self._end)
+        self._moments[path] = moment
+        return moment
+
+    def _plan(self, name: bytes, table: Table) -> _Plan:
+        plan = self._plans.get(name)
+        if plan is None or plan.table is not table or plan.shape.definition is not table.definition:
+            text = name.decode()
+            plan = self._plans[name] = _Plan(text, table, self._door.shape(text, table))
+        return plan
+
+    def _end(self) -> None:
+        for moment in self._moments.values():
+            moment.close()
+        self._moments.clear()
+
+
+def _unquoted(text: bytes) -> bytes:
+    """A value as it was before it was written into a query."""
+    return unquote_to_bytes(text.replace(b"+", b" ")) if b"%" in text or b"+" in text else text
 
 
 def hot_protocol(hot: HotRows) -> Callable[..., HttpToolsProtocol]:
-    """uvicorn's protocol, with the hot route in front."""
+    """uvicorn's protocol, with the hot route in front.
+
+    A connection has one timer that ends it when it is idle, which looks for itself when it fires: a new one for each answer, which
+    the next request cancels, costs as much as reading the row.
+    """
+    known: tuple[object, bytes] = (None, b"")
+
+    def begin(default_headers: list[tuple[bytes, bytes]]) -> bytes:
+        """The status line and the server's own headers: others once a second."""
+        nonlocal known
+        if known[0] is not default_headers:
+            lines = [b"%b: %b\r\n" % header for header in default_headers]
+            known = (default_headers, b"HTTP/1.1 200 OK\r\n" + b"".join(lines))
+        return known[1]
+
+    written: list[tuple[asyncio.Transport, bytes]] = []
+
+    def send() -> None:
+        """Hand the answers to the system."""
+        for transport, answer in written:
+            if not transport.is_closing():
+                transport.write(answer)
+        written.clear()
 
     class HotProtocol(HttpToolsProtocol):
         _answer: bytes | None = None
+        _answered_at = 0.0
 
         def on_headers_complete(self) -> None:
             self._answer = None
@@ -157,12 +276,46 @@ def hot_protocol(hot: HotRows) -> Callable[..., HttpToolsProtocol]:
             if self._answer is None:
                 super().on_message_complete()
                 return
-            parts = [b"HTTP/1.1 200 OK\r\n"]
-            for name, value in self.server_state.default_headers:
-                parts += (name, b": ", value, b"\r\n")
-            parts.append(self._answer)
+            state = self.server_state
+            if not written:
+                self.loop.call_soon(send)
+            written.append((self.transport, begin(state.default_headers) + self._answer))
             self._answer = None
-            self.transport.write(b"".join(parts))
-            self.on_response_complete()
+            if len(written) == _MOST_TOGETHER:
+                send()
+            state.total_requests += 1
+            self._answered_at = self.loop.time()
+            if self.timeout_keep_alive_task is None and not self.transport.is_closing():
+                self._end_when_idle(self.timeout_keep_alive)
+
+        def on_response_complete(self) -> None:
+            self._answered_at, timer = self.loop.time(), self.timeout_keep_alive_task
+            super().on_response_complete()
+            if timer is not None and timer is not self.timeout_keep_alive_task:
+                timer.cancel()
+
+        def shutdown(self) -> None:
+            send()
+            super().shutdown()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            super()._unset_keepalive_if_required()
+
+        def _unset_keepalive_if_required(self) -> None:
+            """Called for each request: the timer goes on, and sees for itself."""
+
+        def _end_when_idle(self, seconds: float) -> None:
+            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+        def timeout_keep_alive_handler(self) -> None:
+            self.timeout_keep_alive_task = None
+            left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+            if self.cycle is not None and not self.cycle.response_complete:
+                return  # the end of this answer sets another
+            if left > 0:
+                self._end_when_idle(left)
+            else:
+                super().timeout_keep_alive_handler()
 
     return HotProtocol

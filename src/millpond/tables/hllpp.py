@@ -44,25 +44,55 @@ _PAIR_INVERSES = [2.0 ** -(pair & 63) + 2.0 ** -(pair >> _REGISTER_BITS) for pai
 _PAIR_ZEROS = [(pair & 63 == 0) + (pair >> _REGISTER_BITS == 0) for pair in range(1 << _PAIR_BITS)]
 
 
-def estimator(precision: int) -> Callable[[Sequence[int]], int]:
-    """A function from a sketch's words to the estimated number of distinct values.
+class Sketch(NamedTuple):
+    """What there is to know of sketches of one precision.
 
-    precision:  p; the sketch has 2**p registers of six bits, ten in each 64-bit word, lowest bits first
+    registers, words:  how many; the last word may have room for more
+    threshold:         up to which they are counted linearly
+    estimates, biases: how much too high which estimates are; nothing where none are corrected
     """
-    registers = 1 << precision
-    words = -(-registers // REGISTERS_PER_WORD)
-    # Registers that the last word has room for beyond the sketch; they are zero and don't count.
-    spare = words * REGISTERS_PER_WORD - registers
-    alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1.0 + 1.079 / registers))
-    alpha_m2 = alpha * registers * registers
-    corrected = precision < _CORRECTED_BELOW
-    threshold = _tables().thresholds[precision - 4] if corrected else -math.inf
 
-    def estimate(sketch: Sequence[int]) -> int:
+    registers: int
+    words: int
+    alpha_m2: float
+    threshold: float
+    neighbours: int
+    estimates: list[float]
+    biases: list[float]
+
+    def linear(self, zeros: int) -> float:
+        """What is counted linearly where so many registers are zero, of which there is one."""
+        return self.registers * math.log(self.registers / float(zeros))
+
+
+def sketch(precision: int) -> Sketch:
+    """Of precision p: 2**p registers of six bits, ten in each 64-bit word, lowest bits first."""
+    registers = 1 << precision
+    alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1.0 + 1.079 / registers))
+    corrected, place, tables = precision < _CORRECTED_BELOW, precision - 4, _tables()
+    return Sketch(
+        registers,
+        -(-registers // REGISTERS_PER_WORD),
+        alpha * registers * registers,
+        tables.thresholds[place] if corrected else -math.inf,
+        tables.neighbours,
+        tables.estimates[place] if corrected else [],
+        tables.biases[place] if corrected else [],
+    )
+
+
+def estimator(precision: int) -> Callable[[Sequence[int]], int]:
+    """A function from the words of a sketch of this precision to the estimated number of distinct values."""
+    facts = sketch(precision)
+    registers, alpha_m2, threshold = facts.registers, facts.alpha_m2, facts.threshold
+    # Registers that the last word has room for beyond the sketch; they are zero and don't count.
+    spare = facts.words * REGISTERS_PER_WORD - registers
+
+    def estimate(words: Sequence[int]) -> int:
         # Most words of a small sketch are empty.
-        empty = REGISTERS_PER_WORD * sketch.count(0) - spare
+        empty = REGISTERS_PER_WORD * words.count(0) - spare
         inverses, zeros = float(empty), empty
-        for word in filter(None, sketch):
+        for word in filter(None, words):
             for _ in range(REGISTERS_PER_WORD // 2):
                 pair = word & _PAIR_MASK
                 inverses += _PAIR_INVERSES[pair]
@@ -70,10 +100,10 @@ def estimator(precision: int) -> Callable[[Sequence[int]], int]:
                 word >>= _PAIR_BITS
         raw = alpha_m2 / inverses
         if zeros > 0:
-            linear = registers * math.log(registers / float(zeros))
+            linear = facts.linear(zeros)
             if linear <= threshold or raw <= 2.5 * registers:
                 return _round(linear)
-        return _round(raw - bias(precision, raw) if corrected and raw < 5.0 * registers else raw)
+        return _round(raw - bias(precision, raw) if facts.estimates and raw < 5.0 * registers else raw)
 
     return estimate
 

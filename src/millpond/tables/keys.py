@@ -49,6 +49,11 @@ class KeyReader:
                 ) from None
         return out
 
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns in the order of the state's key row, where each is one of it; None where a column is a part of a struct."""
+        return self._plain
+
     def window_start(self, given: Key) -> str:
         """The column that windows are ranged over: the first time in key order that isn't given.
 

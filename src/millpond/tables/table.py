@@ -28,6 +28,7 @@ from millpond.tables.events import is_built_late, may_have_expired
 from millpond.tables.held import HOLDER
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
+from millpond.tables.lookups import Lookups
 from millpond.tables.paging import PageToken, expired, parse_token, query_id
 from millpond.tables.past import PastReads, check_limit
 from millpond.tables.spans import Place, Span, prefix_span, range_span
@@ -95,6 +96,11 @@ class Table(PastReads):
             return self._get(view, binding, wanted, cut)
         finally:
             view.__exit__()
+
+    def lookups(self) -> Lookups:
+        """The newest batch, for lookups that leave rows as they are stored; the caller closes it.  Raises as `get`."""
+        view, binding, cut = self._open(None)
+        return Lookups(view, binding, cut, self._get)
 
     def get_all(self, keys: Iterable[Key], *, bounds: Bounds | None = None) -> Rows:
         """The rows of several keys, in their order, all of one batch; an empty row where there is none.

@@ -1,0 +1,172 @@
+"""A row that the compiled library writes as JSON is the row that Python writes, byte for byte; the rest it leaves to Python."""
+
+from __future__ import annotations
+
+import math
+import random
+import struct
+from typing import Any
+
+import pytest
+
+from millpond.checkpoint.unsaferow import encoder
+from millpond.native import library
+from millpond.replica.record import StoredField, StoresRecord
+from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
+from millpond.schema.definition import TableDefinition, ValueColumn, key_columns
+from millpond.schema.expression import Expression, buffer_column
+from millpond.schema.types import Field, SparkType, atomic, struct_of
+from millpond.serve.row_json import RowWriter
+from millpond.tables.binding import Binding, bind
+
+pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled library isn't built: python hatch_build.py")
+
+TEXTS = [
+    "",
+    "a",
+    'say "x"',
+    "back\\slash",
+    "\x00\x01\x08\t\n\x0b\x0c\r\x1f\x7f",
+    "äöü€",
+    "𝄞",
+    "\ud800"[:0],
+    "x" * 900,
+    "\udcff",
+    "a\udcc3",
+]
+WHOLE = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+
+
+def bound(key: tuple[Field, ...], value: tuple[Field, ...], values: tuple[ValueColumn, ...]) -> Binding:
+    """A table as a generation of a replica has it."""
+    definition = TableDefinition(table="t", operator=0, key=key_columns(key), values=values, key_schema=key, value_schema=value)
+    field = StoredField(0, "stateStoreSave", "default", 0, True, struct_of(key).to_json(), struct_of(value).to_json())
+    stores = StoresRecord(format=1, job_id="", lineage="", checkpoint="", stores=[field], unread=[])
+    return bind(definition, stores, None)
+
+
+def value_of(type_: SparkType, random_: random.Random) -> Any:
+    if random_.random() < 0.1:
+        return None
+    kind = type_.kind
+    if kind == "boolean":
+        return random_.random() < 0.5
+    if kind == "string":
+        return random_.choice(TEXTS)
+    if kind in WHOLE:
+        edge = 1 << WHOLE[kind]
+        near = [n for n in (0, -edge, edge - 1, 2**53, 2**53 - 1, -(2**53), 1 - 2**53) if -edge <= n < edge]
+        return random_.choice([*near, random_.randrange(-edge, edge)])
+    number = random_.choice(
+        [
+            0.0,
+            -0.0,
+            math.nan,
+            math.inf,
+            1e15,
+            9.999e14,
+            1e-4,
+            9.9e-5,
+            0.1,
+            1 / 3,
+            random_.uniform(-1e6, 1e6),
+            random_.expovariate(1e-9),
+        ]
+    )
+    return struct32(number) if kind == "float" else number
+
+
+def struct32(number: float) -> float:
+    return float(struct.unpack("<f", struct.pack("<f", number))[0])
+
+
+def both(binding: Binding, key: tuple[Any, ...], stored: bytes) -> tuple[bytes | None, bytes | None, bool]:
+    """What either way writes, and whether the library wrote it by itself."""
+    writer = RowWriter(binding)
+    with library.switched_off():
+        plain = RowWriter(binding).write(key, stored)
+    assert writer._native is not None
+    head = writer._first
+    if len(key) == 1 and isinstance(key[0], str):
+        text = key[0].encode("utf-8", "surrogateescape")
+        assert writer.write_of_text(text, stored) == plain
+        return writer.write(key, stored), plain, writer._native(stored, head, text) is not None
+    return writer.write(key, stored), plain, writer._native(stored, b"{", None) is not None
+
+
+def test_rows_of_plain_columns() -> None:
+    random_ = random.Random("rows as JSON")
+    alone = 0
+    for _ in range(800):
+        kinds = [random_.choice([*WHOLE, "float", "double", "boolean", "string"]) for _ in range(random_.randint(0, 70))]
+        if random_.random() < 0.8:
+            kinds = kinds[:6]
+        fields = tuple(Field(f"c{i}", atomic(kind)) for i, kind in enumerate(kinds))
+        key = (Field('k"', atomic(random_.choice(["string", "long"]))),)
+        columns = tuple(ValueColumn(f.name, f.type, buffer_column(i, f.type)) for i, f in enumerate(fields))
+        binding = bound(key, fields, tuple(random_.sample(columns, len(columns))))
+        row = encoder(fields)(tuple(value_of(f.type, random_) for f in fields))
+        batch = random_.randrange(1 << random_.randrange(1, 60))
+        stored = row + random_.choice([stamp, stamp_at_most, stamp_final])(batch)
+        of = value_of(key[0].type, random_)
+        written, plain, by_itself = both(binding, (of,), stored)
+        assert written == plain
+        alone += by_itself
+    assert alone > 250
+
+
+def test_rows_of_aggregates() -> None:
+    """Sketches of every precision and fill, where estimates are linear, corrected and raw; averages."""
+    random_ = random.Random("aggregates as JSON")
+    alone = 0
+    for _ in range(400):
+        precision = random_.choice([4, 5, 6, 7, 9, 10, 12, 14])
+        words = -(-(1 << precision) // 10)
+        long, double = atomic("long"), atomic("double")
+        fields = (Field("sum", double), Field("count", long), *(Field(f"w{i}", long) for i in range(words)), Field("n", long))
+        average = Expression("aggregate", double, options={"function": "avg", "buffers": [0, 1], "mode": "legacy"})
+        options = {"function": "approx_count_distinct", "buffers": list(range(2, 2 + words)), "precision": precision}
+        distinct = Expression("aggregate", long, options=options)
+        count = Expression("aggregate", long, options={"function": "count", "buffers": [2 + words]})
+        values = (ValueColumn("mean", double, average), ValueColumn("d", long, distinct), ValueColumn("n", long, count))
+        registers = [0] * (10 * words)
+        fill = random_.choice([0.0, 0.01, 0.3, 0.9, 1.0])
+        most = random_.choice([3, 12, 40, 63])
+        for register in range(1 << precision):
+            if random_.random() < fill:
+                registers[register] = min(most, int(random_.expovariate(0.5)) + 1)
+        sketch = [sum(registers[10 * w + i] << 6 * i for i in range(10)) for w in range(words)]
+        buffers = (random_.choice([None, 0.0, 10.0, 1e20, random_.random()]), random_.choice([None, 0, 3, 7]), *sketch, 5)
+        stored = encoder(fields)(buffers) + stamp(3)
+        binding = bound((Field("k", atomic("string")),), fields, values)
+        written, plain, by_itself = both(binding, ("key",), stored)
+        assert written == plain, (precision, fill, most)
+        alone += by_itself
+    assert alone > 250
+
+
+def test_damaged_rows_are_left_to_python() -> None:
+    """What the library answers of damaged bytes is what Python answers, which refuses what points outside of the row."""
+    from millpond.errors import CheckpointError
+
+    random_ = random.Random("damaged rows")
+    fields = (Field("a", atomic("string")), Field("b", atomic("long")), Field("c", atomic("boolean")))
+    columns = tuple(ValueColumn(f.name, f.type, buffer_column(i, f.type)) for i, f in enumerate(fields))
+    binding = bound((Field("k", atomic("string")),), fields, columns)
+    answered = refused = 0
+    for _ in range(1500):
+        row = bytearray(encoder(fields)((random_.choice(TEXTS), random_.randrange(1000), True)))
+        for _ in range(random_.randint(1, 4)):
+            row[random_.randrange(len(row))] = random_.choice([0, 1, 0x7F, 0xFF, random_.randrange(256)])
+        stored = bytes(row[: random_.choice([len(row), random_.randint(0, len(row))])]) + stamp(9)
+        try:
+            with library.switched_off():
+                plain = RowWriter(binding).write_of_text(b"k", stored)
+        except CheckpointError:
+            refused += 1
+            with pytest.raises(CheckpointError):
+                RowWriter(binding).write_of_text(b"k", stored)
+            continue
+        answered += 1
+        assert RowWriter(binding).write_of_text(b"k", stored) == plain
+    assert answered > 150 < refused
