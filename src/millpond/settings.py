@@ -163,10 +163,11 @@ class ReplicaSettings:
     map_size_bytes:        LMDB's address space, not its disk use: growing it later fails under open transactions, so it is
                            1 TiB from the start (the file is sparse).
     max_readers:           LMDB's default of 126 is a few door processes with threads; slots cost 64 bytes each.
-    poll_seconds:          how often the follower asks for the next commit on a local disk.  5 ms adds 2.5 ms on average to
-                           commit-to-visible, and costs about 5 % of a core for each job while batches come.
-    idle_poll_seconds:     the same after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost, and nobody who
-                           waits so long for a batch notices them.
+    poll_seconds:          how often the follower asks for the next commit on a local disk where the system hasn't told of the last
+                           one (a network file system).  5 ms adds 2.5 ms on average to commit-to-visible, and costs about 5 % of a
+                           core for each job while batches come.
+    idle_poll_seconds:     the same where it has, and after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost,
+                           and nobody who waits so long for a batch notices them.
     remote_poll_seconds:   the shortest pause between two polls of an object store, each two requests of a few tens of milliseconds.
     remote_idle_poll_seconds: the longest.  Between them a poll waits for `remote_patience` of the time since the last commit: 0.1
                            adds 5 % on average to the time between two commits, whatever the job's trigger is.

@@ -6,8 +6,9 @@ One step:
 2. Where there is no generation yet, or the one there is from another format, boot or checkpoint: build.
 3. Is it still the same job (`identity`)?  If not, refuse reads at once, and build.  If our batch was cleaned up: build.
 4. Where commits/N+1 is there: apply it, and go on with the next.  Where a file it needs isn't: build.
-5. Otherwise wait, and ask again: after milliseconds on a local disk, after a tenth of the time since the last commit on an object
-   store (0.25 to 3 seconds), where a poll is two requests.
+5. Otherwise wait, and ask again: on a local disk when the system tells of a commit (`storage/watch.py`), and in any case after
+   milliseconds; on an object store, where a poll is two requests, after a tenth of the time since the last commit (0.25 to 3
+   seconds).
 
 To build: bootstrap the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
 then the old generation serves, unless the job was replaced.
@@ -44,6 +45,7 @@ from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
+from millpond.storage.watch import FolderWatch
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
 _CHECK_SECONDS = 0.5
@@ -142,7 +144,8 @@ class Follower:
         self._retention = retention or (lambda _stores: {})
         self._generation: _Generation | None = None
         self._stop = threading.Event()
-        self._wake = threading.Event()
+        self._commits = FolderWatch(storage.local_path("commits"))
+        self._is_told = False
         self._stepped = threading.Condition()
         self._thread: threading.Thread | None = None
         self._status_clock = _Clock(_STATUS_SECONDS)
@@ -169,11 +172,12 @@ class Follower:
     def stop(self) -> None:
         """End the thread and let another process follow."""
         self._stop.set()
-        self._wake.set()
+        self._commits.wake()
         if self._thread is not None:
             self._thread.join(_STOP_SECONDS if self._storage.is_remote else None)
             if self._thread.is_alive():
                 return  # it waits for an object store; when that answers or its time is over, it ends and unlocks
+        self._commits.close()
         self._let_go()
 
     def _let_go(self) -> None:
@@ -185,7 +189,7 @@ class Follower:
 
     def wake(self) -> None:
         """Take the next step now, also where the last one failed and a pause was due."""
-        self._wake.set()
+        self._commits.wake()
 
     def wait_for_step(self, timeout_seconds: float) -> None:
         """Return after the next step, or the timeout."""
@@ -206,11 +210,14 @@ class Follower:
 
     def _run(self) -> None:
         failures, last_commit = 0, time.monotonic()
+        waited = told = False
         longest = _REMOTE_MAX_BACKOFF_SECONDS if self._storage.is_remote else _MAX_BACKOFF_SECONDS
         while not self._stop.is_set():
             try:
                 if self.step():
                     last_commit = time.monotonic()
+                    if waited:
+                        self._is_told, waited = told, False
                     continue
                 failures = 0
                 pause = self._pause(time.monotonic() - last_commit) if self.following else _LOCK_SECONDS
@@ -230,8 +237,8 @@ class Follower:
                 pause = _MAX_BACKOFF_SECONDS
             with self._stepped:
                 self._stepped.notify_all()
-            self._wake.wait(pause)
-            self._wake.clear()
+            told = self._commits.wait(pause)
+            waited = True
         if self._storage.is_remote:
             self._let_go()  # `stop` may have given up waiting
 
@@ -239,7 +246,9 @@ class Follower:
         """How long to wait before the next poll, so long after the last commit."""
         settings = self._settings
         if not self._storage.is_remote:
-            return settings.poll_seconds if quiet_seconds <= settings.idle_after_seconds else settings.idle_poll_seconds
+            # Where the system told of the last commit, it will tell of the next.
+            is_rare = self._is_told or quiet_seconds > settings.idle_after_seconds
+            return settings.idle_poll_seconds if is_rare else settings.poll_seconds
         wanted = max(settings.remote_poll_seconds, settings.remote_patience * quiet_seconds)
         return min(wanted, settings.remote_idle_poll_seconds)
 
