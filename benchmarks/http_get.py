@@ -1,26 +1,29 @@
-"""Lookups a second over HTTP, beside a bare answer of the same HTTP server, in one run.
+"""Lookups a second over HTTP beside a Kafka Streams interactive query and beside a bare answer of the same server, in one run.
 
-    python benchmarks/http_get.py [--rows 100000] [--seconds 8] [--out benchmarks/results/http_get.json]
+    python benchmarks/http_get.py [--rows 100000] [--seconds 8] [--write]
 
-A real Spark job fills a table; `millpond serve` answers for it; wrk asks for random keys over 32 connections.  Beside it, in turns,
-what answers with constant bytes of the same length and reads nothing: uvicorn with a bare ASGI function; uvicorn with one Starlette
-route; and uvicorn's protocol answering by itself, below ASGI, which is where Millpond answers this route.
-wrk and the server share the machine's cores, and perhaps with others: requests a second of two rounds compare only where the load
-average says that nobody else ran.  CPU time a request is the server's own and compares on a busy machine too.
+A real Spark job fills a table; `millpond serve` answers for it; wrk asks for random keys over 32 connections.  Beside it, by turns:
+
+    kafka_streams       an interactive query of Kafka Streams (benchmarks/kafka_streams): the same rows, from a real broker, in a
+                        persistent store (RocksDB); the JDK's HTTP server with 16 threads
+    protocol_constant   Millpond's own HTTP server, that is uvicorn's protocol answering by itself as Millpond does on this route,
+                        with constant bytes of the same length and no read
+    asgi_constant, starlette_constant   the same bytes from uvicorn with a bare ASGI function, and with one Starlette route
+    millpond_2          `millpond serve --workers 2`: two processes answer, and a third one follows
+
+Fairness: all servers run from before the first round to after the last, and each is asked for a while before it counts (a JVM wants
+it).  One is asked at a time; what the others use when nobody asks them is in the result.  wrk and the server share the machine's
+cores, which limits whoever could use both.  Kafka Streams has what is quickest for it: one partition, so that one store is asked;
+values of 24 bytes, written as JSON without a library; rows alone as an answer, where ours names batch, position and lag.  Its
+answers are compared with ours before anything is measured.  Ratios are medians of the rounds' own ratios.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime as dt
-import importlib.metadata
 import json
 import os
-import platform
-import re
-import shutil
-import socket
 import statistics
 import subprocess
 import sys
@@ -28,24 +31,16 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
+from peers import free_port, kafka_streams, wait_for
+from processes import processor_seconds
+from results import machine, write_result
+from wrk import CONNECTIONS, load, require_wrk
 
-CONNECTIONS = 32
-ROUNDS = 3
-SIDES = ("millpond", "asgi_constant", "starlette_constant", "protocol_constant")
-
-_LUA = """
-math.randomseed(os.time())
-request = function()
-  return wrk.format("GET", "/tables/page_views/rows?page=/page/" .. math.random(0, {rows} - 1))
-end
-done = function(summary, latency, requests)
-  io.write(string.format("RESULT %d %d %d %d %d %d\\n", summary.requests, summary.duration, latency:percentile(50),
-    latency:percentile(99), summary.errors.status, summary.errors.connect + summary.errors.read + summary.errors.timeout))
-end
-"""
+ROUNDS = 5
+PATH = "/tables/page_views/rows?page=/page/"
+WARM_SECONDS = 8
 
 _BARE = """
 import sys, uvicorn
@@ -53,7 +48,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
-body = sys.stdin.buffer.read()
+head, body = sys.stdin.buffer.read().split(b"\\r\\n\\r\\n", 1)
 
 async def constant(request):
     return Response(body, media_type="application/json")
@@ -63,9 +58,11 @@ async def bare(scope, receive, send):
         (b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]})
     await send({"type": "http.response.body", "body": body})
 
+whole = b"%b\\r\\ncontent-length: %d\\r\\n\\r\\n%b" % (head, len(body), body)
+
 class Constant:
     def answer(self, url, headers, client):
-        return b"content-type: application/json\\r\\ncontent-length: %d\\r\\n\\r\\n%b" % (len(body), body)
+        return whole
 
 app, http = bare, "httptools"
 if sys.argv[1] == "starlette_constant":
@@ -99,131 +96,129 @@ def write_pond(pond: Path, rows: int) -> None:
 
 
 @contextlib.contextmanager
-def serving(side: str, pond: Path, body: bytes) -> Iterator[tuple[str, int]]:
-    """The address and the process id of one of the three servers, once it answers."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    if side == "millpond":
+def serving(side: str, pond: Path, answer: bytes) -> Iterator[tuple[str, int]]:
+    """The address and the process id of one of our servers, once it answers.
+
+    answer:  headers and body of what constant sides say
+    """
+    port = free_port()
+    if side.startswith("millpond"):
         command = [sys.executable, "-m", "millpond.cli", "serve", str(pond), "--port", str(port)]
+        command += ["--workers", side.rpartition("_")[2]] if "_" in side else []
     else:
         command = [sys.executable, "-c", _BARE, side, str(port)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
         assert server.stdin is not None
-        server.stdin.write(body)
+        server.stdin.write(answer)
         server.stdin.close()
         try:
             address = f"http://127.0.0.1:{port}"
-            _wait_for(f"{address}/tables/page_views/rows?page=/page/0")
+            wait_for(side, lambda: _is_ready(f"{address}{PATH}0"), server)
             yield address, server.pid
         finally:
             server.terminate()
             server.wait(30)
 
 
-def _wait_for(url: str) -> None:
-    for _ in range(1200):
-        with contextlib.suppress(httpx.TransportError):
-            if httpx.get(url).status_code == 200:
-                return
-        time.sleep(0.1)
-    raise SystemExit(f"{url} never answered")
+def _is_ready(url: str) -> bool:
+    with contextlib.suppress(httpx.TransportError):
+        return httpx.get(url, timeout=5).status_code == 200
+    return False
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time of a process with all its threads so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def one_answer(address: str, rows: int) -> bytes:
+    """Headers that this route adds, and the body, of one answer."""
+    answer = httpx.get(f"{address}{PATH}{rows // 2}", headers={"accept-encoding": "identity"})
+    ours = [(k, v) for k, v in answer.headers.items() if k not in ("date", "content-length")]
+    return b"".join(f"{k}: {v}\r\n".encode() for k, v in ours) + b"\r\n" + answer.content
 
 
-def load(address: str, pid: int, rows: int, seconds: int) -> dict[str, float]:
-    """One round of wrk: requests/s, p50 and p99 in ms, CPU time a request.  Ends the run where any request failed."""
-    before = cpu_seconds(pid)
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as script:
-        script.write(_LUA.format(rows=rows))
-        script.flush()
-        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", script.name, address]
-        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"RESULT (\d+) (\d+) (\d+) (\d+) (\d+) (\d+)", out)
-    if found is None:
-        raise SystemExit(f"wrk said: {out}")
-    requests, micros, p50, p99, wrong, broken = map(int, found.groups())
-    if wrong or broken:
-        raise SystemExit(f"{wrong} answers were errors, {broken} connections broke")
-    return {
-        "requests_per_second": round(requests / micros * 1e6),
-        "p50_ms": p50 / 1000,
-        "p99_ms": p99 / 1000,
-        "cpu_us_per_request": round((cpu_seconds(pid) - before) / requests * 1e6, 1),
-    }
+def compare(ours: str, theirs: str, rows: int) -> None:
+    """Hold a sample of the answers against each other."""
+    with httpx.Client() as client:
+        for n in range(0, rows, max(1, rows // 97)):
+            told, expected = client.get(f"{ours}{PATH}{n}").json()["rows"], client.get(f"{theirs}{PATH}{n}").json()
+            assert told == [expected], (told, expected)
 
 
-def machine() -> dict[str, Any]:
-    model = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line), ""
-    )
-    packages = ("starlette", "uvicorn", "h11", "httptools", "uvloop", "lmdb", "msgspec", "pyspark")
-    versions = {}
-    for package in packages:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
-    return {
-        "cores": os.cpu_count(),
-        "cpu": model,
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "versions": versions,
-        "load_average_before": os.getloadavg()[0],
-    }
+def measure(address: str, pid: int, rows: int, seconds: int) -> dict[str, float]:
+    """One round."""
+    before = processor_seconds(pid, children=True)
+    told = load(address, PATH, rows, seconds)
+    used = processor_seconds(pid, children=True) - before
+    return {**told, "cpu_us_per_request": round(used / told["requests"] * 1e6, 1)}
+
+
+def idle_percent(pids: dict[str, int], seconds: float = 5) -> dict[str, float]:
+    """What each server uses of a core while nobody asks it."""
+    before = {side: processor_seconds(pid, children=True) for side, pid in pids.items()}
+    time.sleep(seconds)
+    return {side: round(100 * (processor_seconds(pid, children=True) - before[side]) / seconds, 1) for side, pid in pids.items()}
 
 
 def main() -> None:
+    """Start all servers, then ask them by turns."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--seconds", type=int, default=8, help="of each of the rounds")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--pond", type=Path, help="a pond that an earlier run left, or is to leave, here")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--sides", nargs="+", default=["kafka_streams", "protocol_constant", "asgi_constant", "starlette_constant"])
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/http_get.json")
     options = parser.parse_args()
-    if shutil.which("wrk") is None:
-        raise SystemExit("This needs wrk: apt-get install wrk")
-    with tempfile.TemporaryDirectory() as folder:
+    require_wrk()
+    sides = ["millpond", "millpond_2", *options.sides] if options.write else ["millpond", *options.sides]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         pond = options.pond or Path(folder) / "pond"
         if not pond.exists():
             write_pond(pond, options.rows)
         os.environ["MILLPOND_HOME"] = f"{folder}/home"
-        about = machine()
-        with serving("millpond", pond, b"") as (address, _):
-            body = httpx.get(f"{address}/tables/page_views/rows?page=/page/{options.rows // 2}").content
-        rounds: dict[str, list[dict[str, float]]] = {side: [] for side in SIDES}
-        for _ in range(ROUNDS):
-            for side in SIDES:
-                with serving(side, pond, body) as (address, pid):
-                    load(address, pid, options.rows, 1)
-                    rounds[side].append(load(address, pid, options.rows, options.seconds))
-    median = {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()}
-    rate = {side: median[side]["requests_per_second"] for side in SIDES}
-    cost = {side: median[side]["cpu_us_per_request"] for side in SIDES}
+        load_before = os.getloadavg()[0]
+        servers = {"millpond": opened.enter_context(serving("millpond", pond, b""))}
+        constant = one_answer(servers["millpond"][0], options.rows)
+        for side in sides[1:]:
+            if side == "kafka_streams":
+                numbers = {f"/page/{n}": (1, n % 997, 1) for n in range(options.rows)}
+                servers[side] = opened.enter_context(kafka_streams(numbers))
+                compare(servers["millpond"][0], servers[side][0], options.rows)
+            else:
+                if side.startswith("millpond"):
+                    os.environ["MILLPOND_HOME"] = f"{folder}/home-{side}"
+                servers[side] = opened.enter_context(serving(side, pond, constant))
+        for side in sides:
+            load(servers[side][0], PATH, options.rows, WARM_SECONDS)
+        idle = idle_percent({side: pid for side, (_, pid) in servers.items()})
+        rounds: dict[str, list[dict[str, float]]] = {side: [] for side in sides}
+        for _ in range(options.rounds):
+            for side in sides:
+                rounds[side].append(measure(*servers[side], options.rows, options.seconds))
+                print(side, rounds[side][-1], file=sys.stderr, flush=True)
+
+    def ratio(fact: str, side: str, *, of: str = "millpond") -> float:
+        return round(statistics.median(a[fact] / b[fact] for a, b in zip(rounds[of], rounds[side], strict=True)), 3)
+
     result = {
-        "what": "GET /tables/page_views/rows?page=… of a random key, one process",
-        "date": dt.datetime.now(dt.UTC).date().isoformat(),
-        "machine": about,
+        "what": "GET /tables/page_views/rows?page=… of a random key",
+        "machine": machine(),
         "size": {
             "rows": options.rows,
-            "answer_bytes": len(body),
+            "answer_bytes": len(constant.partition(b"\r\n\r\n")[2]),
             "connections": CONNECTIONS,
             "seconds": options.seconds,
-            "rounds": ROUNDS,
+            "rounds": options.rounds,
         },
-        "median": median,
-        "ratio_of_requests": {side: round(rate["millpond"] / rate[side], 3) for side in SIDES[1:]},
-        "ratio_by_cpu": {side: round(cost[side] / cost["millpond"], 3) for side in SIDES[1:]},
+        "median": {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()},
+        "ratio_of_requests": {side: ratio("requests_per_second", side) for side in sides[1:]},
+        "ratio_of_p99": {side: ratio("p99_ms", side) for side in sides[1:]},
+        "ratio_of_cpu_per_request": {side: ratio("cpu_us_per_request", side) for side in sides[1:]},
+        "idle_percent_of_a_core": idle,
+        "load_average_before": load_before,
         "load_average_after": os.getloadavg()[0],
         "rounds": rounds,
     }
-    text = json.dumps(result, indent=1)
-    print(text)
-    if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text + "\n")
+    print(json.dumps(result, indent=1))
+    if options.write:
+        write_result("http_get", result)
 
 
 if __name__ == "__main__":
