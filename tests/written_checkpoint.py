@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
 import time
 import zlib
@@ -85,11 +86,14 @@ class WrittenCheckpoint:
         self.write("state/0/_metadata/metadata", b"v1\n" + json.dumps(metadata).encode())
         self.write("state/0/0/_metadata/schema", struct.pack(">H", 2) + b"v2" + body)
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, at: float | None = None) -> None:
+        """A file at once; `at`: with this time, which nobody sees it without."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
         temporary.write_bytes(data)
+        if at is not None:
+            os.utime(temporary, (at, at))
         temporary.rename(target)
 
     def plan(self, changes: list[tuple[Any, int | None]], *, snapshot: bool) -> None:
@@ -115,8 +119,8 @@ class WrittenCheckpoint:
     def _partition(self, key: Any) -> int:
         return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
 
-    def commit(self) -> None:
-        self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % self.watermark_ms)
+    def commit(self, at: float | None = None) -> None:
+        self.write(f"commits/{self.next_batch}", b'v1\n{"nextBatchWatermarkMs":%d}' % self.watermark_ms, at)
         self.next_batch += 1
 
     def clean(self, keep: int) -> None:
