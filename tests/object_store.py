@@ -201,7 +201,9 @@ class UploadedCheckpoint(WrittenCheckpoint):
         self.storage = storage
         super().__init__(None, job_id)  # type: ignore[arg-type] # no path: `write` needs none
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, data: bytes, at: float | None = None) -> None:
+        if at is not None:
+            raise ValueError("an object's time is the store's own")
         self.storage.write(name, data)
 
     def batch(self, changes: list[tuple[str, int | None]], *, snapshot: bool = False) -> None:
