@@ -166,8 +166,8 @@ class ReplicaSettings:
     poll_seconds:          how often the follower asks for the next commit on a local disk where the system hasn't told of the last
                            one (a network file system).  5 ms adds 2.5 ms on average to commit-to-visible, and costs about 5 % of a
                            core for each job while batches come.
-    idle_poll_seconds:     the same where it has, and after `idle_after_seconds` without a commit: 50 ms are a tenth of that cost,
-                           and nobody who waits so long for a batch notices them.
+    idle_poll_seconds:     the same where it has, and after `idle_after_seconds` without a commit: nobody who waits so long for a
+                           batch notices 250 ms, and a server of many quiet jobs costs next to nothing.
     remote_poll_seconds:   the shortest pause between two polls of an object store, each two requests of a few tens of milliseconds.
     remote_idle_poll_seconds: the longest.  Between them a poll waits for `remote_patience` of the time since the last commit: 0.1
                            adds 5 % on average to the time between two commits, whatever the job's trigger is.
@@ -192,7 +192,7 @@ class ReplicaSettings:
     map_size_bytes: int = 1 << 40
     max_readers: int = 2048
     poll_seconds: float = 0.005
-    idle_poll_seconds: float = 0.05
+    idle_poll_seconds: float = 0.25
     idle_after_seconds: float = 10.0
     remote_poll_seconds: float = 0.25
     remote_idle_poll_seconds: float = 3.0
