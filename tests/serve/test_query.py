@@ -47,10 +47,10 @@ def test_controls_are_known_and_given_once() -> None:
 
 
 def test_a_limit_lies_between_one_and_the_maximum() -> None:
-    assert parse_limit(None, default=100, maximum=1000) == 100
-    assert parse_limit("1000", default=100, maximum=1000) == 1000
+    assert parse_limit(None, 1000) is None
+    assert parse_limit("1000", 1000) == 1000
     for text in ("0", "-1", "1001", "", "1.0", "ten", "٣", "9" * 5000):
         with pytest.raises(RequestError) as refused:
-            parse_limit(text, default=100, maximum=1000)
+            parse_limit(text, 1000)
         assert refused.value.condition == "INVALID_LIMIT"
         assert refused.value.context["maximum"] == 1000

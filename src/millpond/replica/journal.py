@@ -34,7 +34,7 @@ import msgspec
 from millpond.errors import MillpondError
 from millpond.replica.kept import ClosedRow, ClosedRows
 from millpond.replica.record import StoredField
-from millpond.storage import FileStamp, LocalStorage
+from millpond.storage import FileStamp, LocalStorage, sync_folder
 
 # Another number, where ordered keys or stored values are written otherwise as well: older rows aren't read.
 FORMAT = 1
@@ -219,7 +219,7 @@ class StoreJournal:
         self._dirty = False
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            _sync_folder(folder.parent)
+            sync_folder(folder.parent)
 
     def append(self, found: ClosedRows) -> None:
         """Write rows; flushed by `sync`."""
@@ -284,7 +284,7 @@ class StoreJournal:
         self._size = 0
         self._write(encode_frame(header, 0))
         self._seed = zlib.crc32(header)
-        _sync_folder(self._folder)
+        sync_folder(self._folder)
 
 
 def iter_store(folder: Path, store: StoredField) -> Iterator[ClosedRows]:
@@ -319,11 +319,3 @@ def _read(path: Path) -> tuple[Segment, int]:
     except OSError:
         return Segment(None, 0, [], 0), -1
     return decode_segment(data), len(data)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -102,7 +102,7 @@ def versions_of_url(
         end=parse_edge(definition, "_end", controls),
         since=parse_since(controls.get("_since")),
         until=parse_since(controls.get("_until")),
-        limit=parse_limit(controls.get("_limit"), default=settings.limit_rows, maximum=settings.max_rows),
+        limit=parse_limit(controls.get("_limit"), settings.max_rows) or settings.limit_rows,
         bounds=bounds_of_controls(controls, settings),
         as_of=as_of_controls(controls),
     )
@@ -129,10 +129,9 @@ def changes_of_url(controls: dict[str, str], last_event_id: str | None, settings
     last_event_id:  where a stream of events that broke off had come to
     Raises:         INVALID_LIMIT, INVALID_REQUEST.
     """
-    limit = controls.get("_limit")
     return ChangesQuestion(
         since=parse_since(controls.get("_since") or last_event_id),
-        limit=None if limit is None else parse_limit(limit, default=1, maximum=settings.max_rows),
+        limit=parse_limit(controls.get("_limit"), settings.max_rows),
         wait_seconds=parse_seconds(controls.get("_wait_seconds"), default=0.0, maximum=settings.max_seconds),
         bounds=None,
         as_of=as_of_controls(controls),

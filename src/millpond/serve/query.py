@@ -61,10 +61,10 @@ def split_controls(pairs: Pairs, known: tuple[str, ...]) -> tuple[Pairs, dict[st
     return columns, controls
 
 
-def parse_limit(text: str | None, *, default: int, maximum: int) -> int:
-    """A number of rows from 1 to `maximum`; the default where none is named.  Raises INVALID_LIMIT, naming the maximum."""
+def parse_limit(text: str | None, maximum: int) -> int | None:
+    """A number of rows from 1 to `maximum`; None where none is named.  Raises INVALID_LIMIT, naming the maximum."""
     if text is None:
-        return default
+        return None
     limit = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
     if not 1 <= limit <= maximum:
         raise RequestError(

@@ -104,14 +104,13 @@ def parse_url(definition: TableDefinition, columns: Pairs, controls: dict[str, s
 
     Raises:  WRONG_TYPE, INVALID_LIMIT, INVALID_BOUND, INVALID_REQUEST.
     """
-    limit = controls.get("_limit")
     return Question(
         key=parse_pairs(definition, columns),
         start=parse_edge(definition, "_start", controls),
         end=parse_edge(definition, "_end", controls),
         since=controls.get("_since"),
         until=controls.get("_until"),
-        limit=None if limit is None else parse_limit(limit, default=1, maximum=settings.max_rows),
+        limit=parse_limit(controls.get("_limit"), settings.max_rows),
         reverse=parse_flag("_reverse", controls.get("_reverse", "0")),
         token=controls.get("_token"),
         bounds=bounds_of_controls(controls, settings),
@@ -232,10 +231,7 @@ def edge_of(name: str, definition: TableDefinition, members: dict[str, Json]) ->
 
 def limit_of(members: dict[str, Json], settings: ServeSettings) -> int | None:
     limit = members.get("limit")
-    if limit is None:
-        return None
-    told = f"{limit!r}" if isinstance(limit, bool) or not isinstance(limit, int) else str(limit)
-    return parse_limit(told, default=1, maximum=settings.max_rows)
+    return parse_limit(None if limit is None else repr(limit), settings.max_rows)
 
 
 def _invalid(what: str) -> RequestError:

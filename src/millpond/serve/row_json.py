@@ -70,16 +70,15 @@ class RowWriter:
 
     def write_row(self, row: Row) -> bytes:
         """The same of a row that was read already."""
-        changed = b"null" if row.changed_batch is None else b"%d" % row.changed_batch
-        return _ROW % (encode_json(self._show(row)), changed, b"0" if row.final else b"")
+        return self._stamp(row, row.changed_batch, final=row.final)
 
     def _write_plainly(self, key: Key, stored: bytes) -> bytes | None:
         row = self._finish(key, self._decode(without_stamp(stored)))
-        if row is None:
-            return None
-        batch = changed_batch(stored)
+        return None if row is None else self._stamp(row, changed_batch(stored), final=is_final(stored))
+
+    def _stamp(self, row: Any, batch: int | None, *, final: bool) -> bytes:
         changed = b"null" if batch is None else b"%d" % batch
-        return _ROW % (encode_json(self._show(row)), changed, b"0" if is_final(stored) else b"")
+        return _ROW % (encode_json(self._show(row)), changed, b"0" if final else b"")
 
 
 def _heads(definition: TableDefinition) -> list[tuple[bytes, Callable[[Key], Any]]]:

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 from millpond.errors import CheckpointError
 from millpond.storage.base import FileStamp, Storage
 from millpond.storage.bucket import is_bucket_uri, parse_bucket_uri
-from millpond.storage.local import LocalStorage
+from millpond.storage.local import LocalStorage, sync_folder
 
-__all__ = ["FileStamp", "LocalStorage", "Storage", "open_storage"]
+__all__ = ["FileStamp", "LocalStorage", "Storage", "open_storage", "sync_folder"]
 
 
 def open_storage(uri: str | Path) -> Storage:

@@ -87,11 +87,7 @@ class LocalStorage:
                 file.flush()
                 os.fsync(file.fileno())
             temporary.rename(target)
-            folder = os.open(target.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            sync_folder(target.parent)
         except OSError as broken:
             # The folder itself may be what is wrong.
             with contextlib.suppress(OSError):
@@ -114,3 +110,12 @@ class LocalStorage:
             hint="Check the file's permissions and the disk.",
             path=f"{self._root}/{path}",
         )
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder survive a crash of the machine."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
