@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -30,9 +30,6 @@ from millpond.replica.kept import (
 from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.transcode import KeysTranscoder, Transcode, key_transcoder
-
-Progress = Callable[[int, int, int], None]
-"""(partitions done, partitions in all, rows so far)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +82,7 @@ def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
 ) -> Iterator[tuple[ReplicaTable, Part | Iterable[Record], bool]]:
     """The changes of every table and partition, and whether they are all that the batch wrote there."""
-    files = files_of(batch, tables).values()
+    files = files_of(batch, tables)
     if reads == 1 or len(files) == 1:
         for partition, sharing in files:
             yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
@@ -104,14 +101,14 @@ def _changes_of(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]]:
+def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[int, list[ReplicaTable]]]:
     """Every partition of every store, with the tables whose rows lie there: column families of one store share files."""
     found: dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]] = {}
     for table in tables:
         for partition in partitions_of(batch, table.schema):
             place = (table.schema.operator, table.schema.store, partition)
             found.setdefault(place, (partition, []))[1].append(table)
-    return dict(sorted(found.items()))
+    return [found[place] for place in sorted(found)]
 
 
 def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Changes, gone: Gone) -> None:

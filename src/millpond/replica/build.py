@@ -56,7 +56,7 @@ def build(
     tables = plan_tables(stores.schemas())
     backend.create(table_names(t.name for t in tables))
     build_ = _Build(reader, backend, batch, chunk_rows, progress)
-    build_.read(list(files_of(batch, tables).values()), reads)  # 1
+    build_.read(files_of(batch, tables), reads)  # 1
     check_still_committed(reader.storage, batch)  # 3
     backend.set_stores(stores)
     with backend.write() as write:  # 4

@@ -136,10 +136,6 @@ class LmdbBackend:
     def check_readers(self) -> int:
         return int(self._environment.reader_check())
 
-    def handle(self, table: str) -> Any:
-        """LMDB's handle of a table."""
-        return self.handles[table]
-
     def record_in(self, transaction: lmdb.Transaction) -> ReplicaRecord:
         """The record that a transaction sees; decoded once per applied batch."""
         number, seen = transaction.id(), self._seen
@@ -184,18 +180,18 @@ class LmdbSnapshot:
         return found
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
             if cursor.set_range(start) if start else cursor.first():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor)
 
     def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
             # LMDB finds the first key that isn't below: the one before it is wanted, or the last where there is none.
             if cursor.prev() if below and cursor.set_range(below) else below != b"" and cursor.last():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor.iterprev())
 
     def count(self, table: str) -> int:
-        return int(self._transaction.stat(self._backend.handle(table))["entries"])
+        return int(self._transaction.stat(self._backend.handles[table])["entries"])
 
 
 class LmdbWriteBatch:
@@ -206,23 +202,23 @@ class LmdbWriteBatch:
         self._transaction = transaction
 
     def put(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
             cursor.putmulti(items)
 
     def append(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
             cursor.putmulti(items, append=True)
 
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
-        handle, delete = self._backend.handle(table), self._transaction.delete
+        handle, delete = self._backend.handles[table], self._transaction.delete
         for key in keys:
             delete(key, db=handle)
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        return cast(bytes | None, self._transaction.get(key, db=self._backend.handle(table)))
+        return cast(bytes | None, self._transaction.get(key, db=self._backend.handles[table]))
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        with self._transaction.cursor(db=self._backend.handle(table)) as cursor:
+        with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
             if cursor.set_range(start):
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor)
 

@@ -39,7 +39,6 @@ _NEEDS_SDK = ("role_arn", "sso_session", "sso_start_url", "credential_process", 
 # Keys from a file are read again after this time, less the five minutes that the library keeps for itself.
 _KEYS_KEPT = timedelta(minutes=10)
 
-_HTTP_BASE = '"gcs_base_url":"http://'
 
 Provider = Callable[[], Any]
 """called by the library for credentials"""
@@ -90,7 +89,8 @@ class Bucket:
 
     def is_plain_http(self, config: Mapping[str, Any]) -> bool:
         """Whether the server that these settings name is asked without TLS."""
-        return str(config.get("endpoint", "")).startswith("http://") or _HTTP_BASE in str(config.get("service_account_key", ""))
+        account = json.loads(config.get("service_account_key", "{}"))
+        return str(config.get("endpoint") or account.get("gcs_base_url", "")).startswith("http://")
 
 
 def parse_bucket_uri(uri: str) -> tuple[Bucket, str]:

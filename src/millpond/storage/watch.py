@@ -43,10 +43,10 @@ class FolderWatch:
             self._watched_at = now
             _libc.inotify_add_watch(self._files, self._name, _MOVED_TO | _CLOSE_WRITE)
         deadline = now + seconds
+        poll = select.poll()
+        for file in (self._files, self._wake):
+            poll.register(file, select.POLLIN)
         while True:
-            poll = select.poll()
-            for file in (self._files, self._wake):
-                poll.register(file, select.POLLIN)
             ready = {file for file, _ in poll.poll(max(0.0, deadline - time.monotonic()) * 1000)}
             if self._wake in ready:
                 os.eventfd_read(self._wake)
