@@ -23,6 +23,9 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.spark import Job, define, publish, session, start
+    from millpond.spark.broadcast import broadcast
+    from millpond.spark.model_records import publish_model, remove_model, roll_back_model
+    from millpond.spark.models import read_models, serve_models
 
 __version__ = "0.1.0"
 __all__ = [
@@ -40,17 +43,25 @@ __all__ = [
     "SetupError",
     "StorageError",
     "Table",
+    "broadcast",
     "connect",
     "connect_async",
     "define",
     "open",
     "publish",
+    "publish_model",
     "read_arrow",
+    "read_models",
     "read_row",
+    "remove_model",
+    "roll_back_model",
+    "serve_models",
     "session",
     "start",
 ]
 _SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
+_MODELS = frozenset({"read_models", "serve_models"})
+_MODEL_RECORDS = frozenset({"publish_model", "remove_model", "roll_back_model"})
 _CLIENT = frozenset({"connect", "connect_async"})
 
 
@@ -60,6 +71,18 @@ def __getattr__(name: str) -> Any:
         from millpond import spark
 
         return getattr(spark, name)
+    if name == "broadcast":
+        from millpond.spark.broadcast import broadcast
+
+        return broadcast
+    if name in _MODELS:
+        from millpond.spark import models
+
+        return getattr(models, name)
+    if name in _MODEL_RECORDS:
+        from millpond.spark import model_records
+
+        return getattr(model_records, name)
     if name in _CLIENT:
         from millpond import client
 

@@ -123,6 +123,7 @@ CONDITIONS: dict[str, Condition] = {
     "READ_TOO_LONG": Condition(ReplicaError, 503, 4),
     "CUT_EXPIRED": Condition(ReplicaError, 503, 4),
     "REPLICA_CLOSED": Condition(ReplicaError, 503, 4),
+    "MODEL_LOST": Condition(CheckpointError, 503, 4),
     "JOB_REPLACED": Condition(ReplicaError, 503, 4),
     "HISTORY_GONE": Condition(ReplicaError, 410, 4),
     "NOT_ALIGNED": Condition(ReplicaError, 409, 4),

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark.sql import functions as F  # noqa: N812 - as every PySpark program calls it
+from pyspark.sql import functions as F
 
 from millpond.spark.start import start
 

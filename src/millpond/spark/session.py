@@ -23,6 +23,8 @@ class Setting(NamedTuple):
     reason: str
 
 
+# Fewer partitions than this can't be spread over more cores later, and a checkpoint keeps its number.
+FEWEST_PARTITIONS = 8
 _STATE = "spark.sql.streaming.stateStore"
 _PROVIDERS = "org.apache.spark.sql.execution.streaming.state"
 SETTINGS: dict[str, Setting] = {
@@ -78,3 +80,8 @@ def session(name: str, **conf: str) -> SparkSession:
     for key, value in conf.items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def default_partitions(spark: SparkSession) -> int:
+    """How many partitions a new job's state has where nobody says."""
+    return max(FEWEST_PARTITIONS, int(spark.sparkContext.defaultParallelism), os.cpu_count() or 1)

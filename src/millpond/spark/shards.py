@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from itertools import count
 
-from millpond.checkpoint.partition import partition_of
 from millpond.errors import RequestError
+from millpond.schema.murmur import partition_of
 from millpond.schema.types import Field, atomic
 
 _COLUMN = (Field("shard", atomic("integer")),)

@@ -8,7 +8,6 @@ definition that differs from the one there is refused by name, before anything r
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 import warnings
@@ -25,6 +24,7 @@ from millpond.settings import Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import refuse_real_time_trigger, require_classic
+from millpond.spark.session import default_partitions
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ if TYPE_CHECKING:
 
 Sink = str | Callable[..., Any] | None
 OUTPUT_MODES = ("update", "complete", "append")
-# Fewer partitions than this can't be spread over more cores later, and a checkpoint keeps its number.
-FEWEST_PARTITIONS = 8
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _conf_lock = threading.Lock()
 
@@ -65,7 +64,8 @@ def start(
     output_mode:  Spark's update, complete or append
     sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
                   configure and return, with two it gets each batch and its id (foreachBatch)
-    partitions:   of the state; by default the number of cores, at least FEWEST_PARTITIONS; an existing checkpoint keeps its own
+    partitions:   of the state; by default the number of cores, at least 8; an existing checkpoint keeps its own.
+                  Its provider is the session's, but RocksDB for transformWithState, which takes no other.
     retention:    what whoever follows keeps of the tables beside their rows, e.g. Retention.parse(keep_closed="forever"); part
                   of the definition, which is written anew each time; None leaves it to them
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
@@ -85,11 +85,12 @@ def start(
     _check_unchanged(folder, definition)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
-    wanted = partitions or max(FEWEST_PARTITIONS, spark.sparkContext.defaultParallelism, os.cpu_count() or 1)
+    wanted = partitions or default_partitions(spark)
     _refuse_real_time_writer(writer)
-    _tell_choices(folder.job, spark, pinned, wanted, partitions)
+    conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
+    _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
     folder.write_definition(definition)
-    with _shuffle_partitions(spark, wanted):
+    with _session_conf(spark, conf):
         query = writer.start()
     return Job(folder, query, definition, session=spark)
 
@@ -291,28 +292,35 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWr
     return writer.trigger(processingTime=trigger)
 
 
-def _tell_choices(job: str, spark: SparkSession, pinned: dict[str, str], wanted: int, asked: int | None) -> None:
+def _needs_rocksdb(definition: Entry) -> bool:
+    """Whether it is transformWithState's, which Spark runs on no other provider."""
+    return isinstance(definition, NamedOperator) and definition.operator_name.startswith("transformWithState")
+
+
+def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], asked: int | None) -> None:
     """Say on stderr what the checkpoint keeps for ever."""
-    provider = (pinned.get(_PROVIDER) or str(spark.conf.get(_PROVIDER))).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
+    provider = (pinned.get(_PROVIDER) or conf[_PROVIDER]).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
     if pinned:
         kept = pinned.get(_PARTITIONS, "?")
         ignored = f" (asked for {asked}, which a checkpoint can't change)" if asked and str(asked) != kept else ""
         text = f"continues from its checkpoint: {kept} partitions{ignored}, state in {provider}"
     else:
-        text = f"new checkpoint, which keeps for ever: {wanted} partitions, state in {provider}"
+        text = f"new checkpoint, which keeps for ever: {conf[_PARTITIONS]} partitions, state in {provider}"
     print(f"millpond: {job}: {text}", file=sys.stderr)
 
 
 @contextmanager
-def _shuffle_partitions(spark: SparkSession, partitions: int) -> Iterator[None]:
-    """Set the number of partitions while a query starts, which clones the session, and put back what was there."""
+def _session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+    """Set these while a query starts, which clones the session, and put back what was there."""
     with _conf_lock:
-        before = spark.conf.get(_PARTITIONS)
-        spark.conf.set(_PARTITIONS, str(partitions))
+        before = {name: str(spark.conf.get(name)) for name in conf}
         try:
+            for name, value in conf.items():
+                spark.conf.set(name, value)
             yield
         finally:
-            spark.conf.set(_PARTITIONS, str(before))
+            for name, value in before.items():
+                spark.conf.set(name, value)
 
 
 def _invalid(found: str, hint: str) -> RequestError:

@@ -1,0 +1,259 @@
+"""Broadcast state: control records (rules, settings, models) that every parallel instance sees, beside a stream of events.
+
+Each control record goes to every shard, each event to one; both are one stream, grouped by the shard, which
+transformWithStateInPandas works on.
+So the control state lies in Spark's own state, a copy a shard, is checkpointed with the job and survives its failures, and
+readers are shown one copy.  A stream-static join can't do that: a static side that is read again on a retry is another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from millpond.spark.broadcast_shard import (
+    CONTROL_COLUMN,
+    NAMES,
+    ORDER_COLUMN,
+    TIME_COLUMN,
+    BroadcastShard,
+    Names,
+    ShardPlan,
+    Work,
+    invalid,
+)
+from millpond.spark.control import Change, Control, Records, is_simple
+from millpond.spark.plan import require_classic
+from millpond.spark.session import default_partitions
+from millpond.spark.shards import shard_values
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+    from pyspark.sql.types import DataType, StructType
+
+Process = Callable[["pd.DataFrame", Control], "pd.DataFrame"]
+SHARD = "shard"
+VERSION_COLUMN = "control_version"
+PARTS = "millpond_parts"
+KEEP_VERSIONS = 1000
+_WHOLE = ("byte", "short", "integer", "long")
+
+
+def broadcast(
+    events: DataFrame,
+    control: DataFrame,
+    process: Process,
+    *,
+    output: str | StructType,
+    key: str,
+    order: str,
+    by: str | list[str] | None = None,
+    shards: int | None = None,
+    partitions: int | None = None,
+    keep_versions: int = KEEP_VERSIONS,
+) -> DataFrame:
+    """A stream of what `process` makes of events and of the control state that they meet.
+
+    A control record that a batch takes in is seen by every event of that batch and of later ones, exactly once, over restarts and
+    failures.  The events of a batch wait in memory until all its control records are known: a shard holds its events of one batch.
+
+    control:    its column `key` says what a record is about; the others are what that key has from here on.  Two names are ours:
+                `action` (text: put, which is meant where it is NULL; remove; rollback) and `version` (long: which version a
+                rollback goes back to).  Text, booleans, whole and other numbers, decimals and bytes.
+    process:    gets a chunk of events (as pandas_udf has them) and the state, a read-only dict by key, with its `version`; gives
+                rows.  Called once or more for a shard and batch.
+    output:     the schema of these rows; `control_version`, a long, is put behind them
+    order:      the control column by which the records of one batch are put in order: whole numbers (an offset) or a timestamp
+    by:         columns of the events: equal ones meet in one shard; by default all columns
+    shards:     copies of the control state, each with its part of the events; by default the number of cores; a checkpoint keeps it
+    partitions: of the state, as `start` gets it
+    keep_versions: so many changes can be asked for, and gone back to; as many refused records are kept
+    Tables:     `<table>_control`, `<table>_versions`, `<table>_errors`
+    Raises:     INVALID_REQUEST, SPARK_CONNECT.
+    """
+    if not callable(process):
+        raise invalid(
+            f"process is {process!r:.60}",
+            "Give a function of events and control state; state and timers for each key of the events can't be had beside it.",
+        )
+    schema = output_schema(output)
+    if VERSION_COLUMN in schema.names:
+        raise invalid(f"output names {VERSION_COLUMN}", "Leave it out: it is added.")
+    work = _Function(process, tuple(schema.names))
+    return run_shards(
+        events,
+        control,
+        work,
+        output=schema.add(VERSION_COLUMN, "long"),
+        key=key,
+        order=order,
+        by=by,
+        shards=shards,
+        partitions=partitions,
+        keep_versions=keep_versions,
+    )
+
+
+def run_shards(
+    events: DataFrame,
+    control: DataFrame,
+    work: Work,
+    *,
+    output: StructType,
+    key: str,
+    order: str,
+    by: str | list[str] | None,
+    shards: int | None,
+    partitions: int | None,
+    keep_versions: int,
+    names: Names = NAMES,
+    reason: str | None = None,
+    variables: dict[str, Any] | None = None,
+) -> DataFrame:
+    """The same with work that has state of its own.
+
+    reason:     the control column that says why a record is refused already
+    variables:  of the work's state variables, how the parts of a row become one: see `schema.parts`
+    """
+    from pyspark.sql import functions as F
+
+    for df in (events, control):
+        require_classic(df, "_jdf")
+        if not df.isStreaming:
+            raise invalid("events or control records are no stream", "Read both with spark.readStream.")
+    if keep_versions < 1:
+        raise invalid(f"keep_versions is {keep_versions}", "Use a whole number from 1.")
+    _check_columns(events, control, key, order)
+    spark = events.sparkSession
+    wanted = partitions or default_partitions(spark)
+    values = shard_values(min(wanted, spark.sparkContext.defaultParallelism) if shards is None else shards, wanted)
+    numbers = F.array(*[F.lit(value) for value in values])
+    of_event = _spread(events, by, len(values))
+    told = control.select(
+        F.to_json(F.struct(*[c for c in control.columns if c != order or c == key])).alias(CONTROL_COLUMN),
+        _order(control, order).alias(ORDER_COLUMN),
+        F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
+        F.explode(numbers).alias(SHARD),
+    )
+    # Not NULL: pandas would make floating-point numbers of a chunk's whole ones.
+    blanks = [_blank(f.dataType).alias(f.name) for f in events.schema.fields]
+    both = told.select(SHARD, CONTROL_COLUMN, ORDER_COLUMN, TIME_COLUMN, *blanks).unionByName(
+        events.select(
+            F.element_at(numbers, of_event + 1).alias(SHARD),
+            F.lit(None).cast("string").alias(CONTROL_COLUMN),
+            F.lit(0).cast("long").alias(ORDER_COLUMN),
+            F.lit(0).cast("long").alias(TIME_COLUMN),
+            *[F.col(f"`{name}`") for name in events.columns],
+        )
+    )
+    columns = [f for f in control.schema.fields if f.name != order or f.name == key]
+    plan = ShardPlan(
+        key=key,
+        columns=tuple(columns),
+        events=tuple(events.columns),
+        shards=len(values),
+        keep_versions=keep_versions,
+        names=names,
+        reason=reason,
+    )
+    told_parts = {"values": list(values), "variables": {**dict.fromkeys(names, "copies"), **(variables or {})}}
+    grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={PARTS: told_parts})).groupBy(SHARD)
+    processor = BroadcastShard(plan, Records(key, columns, reason), work)
+    return grouped.transformWithStateInPandas(processor, output, "append", "none")
+
+
+def output_schema(output: str | StructType) -> StructType:
+    """The schema of an output.  Raises INVALID_REQUEST."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    if isinstance(output, StructType):
+        return StructType(list(output.fields))
+    try:
+        found = StructType.fromDDL(output)
+    except PySparkException as wrong:
+        raise invalid(f"output is no schema: {wrong}", 'Write it like "page string, hits long".') from None
+    assert isinstance(found, StructType)
+    return found
+
+
+def _check_columns(events: DataFrame, control: DataFrame, key: str, order: str) -> None:
+    for name in (key, order):
+        if name not in control.columns:
+            raise invalid(f"the control records have no column {name!r}", f"Name one of {', '.join(control.columns)}.")
+    ours = {SHARD, CONTROL_COLUMN, ORDER_COLUMN, TIME_COLUMN} & set(events.columns)
+    if ours:
+        raise invalid(f"the events have a column {', '.join(sorted(ours))}", "Call it otherwise: withColumnRenamed.")
+    others = [f for f in control.schema.fields if not is_simple(f.dataType) and f.name != order]
+    if others:
+        raise invalid(
+            f"the control column {others[0].name} is of type {others[0].dataType.simpleString()}",
+            "Give text, booleans, numbers or bytes: a time as a number, what is nested as to_json(…).",
+        )
+
+
+def _spread(events: DataFrame, by: str | list[str] | None, shards: int) -> Column:
+    """The place of an event's shard, from 0.
+
+    A hash of the event, never a random number, by which a task that is tried again would send it elsewhere.
+    """
+    from pyspark.sql import functions as F
+
+    names = [by] if isinstance(by, str) else by or events.columns
+    unknown = [name for name in names if name not in events.columns]
+    if unknown:
+        raise invalid(f"the events have no column {unknown[0]!r} to go by", f"Name some of {', '.join(events.columns)}.")
+    return F.pmod(F.xxhash64(*[F.col(f"`{name}`") for name in names]), F.lit(shards)).cast("int")
+
+
+def _order(control: DataFrame, order: str) -> Column:
+    from pyspark.sql import functions as F
+
+    kind = control.schema[order].dataType.typeName()
+    if kind in _WHOLE:
+        return F.col(f"`{order}`").cast("long")
+    if kind == "timestamp":
+        return F.unix_micros(F.col(f"`{order}`"))
+    raise invalid(
+        f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
+    )
+
+
+def _blank(type_: DataType) -> Column:
+    """Something of a type that isn't NULL where pandas would otherwise take another type."""
+    from pyspark.sql import functions as F
+
+    kind = type_.typeName()
+    if kind in _WHOLE:
+        return F.lit(0).cast(type_)
+    return F.lit(False) if kind == "boolean" else F.lit(None).cast(type_)
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """A user's function as work."""
+
+    process: Process
+    columns: tuple[str, ...]
+
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """It has no state of its own."""
+
+    def changed(self, changes: list[Change]) -> None:
+        """It sees the control state with its events."""
+
+    def run(self, events: Iterable[pd.DataFrame], control: Control, batch: int) -> Iterator[pd.DataFrame]:  # noqa: ARG002
+        """Its rows, each with the version that it met."""
+        import pandas as pd
+
+        for chunk in events:
+            found: Any = self.process(chunk, control)
+            if not isinstance(found, pd.DataFrame) or not set(self.columns) <= set(found.columns):
+                told = list(found.columns) if isinstance(found, pd.DataFrame) else type(found).__name__
+                raise invalid(
+                    f"process has returned {told}", f"Return a pandas DataFrame with the columns {', '.join(self.columns)}."
+                )
+            yield found[list(self.columns)].assign(**{VERSION_COLUMN: control.version})

@@ -1,0 +1,126 @@
+"""What a model is held against before it may replace another: on a worker, once, before any shard sees its record.
+
+1. A model's bytes are there, and within the limit; a file is asked for its size before it is read.
+2. Its format is known, and loads it; it takes the records' inputs.
+3. It scores a sample.
+4. Its bytes are kept in the pond, by their hash; from here on the record is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from millpond.errors import MillpondError
+from millpond.spark.control import PUT
+from millpond.spark.model_formats import RUNS_CODE, ModelFormat
+from millpond.spark.model_store import ModelStore
+from millpond.storage import open_storage
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ADMITTED = (
+    "type string, action string, version long, name string, description string, format string, "
+    "sha256 string, size_bytes long, reason string"
+)
+_COLUMNS = [column.split()[0] for column in ADMITTED.split(", ")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCheck:
+    """Checks records of the model stream.
+
+    inputs:     the records' columns that models take
+    sample:     values of these; None for zeros
+    max_bytes:  of a model
+    """
+
+    pond: str
+    inputs: tuple[str, ...]
+    sample: tuple[float, ...] | None
+    formats: Mapping[str, ModelFormat]
+    max_bytes: int
+
+    def __call__(self, chunks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """The same records with a hash in place of bytes; `reason` says why one is refused."""
+        import pandas as pd
+
+        for chunk in chunks:
+            rows = [self._admit({k: None if _is_null(v) else v for k, v in row.items()}) for row in chunk.to_dict("records")]
+            yield pd.DataFrame(rows, columns=[*_COLUMNS, "order"]).astype({"version": "Int64", "size_bytes": "Int64"})
+
+    def _admit(self, record: dict[str, Any]) -> dict[str, Any]:
+        told = {name: record.get(name) for name in (*_COLUMNS, "order")}
+        if (told["action"] or PUT) != PUT:
+            return told
+        told["format"] = told["format"] or "onnx"
+        try:
+            content = self._content(record)
+            told["size_bytes"] = len(content)
+            self._try(content, str(told["format"]))
+            told["sha256"] = ModelStore(self.pond).keep(content)
+        except _Refused as refused:
+            told["reason"] = str(refused)
+        return told
+
+    def _content(self, record: dict[str, Any]) -> bytes:
+        content, uri = record.get("content"), record.get("uri")
+        if not record.get("name"):
+            raise _Refused("the model has no name")
+        if (content is None) == (uri is None):
+            raise _Refused("a model has either content or a uri")
+        if uri is not None:
+            folder, _, name = str(uri).rpartition("/")
+            try:
+                storage = open_storage(folder or ".")
+                stamp = storage.stamp(name)
+                if stamp is None:
+                    raise _Refused(f"{uri} isn't there")
+                self._check_size(stamp.size_bytes)
+                content = storage.read(name)
+            except MillpondError as error:
+                raise _Refused(f"{uri} can't be read: {error.message}") from None
+        found = bytes(content or b"")
+        self._check_size(len(found))
+        return found
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes == 0:
+            raise _Refused("the model has no bytes")
+        if size_bytes > self.max_bytes:
+            raise _Refused(f"the model has {size_bytes:,} bytes, and {self.max_bytes:,} is the limit")
+
+    def _try(self, content: bytes, name: str) -> None:
+        if name in RUNS_CODE and name not in self.formats:
+            raise _Refused(f"{name} runs code of the file's on loading, and is never loaded: convert the model to ONNX")
+        if name not in self.formats:
+            raise _Refused(f"the format {name!r:.40} isn't known; known are {', '.join(sorted(self.formats))}")
+        try:
+            model = self.formats[name].load(content, self.inputs)
+        except MillpondError:
+            raise  # the library isn't there: no fault of the model's
+        except Exception as broken:  # noqa: BLE001 a library's loader may raise anything
+            raise _Refused(f"it doesn't load: {_first_line(broken)}") from None
+        sample = self.sample or (0.0,) * len(self.inputs)
+        try:
+            (result,) = model.score([np.array([value]) for value in sample])
+        except Exception as broken:  # noqa: BLE001
+            raise _Refused(f"it doesn't score a sample: {_first_line(broken)}") from None
+        if self.sample is not None and not np.isfinite(result):
+            raise _Refused(f"it scores the sample as {result}")
+
+
+class _Refused(Exception):
+    """Why a model may not replace another."""
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or value != value

@@ -1,0 +1,224 @@
+"""Records scored by the model of their type, and what is counted of it.
+
+Statistics lie in each shard's own part; readers are shown their sum:
+
+    statistics   type, name, version -> description, since_ms, usage, errors, seconds, fastest, slowest
+
+A record's time is its share of the time of the call that scored it: a model is called once for a chunk of records of one type.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
+
+from millpond.spark.control import Change, Control
+from millpond.spark.model_formats import Array, Model, ModelFormat
+from millpond.spark.model_store import ModelStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
+
+STATISTICS = "statistics"
+_KEY = StructType([StructField("type", StringType()), StructField("name", StringType()), StructField("version", LongType())])
+_VALUE = StructType(
+    [
+        StructField("description", StringType()),
+        StructField("since_ms", LongType()),
+        StructField("usage", LongType()),
+        StructField("errors", LongType()),
+        StructField("seconds", DoubleType()),
+        StructField("fastest", DoubleType()),
+        StructField("slowest", DoubleType()),
+    ]
+)
+MERGED = {
+    "description": "any",
+    "since_ms": "min",
+    "usage": "sum",
+    "errors": "sum",
+    "seconds": "sum",
+    "fastest": "min",
+    "slowest": "max",
+}
+"""How the parts of a row of statistics become one."""
+_MOST_LOADED = 16
+_loaded: dict[tuple[str, str, tuple[str, ...], str], Model] = {}
+"""Of (pond, hash, inputs, format), in the order of their last use: what this worker has loaded"""
+
+
+@dataclass(slots=True)
+class _Counted:
+    usage: int = 0
+    errors: int = 0
+    seconds: float = 0.0
+    fastest: float | None = None
+    slowest: float | None = None
+
+    def note(self, scored: int, errors: int, seconds: float) -> None:
+        """A call that gave so many results, and took so long."""
+        self.errors += errors
+        if scored:
+            each = seconds / scored
+            self.usage += scored
+            self.seconds += seconds
+            self.fastest = each if self.fastest is None else min(self.fastest, each)
+            self.slowest = each if self.slowest is None else max(self.slowest, each)
+
+
+class _Scores(NamedTuple):
+    """Of one type's records: a number each, NaN where there is none; seconds each; why there is none."""
+
+    results: Array
+    seconds: Array
+    errors: Array
+
+
+@dataclass(slots=True, kw_only=True)
+class Scoring:
+    """The work of a shard that serves models.
+
+    type_column:  the records' column that says which model scores a record; None where all records are of `only_type`
+    """
+
+    pond: str
+    inputs: tuple[str, ...]
+    formats: Mapping[str, ModelFormat]
+    type_column: str | None
+    only_type: str
+    _table: Any = None
+
+    def open(self, handle: StatefulProcessorHandle) -> None:
+        """See `broadcast_shard.Work`."""
+        self._table = handle.getMapState(STATISTICS, _KEY, _VALUE)
+
+    def changed(self, changes: list[Change]) -> None:
+        """A new version of a type has its row in the statistics from the moment that it runs."""
+        for change in changes:
+            if change.row is not None:
+                key = (change.key, change.row["name"], change.version)
+                self._table.updateValue(key, (change.row["description"], change.since_ms, 0, 0, 0.0, None, None))
+
+    def run(self, events: Iterable[pd.DataFrame], control: Control, batch: int) -> Iterator[pd.DataFrame]:  # noqa: ARG002
+        """See `broadcast_shard.Work`."""
+        counted: dict[str, _Counted] = {}
+        for chunk in events:
+            if self.type_column is None:
+                yield self._score(chunk, self.only_type, control, counted)
+            else:
+                # dropna: a record without a type is an error row as well.
+                for type_, group in chunk.groupby(self.type_column, sort=False, dropna=False):
+                    name = None if type_ is None or type_ != type_ else str(type_)
+                    yield self._score(group, name, control, counted)
+        for type_, count in counted.items():
+            self._add(type_, control, count)
+
+    def _score(self, records: pd.DataFrame, type_: str | None, control: Control, counted: dict[str, _Counted]) -> pd.DataFrame:
+        row = control.get(type_) if type_ is not None else None
+        if row is None or type_ is None:
+            scores = _nothing(len(records), f"no model serves {type_!r}" if type_ is not None else "the record has no type")
+            name = version = None
+        else:
+            model = _load(self.pond, row["sha256"], self.inputs, row["format"], self.formats)
+            scores = _scores(model, [records[name] for name in self.inputs], self.inputs, counted.setdefault(type_, _Counted()))
+            name, version = row["name"], control.version_of(type_)
+        return records.assign(
+            result=scores.results,
+            model=name,
+            model_version=_whole(version, len(records)),
+            duration_seconds=scores.seconds,
+            error=scores.errors,
+        )
+
+    def _add(self, type_: str, control: Control, counted: _Counted) -> None:
+        """Add what was counted of a type's model to its row."""
+        row = control[type_]
+        key = (type_, row["name"], control.version_of(type_))
+        description, since_ms, usage, errors, seconds, fastest, slowest = self._table.getValue(key)
+        self._table.updateValue(
+            key,
+            (
+                description,
+                since_ms,
+                usage + counted.usage,
+                errors + counted.errors,
+                seconds + counted.seconds,
+                _best(min, fastest, counted.fastest),
+                _best(max, slowest, counted.slowest),
+            ),
+        )
+
+
+def _scores(model: Model, inputs: list[pd.Series], names: tuple[str, ...], counted: _Counted) -> _Scores:
+    """The scores of records by a model; what it can't score is told record by record."""
+    rows = len(inputs[0])
+    scores = _nothing(rows, None)
+    usable: Array = np.ones(rows, bool)
+    columns: list[Array] = []
+    for name, series in zip(names, inputs, strict=True):
+        missing = series.isna().to_numpy()
+        scores.errors[missing & usable] = f"{name} is NULL"
+        usable &= ~missing
+        columns.append(series.to_numpy())
+    places = np.flatnonzero(usable)
+    if len(places):
+        whole = [column if len(places) == rows else column[places] for column in columns]
+        _call(model, whole, places, scores, counted)
+    counted.errors += rows - len(places)
+    return scores
+
+
+def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, counted: _Counted) -> None:
+    """One call for all records; where it fails, one for each, so that one record's fault isn't the others'."""
+    began = time.perf_counter()
+    try:
+        found = np.asarray(model.score(columns), np.float64)
+        if found.shape != (len(places),):
+            raise ValueError(f"{len(places)} records gave a result of shape {found.shape}")
+    except Exception as broken:  # noqa: BLE001 a model may raise anything
+        if len(places) > 1:
+            for i, place in enumerate(places):
+                _call(model, [column[i : i + 1] for column in columns], np.array([place]), scores, counted)
+            return
+        scores.errors[places] = f"{type(broken).__name__}: {broken}".splitlines()[0][:300]
+        counted.errors += 1
+        return
+    seconds = time.perf_counter() - began
+    finite = np.isfinite(found)
+    scores.results[places[finite]] = found[finite]
+    scores.seconds[places] = seconds / len(places)
+    for place, value in zip(places[~finite], found[~finite], strict=True):
+        scores.errors[place] = f"the result is {value}"
+    counted.note(int(finite.sum()), int((~finite).sum()), seconds)
+
+
+def _nothing(rows: int, error: str | None) -> _Scores:
+    return _Scores(np.full(rows, np.nan), np.full(rows, np.nan), np.full(rows, error, object))
+
+
+def _load(pond: str, digest: str, inputs: tuple[str, ...], name: str, formats: Mapping[str, ModelFormat]) -> Model:
+    """A model as this worker has it, once for all batches.  Raises MODEL_LOST."""
+    wanted = (pond, digest, inputs, name)
+    model = _loaded.pop(wanted, None)
+    if model is None:
+        model = formats[name].load(ModelStore(pond).read(digest), inputs)
+        if len(_loaded) >= _MOST_LOADED:
+            del _loaded[next(iter(_loaded))]
+    _loaded[wanted] = model  # the newest stands last
+    return model
+
+
+def _best(which: Any, before: float | None, now: float | None) -> float | None:
+    return now if before is None else before if now is None else which(before, now)
+
+
+def _whole(value: int | None, rows: int) -> Any:
+    import pandas as pd
+
+    return pd.array([None] * rows, dtype="Int64") if value is None else np.full(rows, value, np.int64)

@@ -1,0 +1,147 @@
+"""Models served as state: one stream brings models, another the records that they score; a model is swapped while the job runs.
+
+    serve_models     records and models -> records with their result, and who gave it
+    read_models      the model stream of a folder
+    (model_records: publish_model, remove_model, roll_back_model    a record for that folder)
+
+The models that run are broadcast state (see `broadcast`): every shard has them, each with a version, the batch and time since when
+it runs, and what it replaced.  Their bytes lie in the pond, once; the state has their hashes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millpond.errors import RequestError
+from millpond.spark.broadcast import KEEP_VERSIONS, run_shards
+from millpond.spark.broadcast_shard import Names, invalid
+from millpond.spark.model_check import ADMITTED, ModelCheck
+from millpond.spark.model_formats import FORMATS, ModelFormat
+from millpond.spark.model_records import ONLY_TYPE, PUBLISHED
+from millpond.spark.model_scoring import MERGED, STATISTICS, Scoring
+from millpond.spark.plan import require_classic
+from millpond.storage import open_storage
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+MAX_MODEL_BYTES = 100 << 20
+_NAMES = Names("models", "versions", "model_errors")
+_RECORD = "type string, action string, version long, name string, description string, format string, content binary, uri string"
+_RESULTS = ("result double", "model string", "model_version long", "duration_seconds double", "error string")
+_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
+
+
+def serve_models(
+    records: DataFrame,
+    models: DataFrame,
+    *,
+    pond: str | Path,
+    inputs: Sequence[str],
+    order: str = "published_ns",
+    type_column: str | None = None,
+    by: str | list[str] | None = None,
+    sample: Sequence[float] | None = None,
+    formats: Mapping[str, ModelFormat] | None = None,
+    max_bytes: int = MAX_MODEL_BYTES,
+    shards: int | None = None,
+    partitions: int | None = None,
+    keep_versions: int = KEEP_VERSIONS,
+) -> DataFrame:
+    """A stream of the records, each with what the model of its type makes of it.
+
+    Columns behind the records' own: result (NULL where there is none), model (its name), model_version, duration_seconds (its share
+    of the call that scored it), error (why there is no result: an error is a row, not the end of the job).
+
+    models:     `type` and what is to be done: `name`, `description`, `format` (onnx), and either `content` (bytes) or `uri` (of a
+                file) to serve a model from now on; `action` remove, or rollback with a `version`.  Other columns but `order` aren't
+                needed.  A model is checked before it replaces another: it loads, takes the inputs, scores a sample, has
+                at most `max_bytes`.  One that doesn't goes to the table of errors, and the old one stays.
+    pond:       where the models' bytes are kept, once, by their hash
+    inputs:     the records' columns that models take, numbers, in this order
+    order:      the models' column by which those of one batch are put in order: see `broadcast`
+    type_column: the records' column (text) that says which model scores a record: that whose `type` is the same; None: all are
+                scored by the model of type `all`
+    by:         columns of the records: equal ones meet in one shard; by default all
+    sample:     values of the inputs that a model must give a finite result for; by default zeros, and any result
+    formats:    further formats by name; pickle and what is built on it is refused, since it runs code on loading
+    shards, partitions, keep_versions:  see `broadcast`
+    Tables:     `<table>_models` (what runs), `<table>_versions`, `<table>_model_errors`, `<table>_statistics`
+    Raises:     INVALID_REQUEST, SPARK_CONNECT.  The job ends with MODEL_LOST, before a record is taken, where a model that it
+                serves isn't in the pond any more or was altered.
+    """
+    for df in (records, models):
+        require_classic(df, "_jdf")
+    known = {**FORMATS, **(formats or {})}
+    _check_records(records, inputs, type_column, sample)
+    check = ModelCheck(
+        pond=open_storage(pond).uri,
+        inputs=tuple(inputs),
+        sample=None if sample is None else tuple(float(value) for value in sample),
+        formats=known,
+        max_bytes=max_bytes,
+    )
+    scoring = Scoring(pond=check.pond, inputs=check.inputs, formats=known, type_column=type_column, only_type=ONLY_TYPE)
+    from pyspark.sql.types import StructType
+
+    output = StructType([*records.schema.fields, *StructType.fromDDL(", ".join(_RESULTS)).fields])
+    return run_shards(
+        records,
+        _told(models, order).mapInPandas(check, f"{ADMITTED}, order long"),
+        scoring,
+        output=output,
+        key="type",
+        order="order",
+        by=by,
+        shards=shards,
+        partitions=partitions,
+        keep_versions=keep_versions,
+        names=_NAMES,
+        reason="reason",
+        variables={STATISTICS: MERGED},
+    )
+
+
+def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
+    """The stream of what is published into a folder, for `serve_models`."""
+    return spark.readStream.schema(PUBLISHED).json(f"{open_storage(folder).uri}/*.json")
+
+
+def _told(models: DataFrame, order: str) -> DataFrame:
+    """The model stream with all columns of a record, those that it lacks as NULL."""
+    from pyspark.sql import functions as F
+    from pyspark.sql.types import StructType
+
+    if "type" not in models.columns or order not in models.columns:
+        raise invalid(
+            f"the model stream has {', '.join(models.columns)}", f"It needs type and {order}, and name, and content or uri."
+        )
+    columns: list[Column] = [
+        F.col(f.name).cast(f.dataType).alias(f.name) if f.name in models.columns else F.lit(None).cast(f.dataType).alias(f.name)
+        for f in StructType.fromDDL(_RECORD).fields
+    ]
+    kind = models.schema[order].dataType.typeName()
+    if kind not in ("timestamp", "byte", "short", "integer", "long"):
+        raise invalid(f"no order goes by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp.")
+    number = F.unix_micros(F.col(f"`{order}`")) if kind == "timestamp" else F.col(f"`{order}`").cast("long")
+    return models.select(*columns, number.alias("order"))
+
+
+def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:
+    if isinstance(inputs, str) or not inputs:
+        raise invalid(f"inputs is {inputs!r}", "Name the columns that models take, in their order.")
+    kinds = {f.name: f.dataType.typeName() for f in records.schema.fields}
+    for name in inputs:
+        if kinds.get(name) not in _NUMBERS:
+            raise invalid(f"the input {name!r} is of type {kinds.get(name, 'none: there is no such column')}", "Cast it to double.")
+    if type_column is not None and kinds.get(type_column) != "string":
+        raise invalid(f"type_column is {type_column!r}", f"Name a text column of {', '.join(records.columns)}.")
+    taken = {column.split()[0] for column in _RESULTS} & set(records.columns)
+    if taken:
+        raise invalid(f"the records have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
+    if sample is not None and len(sample) != len(inputs):
+        raise RequestError(
+            "INVALID_REQUEST", f"The sample has {len(sample)} values for {len(inputs)} inputs.", hint="Give one for each input."
+        )

@@ -1,0 +1,225 @@
+"""Every event meets the control state of its batch: all records up to it, in order, in every shard.
+
+The oracle applies the same records to a dict, batch by batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import millpond
+from millpond.errors import DefinitionError, RequestError
+from millpond.spark.broadcast import broadcast
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millpond.spark.control import Control
+
+pytestmark = pytest.mark.spark
+EVENT = "id long, user string, amount long"
+CONTROL = "rule string, least long, ratio double, label string, action string, version long, seq long"
+OUTPUT = "id long, amount long, matches string, chunk_rows long"
+
+
+def match(events: pd.DataFrame, control: Control) -> pd.DataFrame:
+    """Which rules an amount meets, with their values, so that a wrong one would show."""
+    met = {
+        amount: json.dumps([[r, v["least"], v["ratio"], v["label"]] for r, v in sorted(control.items()) if amount >= v["least"]])
+        for amount in set(events["amount"])
+    }
+    return events.assign(matches=events["amount"].map(met), chunk_rows=len(events))
+
+
+class Run:
+    """A broadcast over files, one batch a call."""
+
+    def __init__(self, spark: SparkSession, folder: Path, *, shards: int = 2, partitions: int = 2, keep_versions: int = 1000):
+        self.spark, self.folder = spark, folder
+        self.shards, self.partitions, self.keep_versions = shards, partitions, keep_versions
+        self.written = 0
+        self.rows: list[Any] = []
+        for name in ("events", "control"):
+            (folder / name).mkdir()
+
+    def stream(self) -> DataFrame:
+        read = self.spark.readStream
+        return broadcast(
+            read.schema(EVENT).json(str(self.folder / "events")),
+            read.schema(CONTROL).json(str(self.folder / "control")),
+            match,
+            output=OUTPUT,
+            key="rule",
+            order="seq",
+            shards=self.shards,
+            partitions=self.partitions,
+            keep_versions=self.keep_versions,
+        )
+
+    def batch(self, events: list[dict[str, Any]], control: list[dict[str, Any]]) -> list[Any]:
+        """What comes out for these, in one batch."""
+        self.written += 1
+        for name, rows in (("events", events), ("control", control)):
+            if rows:
+                (self.folder / name / f"{self.written:05d}.json").write_text("\n".join(json.dumps(row) for row in rows))
+        out: list[Any] = []
+
+        def collect(frame: DataFrame, _: int) -> None:
+            out.extend(frame.collect())
+
+        with millpond.start(
+            self.stream(),
+            table="rules",
+            pond=self.folder / "pond",
+            trigger="available-now",
+            output_mode="append",
+            sink=collect,
+            partitions=self.partitions,
+        ) as job:
+            assert job.wait_for_end(120)
+        self.rows += out
+        return out
+
+
+def events_of(batch: int, rows: int = 50) -> list[dict[str, Any]]:
+    big = 2**53 + 1  # a double would change it
+    return [{"id": batch * 1000 + i, "user": f"u{i % 7}", "amount": big + i if i % 5 == 0 else i} for i in range(rows)]
+
+
+def expected(events: list[dict[str, Any]], rules: dict[str, tuple[Any, ...]], version: int) -> Counter[tuple[Any, ...]]:
+    return Counter(
+        (
+            e["id"],
+            e["amount"],
+            json.dumps([[rule, *values] for rule, values in sorted(rules.items()) if e["amount"] >= values[0]]),
+            version,
+        )
+        for e in events
+    )
+
+
+def found(rows: list[Any]) -> Counter[tuple[Any, ...]]:
+    return Counter((r.id, r.amount, r.matches, r.control_version) for r in rows)
+
+
+def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path)
+    assert found(run.batch(events_of(0), [])) == expected(events_of(0), {}, 0)
+    told = [  # in no order: seq counts
+        {"rule": "b", "least": 2**53 + 9, "ratio": 0.1, "label": "é", "seq": 2},
+        {"rule": "a", "least": 10, "seq": 1},
+        {"rule": "a", "least": 20, "ratio": 1e300, "seq": 3},
+    ]
+    rules: dict[str, tuple[Any, ...]] = {"a": (20, 1e300, None), "b": (2**53 + 9, 0.1, "é")}
+    assert found(run.batch(events_of(1), told)) == expected(events_of(1), rules, 3)
+    assert found(run.batch(events_of(2), [])) == expected(events_of(2), rules, 3)
+    told = [
+        {"rule": "b", "action": "remove", "seq": 4},
+        {"rule": "a", "action": "rollback", "version": 2, "seq": 5},
+        {"rule": "c", "action": "explode", "seq": 6},
+        {"rule": None, "least": 5, "seq": 7},
+        {"rule": "a", "action": "rollback", "version": 99, "seq": 8},
+        {"rule": "zzz", "action": "remove", "seq": 9},
+    ]
+    rules = {"a": (10, None, None)}
+    assert found(run.batch(events_of(3), told)) == expected(events_of(3), rules, 5)
+    assert found(run.batch([], [{"rule": "b", "action": "rollback", "version": 3, "seq": 10}])) == Counter()
+    rules["b"] = (2**53 + 9, 0.1, "é")
+    assert found(run.batch(events_of(5), [])) == expected(events_of(5), rules, 6)
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        rows = {row["rule"]: row for row in pond["rules_control"].scan()}
+        assert {rule: (row["least"], row["ratio"], row["label"]) for rule, row in rows.items()} == rules
+        assert {rule: (row["version"], row["replaced"]) for rule, row in rows.items()} == {"a": (5, 3), "b": (6, None)}
+        assert rows["a"]["since_batch"] == 3
+        told_versions = [(r["version"], r["rule"], r["action"], r["removed"], r["replaced"]) for r in pond["rules_versions"].scan()]
+        assert told_versions == [
+            (1, "a", "put", False, None),
+            (2, "b", "put", False, None),
+            (3, "a", "put", False, 1),
+            (4, "b", "remove", True, 2),
+            (5, "a", "rollback", False, 3),
+            (6, "b", "rollback", False, None),
+        ]
+        errors = list(pond["rules_errors"].scan())
+        assert [(r["rule"], json.loads(r["record"]).get("version"), r["since_batch"]) for r in errors] == [
+            ("c", None, 3),
+            (None, None, 3),
+            ("a", 99, 3),
+            ("zzz", None, 3),
+        ]
+        assert pond["rules_control"].get(rule="a") == rows["a"]
+        assert pond["rules_control"].count() == 2
+
+
+def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    from millpond.spark.shards import shard_values
+
+    for shards, partitions in ((2, 2), (8, 8), (5, 16)):
+        values = spark.createDataFrame([(v,) for v in shard_values(shards, partitions)], "shard int")
+        placed = values.repartition(partitions, "shard").select(F.spark_partition_id().alias("p")).distinct().count()
+        assert placed == shards
+
+
+def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, keep_versions=2)
+    told = [{"rule": "a", "least": n, "seq": n} for n in range(1, 6)]
+    run.batch(events_of(0, 2), told)
+    run.batch(events_of(1, 2), [{"rule": "a", "action": "rollback", "version": 3, "seq": 6}])
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        assert [r["version"] for r in pond["rules_versions"].scan()] == [4, 5]
+        (error,) = pond["rules_errors"].scan()
+        assert "forgotten" in error["reason"]
+        assert pond["rules_control"].get(rule="a")["least"] == 5
+
+
+def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path)
+    run.batch(events_of(0, 5), [{"rule": "a", "least": 1, "seq": 1}])
+    run.shards = 1
+    with pytest.raises(DefinitionError) as refused:
+        run.batch(events_of(1, 5), [])
+    assert refused.value.condition == "DEFINITION_CHANGED"
+    run.shards = 2
+    assert found(run.rows[-5:]) == expected(events_of(0, 5), {"a": (1, None, None)}, 1)
+    assert len(run.batch([], [])) == 5  # what was refused has lost nothing
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"key": "nothing"}, "nothing"),
+        ({"order": "label"}, "label"),
+        ({"shards": 0}, "0 shards"),
+        ({"shards": 3}, "3 shards"),
+        ({"by": "nobody"}, "nobody"),
+        ({"keep_versions": 0}, "keep_versions"),
+        ({"output": "what is this"}, "schema"),
+        ({"output": "id long, control_version long"}, "control_version"),
+        ({"process": "no function"}, "process"),
+    ],
+)
+def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], what: str) -> None:
+    events, control = tmp_path / "events", tmp_path / "control"
+    events.mkdir()
+    control.mkdir()
+    given: dict[str, Any] = {
+        "events": spark.readStream.schema(EVENT).json(str(events)),
+        "control": spark.readStream.schema(CONTROL).json(str(control)),
+        "process": match,
+        "output": OUTPUT,
+        "key": "rule",
+        "order": "seq",
+        "partitions": 2,
+    }
+    with pytest.raises(RequestError) as refused:
+        broadcast(**{**given, **wrong})
+    assert refused.value.condition == "INVALID_REQUEST"
+    assert what in refused.value.message
