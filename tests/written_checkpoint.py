@@ -14,6 +14,7 @@ from typing import Any
 import lz4.block
 import xxhash
 
+from millpond.checkpoint.partition import partition_of
 from millpond.checkpoint.unsaferow import encoder
 from millpond.schema.types import Field, atomic, struct_of
 
@@ -54,7 +55,8 @@ class WrittenCheckpoint:
 
     key:      the columns of the key; keys of several columns are given as tuples
     sources:  what the sources' offsets are at the end of a batch
-    watermarked:  whether the watermark goes by the key's first column: `watermark_ms`, which each batch is planned with
+    watermarked:  whether the watermark goes by the key: `watermark_ms`, which each batch is planned with
+    watermarked_column:  by which column of it
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class WrittenCheckpoint:
         key: tuple[Field, ...] = KEY,
         sources: Callable[[int], list[Any]] = lambda batch: [{"logOffset": batch}],
         watermarked: bool = False,
+        watermarked_column: int = 0,
     ) -> None:
         self.path = path
         self.key = key
@@ -75,7 +78,7 @@ class WrittenCheckpoint:
         self.watermark_ms = 0
         key_json = struct_of(key).to_json()
         if watermarked:
-            key_json["fields"][0]["metadata"] = {"spark.watermarkDelayMs": 1000}
+            key_json["fields"][watermarked_column]["metadata"] = {"spark.watermarkDelayMs": 1000}
         schema = json.dumps(key_json), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
@@ -117,6 +120,8 @@ class WrittenCheckpoint:
                 self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key))
 
     def _partition(self, key: Any) -> int:
+        if isinstance(key, tuple):  # as Spark; an aggregation without keys has one partition
+            return partition_of(self.key, key, PARTITIONS) if key else 0
         return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
 
     def commit(self, at: float | None = None) -> None:

@@ -20,7 +20,7 @@ where said.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from millpond.checkpoint.avro import avro_decoder
@@ -87,8 +87,7 @@ class RowEncoding:
     def elements(self, key: bytes, value: bytes) -> bytes:
         """The rows of a list, or of what is appended to one."""
         parts = self._checked_parts(key, value) if self._checked else [value]
-        rows = [self._value(raw) for part in parts for raw in _split(part, b"" if self._checked else self._delimiter)]
-        return b"".join([_SIZE.pack(len(row)) + row for row in rows])
+        return join_elements(self._value(raw) for part in parts for raw in _split(part, b"" if self._checked else self._delimiter))
 
     def _checked_parts(self, key: bytes, value: bytes) -> list[bytes]:
         parts: list[bytes] = []
@@ -112,8 +111,13 @@ class RowEncoding:
         return parts
 
 
+def join_elements(rows: Iterable[bytes]) -> bytes:
+    """The rows of a list in one."""
+    return b"".join([_SIZE.pack(len(row)) + row for row in rows])
+
+
 def iter_elements(rows: bytes) -> Iterator[bytes]:
-    """The rows of a list, as `RowEncoding.elements` joined them."""
+    """The rows of a list, as `join_elements` joined them."""
     position = 0
     while position < len(rows):
         (size,) = _SIZE.unpack_from(rows, position)

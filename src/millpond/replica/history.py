@@ -29,6 +29,7 @@ from millpond.replica.kept import (
     split_version,
     version_prefix,
 )
+from millpond.replica.ordered import split_value
 from millpond.replica.record import KeptRecord, ReplicaRecord, StoresRecord
 from millpond.replica.stamp import changed_batch
 
@@ -211,6 +212,12 @@ def iter_changes(rows: Snapshot, store: int, first: int, number: int = 0) -> Ite
         if whose != store:
             return
         yield batch, place, decode_change(value)
+
+
+def whole_key(change: Change) -> bytes:
+    """The ordered key of a change, which lies beside the values where the stored one is cut."""
+    value = change.old if change.old is not None else change.new
+    return change.key if value is None else split_value(change.key, value)[0]
 
 
 def iter_versions(rows: Snapshot, store: int, key: bytes, *, first: int = 0) -> Iterator[NumberedChange]:

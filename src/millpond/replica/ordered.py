@@ -34,7 +34,7 @@ _HASH_BYTES = MAX_KEY_BYTES - PREFIX_BYTES
 
 _NULL, _VALUE = b"\x00", b"\x01"
 # The key of the one row of an aggregation without keys: LMDB takes no empty key.
-_KEYLESS = b"\x01"
+KEYLESS = b"\x01"
 _INTEGER_BITS = {
     "byte": 8,
     "short": 16,
@@ -70,7 +70,7 @@ class KeyCodec:
         if self._single is not None:
             return self._single(key[0])
         if not self._writers:
-            return _KEYLESS
+            return KEYLESS
         return b"".join([write(key[i]) for write, i in zip(self._writers, self.order, strict=True)])
 
     def encode_prefix(self, whole: list[Stored], leading: list[Stored]) -> bytes:
@@ -87,7 +87,7 @@ class KeyCodec:
 
     def decode(self, data: bytes) -> tuple[Stored, ...]:
         """The key row in stored form.  Raises CORRUPT_FILE where the bytes aren't a key of this table."""
-        if data == _KEYLESS and not self._fields:
+        if data == KEYLESS and not self._fields:
             return ()
         values: list[Stored] = [None] * len(self._fields)
         position = 0

@@ -8,6 +8,8 @@ stored value = what `ordered.join_value` makes, then a little-endian uint64: fou
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 STAMP_BYTES = 8
 _AT_MOST, _FINAL = 1, 2
 
@@ -41,3 +43,18 @@ def is_final(stored: bytes) -> bool:
 def without_stamp(stored: bytes) -> bytes:
     """The value alone."""
     return stored[:-STAMP_BYTES]
+
+
+def stamp_batch(stored: bytes) -> int:
+    """The batch in a stamp, whatever it says of it."""
+    return int.from_bytes(stored[-STAMP_BYTES:], "little") >> 2
+
+
+def newest_stamp(values: Iterable[bytes]) -> bytes:
+    """The stamp of one row that is made of several: of that which changed last; final where all are."""
+    numbers = [int.from_bytes(stored[-STAMP_BYTES:], "little") for stored in values]
+    # Of one batch the stamp counts that tells it exactly.
+    newest = max(numbers, key=lambda number: (number >> 2, not number & _AT_MOST))
+    if newest & _FINAL and not all(number & _FINAL for number in numbers):
+        newest &= ~_FINAL
+    return newest.to_bytes(STAMP_BYTES, "little")

@@ -8,11 +8,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, parse_expression
+from millpond.schema.parts import Parts, parse_parts
 from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
 from millpond.settings import Retention
@@ -55,7 +56,9 @@ class TableDefinition:
     key:       key columns in the order they were grouped by (a window gives two)
     values:    the other columns, in output order
     having:    rows for which this isn't true are not in the table
-    key_schema, value_schema:  what the plan says the store's rows look like; held against the checkpoint's schema file
+    parts:     how its rows lie in parts of the store, which are merged when they are read; None where they don't
+    key_schema, value_schema:  what the plan says the store's rows look like, the column left out that tells their parts; held
+               against the checkpoint's schema file
     derived:   False where nobody defined the table and it shows the schema's own names
     warnings:  what couldn't be derived and why, one sentence each
     """
@@ -73,6 +76,7 @@ class TableDefinition:
     family: str = ""
     many: bool = False
     retention: Retention | None = None
+    parts: Parts | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -83,6 +87,11 @@ class TableDefinition:
     def key_fields(self) -> tuple[Field, ...]:
         """The columns of a key as readers' keys have them: those of the state's key row, and the place in the list."""
         return (*self.key_schema, Field("index", atomic("integer"))) if self.many else self.key_schema
+
+    @property
+    def stored_key(self) -> tuple[Field, ...]:
+        """The columns of the state's key row."""
+        return self.key_schema if self.parts is None else (self.parts.column, *self.key_schema)
 
     @property
     def store_id(self) -> tuple[int, str, str]:
@@ -109,7 +118,14 @@ class TableDefinition:
             out |= {"family": self.family, "many": self.many}
         if self.retention is not None:
             out["retention"] = retention_json(self.retention)
+        if self.parts is not None:
+            out["parts"] = self.parts.to_json()
         return out
+
+    def over_parts(self, parts: Parts) -> TableDefinition:
+        """What readers see of a table whose key begins with the column that tells its parts: all but that column."""
+        key = tuple(replace(c, index=c.index - 1) for c in self.key if c.index)
+        return replace(self, key=key, key_schema=self.key_schema[1:], parts=parts)
 
     def fingerprint(self) -> str:
         """A hash of everything that decides what the state means; two definitions with one hash may share a checkpoint.
@@ -132,6 +148,8 @@ class TableDefinition:
             lines.append(f"{column.name}: {column.type} from {source}")
         if self.having:
             lines.append("having: " + ", ".join(sorted({e.op for e in self.having.walk()})))
+        if self.parts:
+            lines.append(self.parts.describe())
         return lines
 
 
@@ -184,6 +202,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         family=data.get("family", ""),
         many=data.get("many", False) is True,
         retention=parse_retention_json(data.get("retention")),
+        parts=parse_parts(data.get("parts")),
     )
     _check_places(definition)
     return definition
@@ -193,6 +212,7 @@ def _check_places(definition: TableDefinition) -> None:
     """Raise ValueError where something points outside the store's columns, or isn't of its kind."""
     keys, buffers = range(len(definition.key_fields)), range(len(definition.value_schema))
     expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
+    expressions += (definition.parts.merges if definition.parts else None) or ()
     nodes = [node for expression in expressions for node in expression.walk()]
     places = [(c.index, keys) for c in definition.key]
     places += [(n.options["index"], keys if n.op == "key" else buffers) for n in nodes if n.op in ("key", "buffer")]

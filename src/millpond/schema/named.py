@@ -14,6 +14,7 @@ from typing import Any
 
 from millpond.errors import DefinitionError, RequestError
 from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.schema.parts import VariableParts, parse_variable_parts
 from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.settings import Retention
 
@@ -30,30 +31,40 @@ class NamedOperator:
     operator:       Spark's operator id, counted from the sink
     operator_name:  Spark's name for its kind, e.g. symmetricHashJoin
     retention:      what whoever follows keeps of its tables beside their rows, None where that isn't said
+    parts:          how its variables lie in parts, None where they don't
     """
 
     table: str
     operator: int
     operator_name: str
     retention: Retention | None = None
+    parts: VariableParts | None = None
 
     def to_json(self) -> Json:
-        out = {
+        out: dict[str, Json] = {
             "format": FORMAT,
             "kind": KIND,
             "table": self.table,
             "operator": self.operator,
             "operator_name": self.operator_name,
         }
-        return out if self.retention is None else {**out, "retention": retention_json(self.retention)}
+        if self.retention is not None:
+            out["retention"] = retention_json(self.retention)
+        if self.parts is not None:
+            out["parts"] = self.parts.to_json()
+        return out
 
     def fingerprint(self) -> str:
         """A hash of what decides whose tables these are; the name isn't part of it."""
-        return hashlib.sha256(json.dumps([KIND, self.operator, self.operator_name]).encode()).hexdigest()
+        told: list[Json] = [KIND, self.operator, self.operator_name]
+        if self.parts is not None:
+            told.append(self.parts.to_json())
+        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> list[str]:
         """The same in lines that a person can compare."""
-        return [f"the tables of operator {self.operator}, {self.operator_name}"]
+        lines = [f"the tables of operator {self.operator}, {self.operator_name}"]
+        return lines if self.parts is None else [*lines, self.parts.describe()]
 
     def may_name(self, table: str) -> bool:
         """Whether a table of this name could be one of the operator's."""
@@ -86,10 +97,11 @@ def parse_entry(data: Json) -> Entry:
             raise ValueError("its operator isn't one")
         check_table_name(table)
         retention = parse_retention_json(data.get("retention"))
-    except (ValueError, RequestError) as broken:
+        parts = parse_variable_parts(data.get("parts"))
+    except (ValueError, KeyError, TypeError, AttributeError, RequestError) as broken:
         raise DefinitionError(
             "DEFINITION_MISMATCH",
             f"The definition isn't readable: {broken!r:.200}.",
             hint="Define the table again with the DataFrame that the job runs.",
         ) from broken
-    return NamedOperator(table=table, operator=operator, operator_name=operator_name, retention=retention)
+    return NamedOperator(table=table, operator=operator, operator_name=operator_name, retention=retention, parts=parts)

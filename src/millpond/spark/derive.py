@@ -18,7 +18,6 @@ import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from millpond.errors import DefinitionError
 from millpond.schema.definition import (
     KeyColumn,
     TableDefinition,
@@ -33,6 +32,7 @@ from millpond.schema.types import Field, atomic
 from millpond.schema.undefined import StoreShape, undefined_table
 from millpond.spark.derive_aggregate import translate_aggregate
 from millpond.spark.derive_expression import NotExpressible, Scope, Value, translate
+from millpond.spark.derive_parts import grouped_in_parts, over_salts, refuse_partial_rows, variable_parts
 from millpond.spark.derive_sessions import SESSIONS, Output, Sessions, session_of
 from millpond.spark.plan import (
     Java,
@@ -42,6 +42,7 @@ from millpond.spark.plan import (
     field_of,
     fields_of,
     find_stateful,
+    not_derivable,
     optimized_plan,
     require_classic,
 )
@@ -99,10 +100,10 @@ def derive_plan(
     """The same for an analyzed plan in the JVM."""
     check_table_name(table)
     if not analyzed.isStreaming():
-        raise _not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
+        raise not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
     found = find_stateful(optimized_plan(jsession, analyzed), append=output_mode.lower() == "append")
     if found is None:
-        raise _not_derivable(
+        raise not_derivable(
             table,
             "none of its operators keeps state",
             "Aggregate, join or deduplicate the stream, or use transformWithState: then there is something to show.",
@@ -113,7 +114,7 @@ def derive_plan(
     if isinstance(definition, NamedOperator):
         return definition
     if definition.warnings and strict:
-        raise _not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
+        raise not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
     for sentence in definition.warnings:
         warnings.warn(f"{table}: {sentence}", MillpondWarning, stacklevel=_caller_depth())
     return definition
@@ -127,25 +128,22 @@ def _caller_depth() -> int:
     return depth
 
 
-def _not_derivable(table: str, reason: str, hint: str) -> DefinitionError:
-    return DefinitionError("NOT_DERIVABLE", f"The table {table!r} can't be derived from its plan: {reason}", hint=hint, table=table)
-
-
 def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> Entry:
     if not found.name:
         hint = "Start it with plain Spark, and read its other operators."
-        raise _not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
+        raise not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
     if found.name in _KEYS_ONLY:
         return _without_values(found, table)
     if found.name != "stateStoreSave":
-        return NamedOperator(table=table, operator=found.operator, operator_name=found.name)
+        parts = variable_parts(found.node, table)
+        return NamedOperator(table=table, operator=found.operator, operator_name=found.name, parts=parts)
     return _aggregation(found, jvm, table, aggregation_format)
 
 
 def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> TableDefinition:
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
-        raise _not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
+        raise not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
     grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
     buffers = [elements(a.aggregateFunction().aggBufferAttributes()) for a in aggregates]
     flat = fields_of(attribute for group in buffers for attribute in group)
@@ -161,23 +159,28 @@ def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format:
         key=key_schema,
         value=(*before, *flat),
     )
+    salts = grouped_in_parts(grouping, table)
+    if salts is not None:
+        refuse_partial_rows(found, table, is_session=session is not None, has_keys=bool(before))
     if found.obstacle is not None:
         reason = f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored."
         return _raw(table, shape, reason)
     scope = Scope()
     for index, attribute in enumerate(grouping):
         scope.add(attribute, session.column(index) if session else key_column(index, field_of(attribute).type))
-    first = len(before)
+    first, each_place = len(before), []
     for aggregate, attributes in zip(aggregates, buffers, strict=True):
         places = tuple(range(first, first + len(attributes)))
         first += len(attributes)
+        each_place.append(places)
         scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value), places)
     try:
         outputs, having = _fold(found, results, scope)
     except NotExpressible as obstacle:
         reason = f"The filter after the aggregation can't be evaluated here ({obstacle}), so the buffers are shown as stored."
         return _raw(table, shape, reason)
-    return _assemble(table, shape, outputs, having, session)
+    definition = _assemble(table, shape, outputs, having, session)
+    return definition if salts is None else over_salts(definition, salts, list(zip(aggregates, each_place, strict=True)))
 
 
 def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Callable[[], Expression]:

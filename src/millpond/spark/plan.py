@@ -68,6 +68,11 @@ def require_classic(thing: object, attribute: str) -> None:
         )
 
 
+def not_derivable(table: str, reason: str, hint: str) -> DefinitionError:
+    """A plan that no definition can be taken from."""
+    return DefinitionError("NOT_DERIVABLE", f"The table {table!r} can't be derived from its plan: {reason}", hint=hint, table=table)
+
+
 def refuse_real_time_trigger(trigger: Java) -> None:
     """Refuse a query by its trigger.
 

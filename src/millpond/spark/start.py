@@ -230,7 +230,7 @@ def _check_unchanged(folder: JobFolder, definition: Entry) -> None:
                 f"The checkpoint {folder.checkpoint} holds the state of another definition of {there.table!r}.\n"
                 + _both("It holds", there)
                 + _both("The job has now", definition),
-                hint="Start it as a new job (job=…, or another pond), or bring the old definition back.",
+                hint=_way_back(there, definition),
                 table=definition.table,
                 checkpoint=folder.checkpoint,
             )
@@ -242,6 +242,16 @@ def _check_unchanged(folder: JobFolder, definition: Entry) -> None:
                 table=definition.table,
                 checkpoint=folder.checkpoint,
             )
+
+
+def _way_back(there: Entry, definition: Entry) -> str:
+    before, now = (None if entry.parts is None else entry.parts.values for entry in (there, definition))
+    if before is not None and now is not None and before != now:
+        return (
+            f"The number of shards or salts of a checkpoint can't change: use {len(before)} again, with as many partitions of the "
+            "state, or start it as a new job (job=…, or another pond)."
+        )
+    return "Start it as a new job (job=…, or another pond), or bring the old definition back."
 
 
 def _same_state(there: Entry, definition: Entry) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
@@ -26,8 +26,12 @@ def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
 
     Raises:  LIBRARY_MISSING where pyarrow isn't installed; WRONG_TYPE for a column that Arrow has no type for.
     """
-    pa = pyarrow()
-    schema = table_schema(pa, definition, rows.cut.job, rows.batch)
+    return rows_table(pyarrow(), definition, rows, rows.cut.job, rows.batch)
+
+
+def rows_table(pa: Any, definition: TableDefinition, rows: Sequence[dict[str, Any]], job: str, batch: int) -> Any:
+    """The same of rows by column name.  Raises WRONG_TYPE."""
+    schema = table_schema(pa, definition, job, batch)
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
     arrays = [python_array(pa, c.type, (row[c.name] for row in rows)) for c in columns]
     return pa.Table.from_arrays(arrays, schema=schema)

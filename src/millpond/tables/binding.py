@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.checkpoint.operators import StoreSchema, store_id
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError
+from millpond.replica import history
+from millpond.replica.backend import Snapshot
 from millpond.replica.cause import closes_windows, may_expire
+from millpond.replica.history import NumberedChange, kept_of
 from millpond.replica.ordered import KeyCodec
+from millpond.replica.parts import SnapshotOfParts, StoreParts
+from millpond.replica.parts_changes import iter_merged_changes
 from millpond.replica.record import StoresRecord
+from millpond.replica.replica import View
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import Field, SparkType
 from millpond.tables.finish import Finish, compile_definition
+from millpond.tables.merge import store_parts
 
 Define = Callable[[StoreSchema], TableDefinition]
 
@@ -23,10 +30,11 @@ Define = Callable[[StoreSchema], TableDefinition]
 class Binding:
     """What it takes to read rows of one generation of the replica.
 
-    schema:        of the store that has the rows
+    schema:        of the rows: the store's, without the column that tells their parts
     table:         its name in the replica
     may_expire:    whether a watermark or a TTL takes rows out of it
     closes_windows:  whether these are finished windows
+    parts:         how the rows lie in parts, None where they don't
     """
 
     stores: StoresRecord
@@ -39,6 +47,13 @@ class Binding:
     finish: Finish
     may_expire: bool
     closes_windows: bool
+    parts: StoreParts | None
+
+    def rows(self, view: View) -> Snapshot:
+        """The rows of a view, those of all parts merged."""
+        if self.parts is None:
+            return view.rows
+        return SnapshotOfParts(view.rows, self.parts, kept_of(view.record, self.table).closed_forgotten)
 
 
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
@@ -53,6 +68,9 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
                 definition = define(schema)
             check_schemas(definition, schema.key, schema.value)
             finish = compile_definition(definition)
+            parts = store_parts(definition, schema)
+            if parts is not None:
+                schema = replace(schema, key=schema.key[1:], watermarked=tuple(i - 1 for i in schema.watermarked))
             return Binding(
                 stores,
                 definition,
@@ -64,12 +82,26 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
                 finish,
                 may_expire(schema),
                 closes_windows(schema),
+                parts,
             )
     for unread in stores.unread:
         if unread.operator == definition.operator:
             kind = CONDITIONS[unread.condition].kind
             raise kind(unread.condition, unread.message, hint=unread.hint, table=definition.table)
     raise store_missing(definition)
+
+
+def store_number(view: View, binding: Binding) -> int:
+    """The table's number among the replica's stores."""
+    return [store.id for store in view.stores.stores].index(binding.table)
+
+
+def iter_changes(view: View, binding: Binding, first: int, number: int = 0) -> Iterator[NumberedChange]:
+    """The changes of a table from a batch on, in order; those of parts as changes of the merged rows."""
+    store = store_number(view, binding)
+    if binding.parts is None:
+        return history.iter_changes(view.rows, store, first, number)
+    return iter_merged_changes(view.rows, view.stores, view.record, store, binding.parts, first, number)
 
 
 def store_missing(definition: TableDefinition) -> DefinitionError:
@@ -87,7 +119,7 @@ def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tu
 
     Raises:  DEFINITION_MISMATCH, naming the first difference.
     """
-    for what, defined, found in (("key", definition.key_schema, key), ("value", definition.value_schema, value)):
+    for what, defined, found in (("key", definition.stored_key, key), ("value", definition.value_schema, value)):
         here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
         if here != there:
             raise DefinitionError(

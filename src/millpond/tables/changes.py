@@ -16,14 +16,14 @@ import msgspec
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.cause import Kind
-from millpond.replica.history import check_kept, iter_changes, kept_of
+from millpond.replica.history import check_kept, kept_of
 from millpond.replica.kept import Change
 from millpond.replica.ordered import split_value
 from millpond.replica.record import KeptRecord
 from millpond.replica.replica import View
 from millpond.replica.stamp import without_stamp
 from millpond.tables.answer import Answer, Cut
-from millpond.tables.binding import Binding
+from millpond.tables.binding import Binding, iter_changes
 from millpond.tables.token import pack, unpack
 
 _LAST = 0xFFFFFFFF
@@ -115,8 +115,7 @@ def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None
     reached = (newest, _LAST)
     more = False
     decode = _decoder(binding, kept)
-    index = [s.id for s in view.stores.stores].index(store)
-    for at, place_in_batch, change in iter_changes(view.rows, index, first, place):
+    for at, place_in_batch, change in iter_changes(view, binding, first, place):
         if limit is not None and len(found) >= limit:
             more = True
             break

@@ -34,11 +34,13 @@ from millpond.replica.record import make_record, make_stores_record
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag, Row
-from millpond.tables.arrow import is_among, newest_of_each, pyarrow, table_schema
+from millpond.tables.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema
 from millpond.tables.binding import check_schemas, store_missing
+from millpond.tables.cold_parts import MergedRows
 from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.keys import Key, KeyReader
+from millpond.tables.merge import compile_merge
 from millpond.tables.pond import stored_tables, unknown_table
 
 # So often a batch may be cleaned up while it is read.
@@ -175,7 +177,7 @@ class _ColdTable:
                 table=definition.table,
                 missing=missing,
             )
-        found = find_row(self._storage, batch, self._schema, row[:-1] if self._schema.many else row)
+        found = self._find_value(row[:-1] if self._schema.many else row)
         if found is not None and self._schema.many:  # the last column is the element's place
             index = row[-1]
             found = found[index] if index is not None and 0 <= index < len(found) else None
@@ -198,8 +200,19 @@ class _ColdTable:
         )
         return Row(values or (), Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state()))
 
+    def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The value of a key, of all parts where the table lies in some."""
+        definition, schema, parts = self._definition, self._schema, self._definition.parts
+        if parts is None:
+            return find_row(self._storage, self._batch, schema, key)
+        merge = compile_merge(definition, parts, schema)
+        found = [find_row(self._storage, self._batch, schema, (parts.key(value), *key)) for value in parts.values]
+        return None if all(row is None for row in found) else merge(key, found)
+
     def read(self, pa: Any) -> Any:
         definition, batch, schema = self._definition, self._batch, self._schema
+        if definition.parts is not None:
+            return self._read_merged(pa)
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
 
         held = threading.local()
@@ -220,6 +233,19 @@ class _ColdTable:
             tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
         check_still_committed(self._storage, batch)  # 4
         return pa.concat_tables(tables) if tables else shape.empty_table()
+
+    def _read_merged(self, pa: Any) -> Any:
+        """A table whose rows lie in parts: of all partitions together, each row for itself."""
+        definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
+        found = MergedRows(definition, schema)
+        for partition in partitions_of(batch, schema):
+            for part in self._parts(pa, partition, memory):
+                for key, value in zip(part.keys.tolist(), part.values.tolist(), strict=True):
+                    found.add(key, (value,))
+        check_still_committed(self._storage, batch)
+        finish = compile_definition(definition)
+        rows = [row for key, value in found.rows() if (row := finish(key, value)) is not None]
+        return rows_table(pa, definition, rows, self._job, batch.batch)
 
     def _parts(self, pa: Any, partition: int, memory: Memory) -> Iterable[Part]:
         """The rows of a partition that count."""

@@ -116,7 +116,7 @@ def _by_any_window(view: View, binding: Binding, column: int, watermark: Micros,
         return "unknown", "Its window or its time wasn't given."
     if time >= watermark:
         return "no", "Every window that it belongs to ends after the watermark."
-    first = next(SnapshotWithClosed(view.rows).iterate(binding.table, b"\x00"), None)
+    first = next(SnapshotWithClosed(binding.rows(view)).iterate(binding.table, b"\x00"), None)
     if first is None:
         return "unknown", "How long the table's windows are isn't known as long as it is empty."
     start, end = binding.codec.decode(split_value(*first)[0])[column]

@@ -4,6 +4,7 @@ Nothing that can't be read hides the rest: each part is read for itself, and wha
 
 1. The newest committed batch names settings, offsets and watermark; the batches before it their times.
 2. Every store of every operator: its schema, and the tables that show it.
+   Of a table in parts every row is merged, which names copies that differ.
 3. Every partition of a store is read whole, one after the other: rows and bytes are counted, not guessed.  Memory holds the keys of
    one partition.
 4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a bootstrap measurably adds to them.
@@ -17,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from millpond.catalogue import JobFolder
+from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
@@ -33,6 +35,7 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
 from millpond.storage import Storage, open_storage
 from millpond.tables.binding import check_schemas, store_missing
+from millpond.tables.cold_parts import MergedRows
 from millpond.tables.pond import stored_tables, why_hidden
 
 Found = TypeVar("Found")
@@ -272,6 +275,9 @@ class _Inspection:
         shown = tables.get((store.operator, store.store, store.family), [])
         sizes: list[PartitionSize] = []
         replica_bytes: int | None = 0 if batch else None
+        for definition in shown if batch else ():
+            if definition.parts is not None and batch is not None:
+                self._try(f"table {definition.table}", partial(self._check_parts, definition, store, batch))
         for partition in partitions_of(batch, store) if batch else ():
             assert batch is not None
             size, needed = self._partition(store, batch, partition)
@@ -291,6 +297,25 @@ class _Inspection:
             partitions=tuple(sizes),
             replica_bytes=replica_bytes and int(replica_bytes * _spread(store, len(sizes))),
         )
+
+    def _check_parts(self, definition: TableDefinition, store: StoreSchema, batch: CommittedBatch) -> None:
+        """Merge every row of a table in parts.
+
+        Raises:  COPIES_DIFFER, VALUE_OUT_OF_RANGE, DEFINITION_MISMATCH, each naming the first row that it is so with.
+        """
+        check_schemas(definition, store.key, store.value)
+        found = MergedRows(definition, store)
+        for partition in partitions_of(batch, store):
+            rows: dict[bytes, bytes] = {}
+            for kind, key, value in self._reader.iter_state(batch, store, partition):
+                if kind == DELETE:
+                    rows.pop(key, None)
+                else:
+                    rows[key] = value if kind == PUT else rows.get(key, b"") + value
+            for key, value in rows.items():
+                found.add(key, iter_elements(value) if store.many else (value,))
+        for _ in found.rows():
+            pass
 
     def _partition(self, store: StoreSchema, batch: CommittedBatch, partition: int) -> tuple[PartitionSize, int | None]:
         """One partition's sizes, and what a replica of it takes."""

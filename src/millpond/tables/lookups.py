@@ -28,7 +28,7 @@ class Lookups:
         self._get_row = get_row
         self.binding = binding
         self.cut = cut
-        self._rows, self._table = view.rows, binding.table
+        self._rows, self._table = binding.rows(view), binding.table
         self._is_single, self._may_expire = not binding.many, binding.may_expire
 
     def get(self, ordered: bytes) -> bytes | None:

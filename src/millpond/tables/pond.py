@@ -34,7 +34,8 @@ from millpond.tables.table import Table
 
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
-StoredTable = tuple[TableDefinition, StoreShape]
+StoredTable = tuple[TableDefinition, Define]
+"""a definition, and what defines the table anew where its store looks otherwise"""
 Kept = Retention | Mapping[str, Retention | RetentionWords] | None
 """what is kept of all tables, or of tables by name"""
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
@@ -326,10 +327,10 @@ class Pond:
                     retention=partial(self._retentions, folder),
                 )
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
-            for definition, shape in self._definitions(job, entries, hidden):
+            for definition, define in self._definitions(job, entries, hidden):
                 known = self._tables.get(definition.table)
                 if known is None or known.definition != definition or known.job != folder.job:
-                    known = Table(definition, job, _definer(definition, shape) if shape else None)
+                    known = Table(definition, job, define)
                 tables[definition.table] = known
         self._tables, self._hidden = tables, hidden
 
@@ -352,7 +353,7 @@ class Pond:
 
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
-    ) -> Iterator[tuple[TableDefinition, StoreShape | None]]:
+    ) -> Iterator[tuple[TableDefinition, Define | None]]:
         """The job's definitions, then one for each store that has none; adds to `hidden` the names that no table has."""
         yield from ((entry, None) for entry in entries if isinstance(entry, TableDefinition))
         named = [entry for entry in entries if isinstance(entry, NamedOperator)]
@@ -383,18 +384,29 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
     ]
     # A state variable may be called as the table of its timers is.
     for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
-        definition = undefined_table(name, shape, None if owner else _UNDEFINED)
-        yield replace(definition, retention=owner.retention if owner else None), shape
+        definition = _stored_table(name, shape, owner)
+        yield definition, _definer(definition, shape, owner)
 
 
-def _definer(definition: TableDefinition, shape: StoreShape) -> Define:
+def _stored_table(name: str, shape: StoreShape, owner: NamedOperator | None) -> TableDefinition:
+    """The definition of a store that has none but its operator's name."""
+    definition = undefined_table(name, shape, None if owner else _UNDEFINED)
+    if owner is None:
+        return definition
+    is_timer = shape.variable in ("", "timer")
+    parts = None if owner.parts is None or is_timer else owner.parts.of(shape.family, shape.key, shape.value)
+    if parts is not None:
+        definition = definition.over_parts(parts)
+    return replace(definition, retention=owner.retention)
+
+
+def _definer(definition: TableDefinition, shape: StoreShape, owner: NamedOperator | None) -> Define:
     """What defines the table anew where the job's state looks otherwise than before."""
-    reason = definition.warnings[0] if definition.warnings else None
 
     def define(schema: StoreSchema) -> TableDefinition:
         if (schema.operator_name, schema.variable) != (shape.operator_name, shape.variable):
             return definition  # another operator stands there now
-        return replace(undefined_table(definition.table, store_shape(schema), reason), retention=definition.retention)
+        return _stored_table(definition.table, store_shape(schema), owner)
 
     return define
 

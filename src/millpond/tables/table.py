@@ -259,12 +259,12 @@ class Table(PastReads):
         if key is None:
             return self._only_window(view, binding, columns, cut)
         ordered = binding.codec.encode(key[:-1] if binding.many else key)
-        stored_key = store_key(ordered)
-        stored = view.rows.get(binding.table, stored_key)
+        stored_key, rows = store_key(ordered), binding.rows(view)
+        stored = rows.get(binding.table, stored_key)
         if stored is None:
             if not binding.may_expire:
                 return Row((), cut)
-            stored = view.rows.get(closed_table(binding.table), stored_key)
+            stored = rows.get(closed_table(binding.table), stored_key)
             if stored is None or not self._shows_closed(binding) or not is_known(stored_key, stored):
                 return Row((), cut, evicted=self._was_evicted(view, binding, key, stored))
         found, row = split_value(stored_key, without_stamp(stored))
@@ -283,7 +283,8 @@ class Table(PastReads):
 
     def _rows(self, view: View, binding: Binding) -> Snapshot:
         """The rows that this table shows."""
-        return SnapshotWithClosed(view.rows) if binding.may_expire and self._shows_closed(binding) else view.rows
+        rows = binding.rows(view)
+        return SnapshotWithClosed(rows) if binding.may_expire and self._shows_closed(binding) else rows
 
     def _was_evicted(self, view: View, binding: Binding, key: tuple[Any, ...], closed: bytes | None) -> bool | None:
         """Whether a row that isn't there expired; None where it may have, and was forgotten."""

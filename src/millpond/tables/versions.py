@@ -9,14 +9,13 @@ import msgspec
 from millpond.errors import CheckpointError
 from millpond.replica.backend import Snapshot
 from millpond.replica.cause import Kind
-from millpond.replica.history import NumberedChange, iter_changes, iter_versions, position_at
-from millpond.replica.kept import Change
-from millpond.replica.ordered import split_value, store_key
+from millpond.replica.history import NumberedChange, iter_versions, position_at, whole_key
+from millpond.replica.ordered import join_value, store_key
 from millpond.replica.replica import View
 from millpond.replica.scan import after_prefix, iter_range
 from millpond.replica.stamp import changed_batch
 from millpond.tables.answer import Answer, Cut
-from millpond.tables.binding import Binding
+from millpond.tables.binding import Binding, iter_changes, store_number
 from millpond.tables.changes import RowReader, Values, row_reader
 from millpond.tables.earlier import as_of
 from millpond.tables.spans import Span
@@ -60,12 +59,12 @@ def read_versions(view: View, cut: Cut, binding: Binding, span: Span, first: int
     low, high = span.keys
     earlier = as_of(view, binding.table, binding.definition.table, first)
     by_key: dict[bytes, tuple[bytes | None, list[NumberedChange]]] = {
-        ordered: (stored, []) for ordered, stored in iter_range(earlier.rows, binding.table, low, high)
+        ordered: (join_value(ordered, row), []) for ordered, row in iter_range(binding.rows(earlier), binding.table, low, high)
     }
     for change in _changes(view, binding, low, high, first + 1):
         if change[0] > last:
             break
-        by_key.setdefault(_ordered(change[2]), (None, []))[1].append(change)
+        by_key.setdefault(whole_key(change[2]), (None, []))[1].append(change)
     rows, committed = row_reader(binding), _Clock(view.rows)
     out: list[Version] = []
     for ordered in sorted(by_key):
@@ -78,11 +77,10 @@ def read_versions(view: View, cut: Cut, binding: Binding, span: Span, first: int
 
 def _changes(view: View, binding: Binding, low: bytes, high: bytes | None, first: int) -> Iterator[NumberedChange]:
     """The changes of keys from `low` on and below `high`, by batch."""
-    index = [s.id for s in view.stores.stores].index(binding.table)
-    if high is not None and high == after_prefix(low) and _is_whole(binding, low):
-        return iter_versions(view.rows, index, store_key(low), first=first)
-    found = iter_changes(view.rows, index, first)
-    return (c for c in found if low <= _ordered(c[2]) and (high is None or _ordered(c[2]) < high))
+    if binding.parts is None and high is not None and high == after_prefix(low) and _is_whole(binding, low):
+        return iter_versions(view.rows, store_number(view, binding), store_key(low), first=first)
+    found = iter_changes(view, binding, first)
+    return (c for c in found if low <= whole_key(c[2]) and (high is None or whole_key(c[2]) < high))
 
 
 def _is_whole(binding: Binding, ordered: bytes) -> bool:
@@ -91,11 +89,6 @@ def _is_whole(binding: Binding, ordered: bytes) -> bool:
     except CheckpointError:
         return False
     return True
-
-
-def _ordered(change: Change) -> bytes:
-    value = change.old if change.old is not None else change.new
-    return change.key if value is None else split_value(change.key, value)[0]
 
 
 def _versions(

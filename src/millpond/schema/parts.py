@@ -1,0 +1,163 @@
+"""Tables whose rows lie in parts of one store: the first column of its key says which part a row is in.
+
+    copies   every part has the same rows: rules and models, which every parallel instance holds
+    shares   every part has a share of a row, an instance's or a salt's of a hot key; functions make one row of them
+
+Readers see one table without that column.  A job's side tells of parts in the metadata of the column that it groups by:
+
+    {"millpond_parts": {"values": [3, 7], "variables": {"rules": "copies", "usage": {"rows": "sum", "slowest": "max"}}}}
+
+`variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
+all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.schema.expression import Expression, parse_expression
+from millpond.schema.types import INTEGERS, Field, SparkType, parse_type
+
+Json = Any
+METADATA = "millpond_parts"
+COPIES = "copies"
+# What a column of a state variable may be merged by.
+FUNCTIONS = frozenset({"sum", "min", "max"})
+# Aggregate functions whose parts make the whole.  Of `first` and `last` nobody knows which part came first.
+_MERGEABLE = frozenset(
+    {
+        "count", "sum", "avg", "min", "max", "min_by", "max_by", "bit_and", "bit_or", "bit_xor", "approx_count_distinct",
+        "stddev_pop", "stddev_samp", "var_pop", "var_samp", "skewness", "kurtosis", "covar_pop", "covar_samp", "corr",
+        "collect_list", "collect_set",
+    }
+)  # fmt: skip
+# By function, which of its buffers decides.
+_COMPARES = {"min": 0, "max": 0, "min_by": 1, "max_by": 1}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """How one table lies in parts.
+
+    column:  the first column of the state's key row: a whole number, or a struct of nothing else
+    values:  those that it has, ascending
+    merges:  `aggregate` expressions that each make one of the shares in their buffers; None where parts are copies
+    """
+
+    column: Field
+    values: tuple[int, ...]
+    merges: tuple[Expression, ...] | None
+
+    def key(self, value: int) -> Any:
+        """The column in stored form, of the part with this value."""
+        return (value,) if self.column.type.kind == "struct" else value
+
+    def to_json(self) -> Json:
+        merges = None if self.merges is None else [m.to_json() for m in self.merges]
+        return {
+            "column": {"name": self.column.name, "type": self.column.type.to_json()},
+            "values": list(self.values),
+            "merges": merges,
+        }
+
+    def describe(self) -> str:
+        """In words that a person can compare."""
+        return f"{'copies' if self.merges is None else 'shares'} in {len(self.values)} parts: {_listed(self.values)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VariableParts:
+    """How the state variables of transformWithState lie in parts.
+
+    values:     of the grouping column, ascending
+    variables:  name -> COPIES, or the function of FUNCTIONS for each of its columns
+    """
+
+    values: tuple[int, ...]
+    variables: Mapping[str, str | Mapping[str, str]]
+
+    def to_json(self) -> Json:
+        variables = {name: how if isinstance(how, str) else dict(how) for name, how in self.variables.items()}
+        return {"values": list(self.values), "variables": variables}
+
+    def describe(self) -> str:
+        """In words that a person can compare."""
+        return f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}"
+
+    def of(self, variable: str, key: tuple[Field, ...], value: tuple[Field, ...]) -> Parts | None:
+        """Of one variable with these columns; None where it isn't named."""
+        how = self.variables.get(variable)
+        if how is None or not key:
+            return None
+        merges = None if isinstance(how, str) else _merges(how, value)
+        return Parts(column=key[0], values=self.values, merges=merges)
+
+
+def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Expression, ...]:
+    # A column that no function is named for is found when the table is read.
+    return tuple(
+        Expression("aggregate", f.type, options={"function": functions[f.name], "buffers": [i], "mode": "ansi"})
+        for i, f in enumerate(value)
+        if f.name in functions
+    )
+
+
+def parse_parts(data: Json) -> Parts | None:
+    """Turn the JSON form back.  Raises ValueError, KeyError or TypeError where it isn't one, DEFINITION_MISMATCH."""
+    if data is None:
+        return None
+    column = Field(data["column"]["name"], parse_type(data["column"]["type"]))
+    number_type(column.type)
+    merges = None if data["merges"] is None else tuple(parse_expression(m) for m in data["merges"])
+    return Parts(column=column, values=_values(data["values"]), merges=merges)
+
+
+def parse_variable_parts(data: Json) -> VariableParts | None:
+    """The same of variables, also as metadata has it.  Raises ValueError, KeyError or TypeError where it isn't one."""
+    if data is None:
+        return None
+    variables = data.get("variables", {})
+    if not isinstance(variables, dict):
+        raise ValueError("its variables aren't named")
+    for name, how in variables.items():
+        functions = None if how == COPIES else how
+        if functions is not None and (not isinstance(functions, dict) or not FUNCTIONS.issuperset(functions.values())):
+            raise ValueError(f"the parts of {name} are {how!r:.80}: {COPIES!r}, or one of {', '.join(sorted(FUNCTIONS))} a column")
+    return VariableParts(values=_values(data["values"]), variables=variables)
+
+
+def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str | None:
+    """Why the parts of an `aggregate` expression can't be merged into the whole; None where they can.
+
+    buffers:  the types of all columns of the value row
+    """
+    function, places = expression.options["function"], expression.options["buffers"]
+    if function not in _MERGEABLE:
+        return f"{expression.options.get('sql', function)}: the parts of {function} can't be merged"
+    if function in _COMPARES:
+        compared = buffers[places[_COMPARES[function]]]
+        if not compared.is_ordered or (compared.kind == "string" and compared.name != "string"):
+            return f"{expression.options.get('sql', function)}: {compared} has no order that is known here"
+    return None
+
+
+def number_type(column: SparkType) -> SparkType:
+    """The type of a part's number, in the column or in the struct that it is.  Raises ValueError where it is something else."""
+    inner = column.fields[0].type if column.kind == "struct" and len(column.fields) == 1 else column
+    if inner.kind not in INTEGERS:
+        raise ValueError(f"parts are told by a whole number, not by {column}")
+    return inner
+
+
+def _values(values: Json) -> tuple[int, ...]:
+    if not isinstance(values, list) or not values or any(not isinstance(v, int) or isinstance(v, bool) for v in values):
+        raise ValueError("its parts aren't numbered")
+    if len(set(values)) != len(values) or not all(-(1 << 63) <= v < 1 << 63 for v in values):
+        raise ValueError("two parts have one number, or one has too large a number")
+    return tuple(sorted(values))
+
+
+def _listed(values: tuple[int, ...]) -> str:
+    return ", ".join(map(str, values[:16])) + (", …" if len(values) > 16 else "")
