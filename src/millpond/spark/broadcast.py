@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millpond.schema.parts import COPIES, METADATA
 from millpond.spark.broadcast_shard import (
     CONTROL_COLUMN,
     NAMES,
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 Process = Callable[["pd.DataFrame", Control], "pd.DataFrame"]
 SHARD = "shard"
 VERSION_COLUMN = "control_version"
-PARTS = "millpond_parts"
 KEEP_VERSIONS = 1000
 _WHOLE = ("byte", "short", "integer", "long")
 
@@ -159,8 +159,8 @@ def run_shards(
         names=names,
         reason=reason,
     )
-    told_parts = {"values": list(values), "variables": {**dict.fromkeys(names, "copies"), **(variables or {})}}
-    grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={PARTS: told_parts})).groupBy(SHARD)
+    told_parts = {"values": list(values), "variables": {**dict.fromkeys(names, COPIES), **(variables or {})}}
+    grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
     processor = BroadcastShard(plan, Records(key, columns, reason), work)
     return grouped.transformWithStateInPandas(processor, output, "append", "none")
 

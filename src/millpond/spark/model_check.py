@@ -59,6 +59,8 @@ class ModelCheck:
             return told
         told["format"] = told["format"] or "onnx"
         try:
+            if told["type"] is None:
+                raise _Refused("type is NULL")
             content = self._content(record)
             told["size_bytes"] = len(content)
             self._try(content, str(told["format"]))

@@ -39,7 +39,7 @@ _VALUE = StructType(
     ]
 )
 MERGED = {
-    "description": "any",
+    "description": "max",
     "since_ms": "min",
     "usage": "sum",
     "errors": "sum",

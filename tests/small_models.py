@@ -1,0 +1,48 @@
+"""ONNX models of a few operators, written by hand: what they make of their inputs can be said without onnxruntime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper
+
+
+def linear(weights: list[float], intercept: float) -> bytes:
+    """A matrix in; the weighted sum of its columns out."""
+    return _model(
+        [helper.make_node("MatMul", ["x", "w"], ["s"]), helper.make_node("Add", ["s", "b"], ["y"])],
+        [_matrix("x", len(weights))],
+        {"w": np.array(weights, np.float32).reshape(-1, 1), "b": np.array([intercept], np.float32)},
+    )
+
+
+def by_name(first: str, second: str) -> bytes:
+    """Two columns in, by their names; their product out."""
+    return _model([helper.make_node("Mul", [first, second], ["y"])], [_matrix(first, 1), _matrix(second, 1)], {})
+
+
+def logarithm() -> bytes:
+    """One column in; its logarithm out, which is NaN below zero."""
+    return _model([helper.make_node("Log", ["x"], ["y"])], [_matrix("x", 1)], {})
+
+
+def two_numbers() -> bytes:
+    """A matrix of two columns, as it came: no number a row."""
+    return _model([helper.make_node("Identity", ["x"], ["y"])], [_matrix("x", 2)], {}, width=2)
+
+
+def _matrix(name: str, width: int) -> Any:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, width])
+
+
+def _model(nodes: list[Any], inputs: list[Any], constants: dict[str, Any], width: int = 1) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "small",
+        inputs,
+        [_matrix("y", width)],
+        [numpy_helper.from_array(value, name) for name, value in constants.items()],
+    )
+    found: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
+    return found

@@ -1,0 +1,253 @@
+"""Models swapped while a job runs: every result is that of the version that its row names, and a bad model or record ends nothing.
+
+What a model makes of a record is computed here from its weights.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import millpond
+from millpond.errors import RequestError
+from millpond.spark.model_store import ModelStore
+from small_models import by_name, linear, logarithm, two_numbers
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+RECORD = "id long, kind string, a double, b double"
+
+
+class Run:
+    """A job that serves models, one batch a call."""
+
+    def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
+        self.spark, self.folder = spark, folder
+        self.options = {"inputs": ["a", "b"], "type_column": "kind", **options}
+        self.models = folder / "published"
+        self.written = 0
+        (folder / "records").mkdir()
+        self.models.mkdir()
+
+    def batch(self, records: list[dict[str, Any]]) -> dict[int, Any]:
+        """What comes out by id."""
+        self.written += 1
+        if records:
+            (self.folder / "records" / f"{self.written:05d}.json").write_text("\n".join(json.dumps(r) for r in records))
+        out: list[Any] = []
+
+        def collect(frame: DataFrame, _: int) -> None:
+            out.extend(frame.collect())
+
+        scored = millpond.serve_models(
+            self.spark.readStream.schema(RECORD).json(str(self.folder / "records")),
+            millpond.read_models(self.spark, self.models),
+            pond=self.folder / "pond",
+            shards=2,
+            partitions=2,
+            **self.options,
+        )
+        with millpond.start(
+            scored,
+            table="wine",
+            pond=self.folder / "pond",
+            trigger="available-now",
+            output_mode="append",
+            sink=collect,
+            partitions=2,
+        ) as job:
+            assert job.wait_for_end(120)
+        assert len({r.id for r in out}) == len(out)
+        return {r.id: r for r in out}
+
+
+def records(first: int, kinds: str = "rw") -> list[dict[str, Any]]:
+    return [{"id": first + i, "kind": kinds[i % len(kinds)], "a": i * 0.5, "b": -1.0 * i} for i in range(20)]
+
+
+def close(found: float | None, wanted: float) -> bool:
+    return found is not None and math.isclose(found, wanted, rel_tol=1e-6, abs_tol=1e-6)
+
+
+def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path)
+    scored = run.batch(records(0))
+    assert all(r.result is None and r.model is None and "no model serves" in r.error for r in scored.values())
+    first = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r", description="the first one")
+    scored = run.batch(records(100))
+    for r in scored.values():
+        if r.kind == "r":
+            assert (r.model, r.model_version, r.error) == ("first", 1, None)
+            assert close(r.result, 2 * r.a + r.b + 0.5)
+            assert r.duration_seconds > 0
+        else:
+            assert (r.model, r.model_version, r.result) == (None, None, None)
+    second = millpond.publish_model(run.models, linear([0.0, 3.0], 0.0), name="second", type="r")
+    millpond.publish_model(run.models, by_name("a", "b"), name="product", type="w")
+    for r in run.batch(records(200)).values():
+        assert (r.model, r.model_version) == (("second", 2) if r.kind == "r" else ("product", 3))
+        assert close(r.result, 3 * r.b if r.kind == "r" else r.a * r.b)
+    millpond.roll_back_model(run.models, 1, type="r")
+    millpond.remove_model(run.models, type="w")
+    for r in run.batch(records(300)).values():
+        assert (r.model, r.model_version) == (("first", 4) if r.kind == "r" else (None, None))
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        (running,) = pond["wine_models"].scan()
+        assert (running["type"], running["name"], running["version"], running["sha256"]) == ("r", "first", 4, first)
+        versions = {r["version"]: r for r in pond["wine_versions"].scan()}
+        assert [(v, r["name"], r["action"]) for v, r in versions.items()] == [
+            (1, "first", "put"),
+            (2, "second", "put"),
+            (3, "product", "put"),
+            (4, "first", "rollback"),
+            (5, None, "remove"),
+        ]
+        assert versions[2]["sha256"] == second
+        statistics = {(r["type"], r["name"], r["version"]): r for r in pond["wine_statistics"].scan()}
+        assert {key: (r["usage"], r["errors"]) for key, r in statistics.items()} == {
+            ("r", "first", 1): (10, 0),
+            ("r", "second", 2): (10, 0),
+            ("w", "product", 3): (10, 0),
+            ("r", "first", 4): (10, 0),
+        }
+        one = statistics["r", "first", 1]
+        assert one["description"] == "the first one"
+        assert 0 < one["fastest"] <= one["seconds"] / one["usage"] <= one["slowest"]
+    # Three models were published, and their bytes lie there once.
+    assert len(list((tmp_path / "pond" / "models").iterdir())) == 3
+
+
+def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, max_bytes=10_000, sample=[1.0, 1.0])
+    good = linear([1.0, 1.0], 0.0)
+    millpond.publish_model(run.models, good, name="good", type="r")
+    run.batch([])
+    big = tmp_path / "big.onnx"
+    with big.open("wb") as file:
+        os.truncate(file.fileno(), 2 << 30)  # 2 GiB that take no disk
+    bad: dict[str, dict[str, Any]] = {
+        "no bytes": {"content": b""},
+        "doesn't load": {"content": b"nonsense"},
+        "doesn't load: ValueError: it takes a matrix": {"content": linear([1.0], 0.0)},
+        "it takes the inputs": {"content": by_name("a", "c")},
+        "doesn't score a sample": {"content": two_numbers()},
+        "is the limit": {"uri": str(big)},
+        "isn't there": {"uri": str(tmp_path / "nobody.onnx")},
+        "runs code": {"content": good, "format": "pickle"},
+        "isn't known": {"content": good, "format": "myown"},
+        "no name": {"content": good, "name": ""},
+    }
+    for number, (_, given) in enumerate(bad.items()):
+        if "uri" in given:
+            told = {"type": "r", "name": f"bad{number}", "uri": given["uri"], "published_ns": number}
+            (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
+        else:
+            options = {"name": f"bad{number}", "format": "onnx", **{k: v for k, v in given.items() if k != "content"}}
+            millpond.publish_model(run.models, given["content"], type="r", **options)
+    (run.models / "0-broken.json").write_text("{this is no record")
+    (run.models / "0-null.json").write_text(json.dumps({"name": "nobody's", "published_ns": 5}))
+    for r in run.batch(records(0, "r")).values():
+        assert (r.model, r.model_version) == ("good", 1)
+        assert close(r.result, r.a + r.b)
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        reasons = [row["reason"] for row in pond["wine_model_errors"].scan()]
+        for what in bad:
+            assert any(what in reason for reason in reasons), (what, reasons)
+        assert sum("type is NULL" in reason for reason in reasons) == 2
+        assert len(reasons) == len(bad) + 2
+
+
+def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, inputs=["a"])
+    millpond.publish_model(run.models, logarithm(), name="log", type="r")
+    given = [
+        {"id": 1, "kind": "r", "a": math.e},
+        {"id": 2, "kind": "r", "a": -1.0},
+        {"id": 3, "kind": "r", "a": None},
+        {"id": 4, "kind": None, "a": 1.0},
+        {"id": 5, "kind": "r", "a": 0.0},
+    ]
+    scored = run.batch(given)
+    assert close(scored[1].result, 1.0)
+    assert scored[1].error is None
+    assert {i: r.error for i, r in scored.items() if r.error} == {
+        2: "the result is nan",
+        3: "a is NULL",
+        4: "the record has no type",
+        5: "the result is -inf",
+    }
+    assert all(scored[i].result is None for i in (2, 3, 4, 5))
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        (row,) = pond["wine_statistics"].scan()
+        assert (row["usage"], row["errors"]) == (1, 3)
+
+
+def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    run = Run(spark, tmp_path)
+    content = linear([1.0, 2.0], 0.0)
+    digest = millpond.publish_model(run.models, content, name="one", type="r")
+    run.batch([])
+    kept = tmp_path / "pond" / "models" / digest
+    altered = bytearray(content)
+    altered[-1] ^= 1
+    for damage in (None, bytes(altered)):
+        kept.unlink()
+        if damage is not None:
+            kept.write_bytes(damage)
+        with pytest.raises(StreamingQueryException, match="MODEL_LOST"):
+            run.batch(records(0, "r") if damage is None else [])
+        kept.write_bytes(content)
+    scored = run.batch([])
+    assert len(scored) == 20
+    assert all(close(r.result, r.a + 2 * r.b) for r in scored.values())
+
+
+def test_bytes_are_kept_once(tmp_path: Path) -> None:
+    store = ModelStore(str(tmp_path))
+    digest = store.keep(b"model")
+    assert store.keep(b"model") == digest
+    assert store.read(digest) == b"model"
+    assert [p.name for p in (tmp_path / "models").iterdir()] == [digest]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"inputs": []},
+        {"inputs": "a"},
+        {"inputs": ["a", "nothing"]},
+        {"inputs": ["kind"]},
+        {"type_column": "a"},
+        {"sample": [1.0]},
+        {"order": "name"},
+    ],
+)
+def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any]) -> None:
+    for name in ("records", "models"):
+        (tmp_path / name).mkdir()
+    given: dict[str, Any] = {"inputs": ["a", "b"], "type_column": "kind", "pond": tmp_path / "pond", "partitions": 2, **wrong}
+    with pytest.raises(RequestError) as refused:
+        millpond.serve_models(
+            spark.readStream.schema(RECORD).json(str(tmp_path / "records")),
+            millpond.read_models(spark, tmp_path / "models"),
+            **given,
+        )
+    assert refused.value.condition == "INVALID_REQUEST"
+
+
+def test_onnx_takes_columns_by_name_or_as_a_matrix() -> None:
+    from millpond.spark.model_formats import Onnx
+
+    columns = [np.array([1.0, 2.0]), np.array([3.0, 5.0])]
+    assert Onnx().load(by_name("b", "a"), ["a", "b"]).score(columns).tolist() == [3.0, 10.0]
+    assert Onnx().load(linear([1.0, 10.0], 0.0), ["a", "b"]).score(columns).tolist() == [31.0, 52.0]
