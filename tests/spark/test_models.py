@@ -120,7 +120,10 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
         }
         one = statistics["r", "first", 1]
         assert one["description"] == "the first one"
-        assert 0 < one["fastest"] <= one["seconds"] / one["usage"] <= one["slowest"]
+        assert 0 < one["fastest"] <= one["average"] <= one["slowest"]
+        assert one["average"] == one["seconds"] / one["usage"]
+        assert one["since"] == versions[1]["since"]
+        assert pond["wine_statistics"].get(type="w", name="product", version=3) == statistics["w", "product", 3]
     # Three models were published, and their bytes lie there once.
     assert len(list((tmp_path / "pond" / "models").iterdir())) == 3
 
@@ -187,6 +190,7 @@ def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_p
     assert all(scored[i].result is None for i in (2, 3, 4, 5))
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
         (row,) = pond["wine_statistics"].scan()
+        assert row["average"] > 0
         assert (row["usage"], row["errors"]) == (1, 3)
 
 

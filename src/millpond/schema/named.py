@@ -58,7 +58,7 @@ class NamedOperator:
         """A hash of what decides whose tables these are; the name isn't part of it."""
         told: list[Json] = [KIND, self.operator, self.operator_name]
         if self.parts is not None:
-            told.append(self.parts.to_json())
+            told.append({**self.parts.to_json(), "computed": None})
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> list[str]:

@@ -8,23 +8,26 @@ Readers see one table without that column.  A job's side tells of parts in the m
     {"millpond_parts": {"values": [3, 7], "variables": {"rules": "copies", "usage": {"rows": "sum", "slowest": "max"}}}}
 
 `variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
-all.
+all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}: a mean
+is a sum by a count, and a time stands in place of the milliseconds since 1970 that it is made of.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from millpond.schema.expression import Expression, parse_expression
-from millpond.schema.types import INTEGERS, Field, SparkType, parse_type
+from millpond.schema.expression import Expression, buffer_column, parse_expression
+from millpond.schema.types import INTEGERS, Field, SparkType, atomic, parse_type
 
 Json = Any
 METADATA = "millpond_parts"
 COPIES = "copies"
 # What a column of a state variable may be merged by.
 FUNCTIONS = frozenset({"sum", "min", "max"})
+# What a column may be computed by, and of how many others.
+_COMPUTED = {"mean": 2, "time": 1}
 # Aggregate functions whose parts make the whole.  Of `first` and `last` nobody knows which part came first.
 _MERGEABLE = frozenset(
     {
@@ -73,14 +76,18 @@ class VariableParts:
 
     values:     of the grouping column, ascending
     variables:  name -> COPIES, or the function of FUNCTIONS for each of its columns
+    computed:   name -> column that is made of others -> how, and of which
     """
 
     values: tuple[int, ...]
     variables: Mapping[str, str | Mapping[str, str]]
+    computed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
 
     def to_json(self) -> Json:
         variables = {name: how if isinstance(how, str) else dict(how) for name, how in self.variables.items()}
-        return {"values": list(self.values), "variables": variables}
+        out = {"values": list(self.values), "variables": variables}
+        computed = {name: {column: list(how) for column, how in columns.items()} for name, columns in self.computed.items()}
+        return {**out, "computed": computed} if computed else out
 
     def describe(self) -> str:
         """In words that a person can compare."""
@@ -95,6 +102,25 @@ class VariableParts:
         return Parts(column=key[0], values=self.values, merges=merges)
 
 
+def computed_columns(columns: Sequence[tuple[str, int, SparkType]], made: Mapping[str, Sequence[str]]) -> list[Computed]:
+    """Columns that are made of others, those left out that aren't there, or are of another type.
+
+    columns:  names, places in the value row, and types
+    """
+    known = {name: (place, type_) for name, place, type_ in columns}
+    out = []
+    for name, (how, *of) in made.items():
+        found = [known[column] for column in of if column in known]
+        kinds = [type_.kind for _, type_ in found]
+        if how == "mean" and kinds == ["double", "long"]:
+            options = {"function": "avg", "buffers": [place for place, _ in found], "mode": "ansi"}
+            out.append(Computed(name, None, Expression("aggregate", found[0][1], options=options)))
+        elif how == "time" and kinds == ["long"]:
+            ((place, type_),) = found
+            out.append(Computed(name, of[0], Expression("timestamp_millis", atomic("timestamp"), (buffer_column(place, type_),))))
+    return out
+
+
 def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Expression, ...]:
     # A column that no function is named for is found when the table is read.
     return tuple(
@@ -102,6 +128,14 @@ def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Exp
         for i, f in enumerate(value)
         if f.name in functions
     )
+
+
+class Computed(NamedTuple):
+    """A column that is made of others, in place of one of them or behind them all."""
+
+    name: str
+    instead: str | None
+    expression: Expression
 
 
 def parse_parts(data: Json) -> Parts | None:
@@ -125,7 +159,11 @@ def parse_variable_parts(data: Json) -> VariableParts | None:
         functions = None if how == COPIES else how
         if functions is not None and (not isinstance(functions, dict) or not FUNCTIONS.issuperset(functions.values())):
             raise ValueError(f"the parts of {name} are {how!r:.80}: {COPIES!r}, or one of {', '.join(sorted(FUNCTIONS))} a column")
-    return VariableParts(values=_values(data["values"]), variables=variables)
+    computed = data.get("computed", {})
+    made = [how for columns in computed.values() for how in columns.values()]
+    if not all(isinstance(how, list) and how and _COMPUTED.get(how[0]) == len(how) - 1 for how in made):
+        raise ValueError(f"its computed columns are {computed!r:.80}: [one of {', '.join(_COMPUTED)}, columns]")
+    return VariableParts(values=_values(data["values"]), variables=variables, computed=computed)
 
 
 def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str | None:

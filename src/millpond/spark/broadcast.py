@@ -8,7 +8,7 @@ readers are shown one copy.  A stream-static join can't do that: a static side t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -111,12 +111,14 @@ def run_shards(
     keep_versions: int,
     names: Names = NAMES,
     reason: str | None = None,
-    variables: dict[str, Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
+    computed: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """The same with work that has state of its own.
 
     reason:     the control column that says why a record is refused already
-    variables:  of the work's state variables, how the parts of a row become one: see `schema.parts`
+    variables:  of the work's state variables, how the parts of a row become one, and
+    computed:   which columns are made of others: see `schema.parts`
     """
     from pyspark.sql import functions as F
 
@@ -159,7 +161,11 @@ def run_shards(
         names=names,
         reason=reason,
     )
-    told_parts = {"values": list(values), "variables": {**dict.fromkeys(names, COPIES), **(variables or {})}}
+    told_parts = {
+        "values": list(values),
+        "variables": {**dict.fromkeys(names, COPIES), **(variables or {})},
+        "computed": dict(computed or {}),
+    }
     grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
     processor = BroadcastShard(plan, Records(key, columns, reason), work)
     return grouped.transformWithStateInPandas(processor, output, "append", "none")

@@ -48,6 +48,8 @@ MERGED = {
     "slowest": "max",
 }
 """How the parts of a row of statistics become one."""
+COMPUTED = {"since": ["time", "since_ms"], "average": ["mean", "seconds", "usage"]}
+"""And what else it has."""
 _MOST_LOADED = 16
 _loaded: dict[tuple[str, str, tuple[str, ...], str], Model] = {}
 """Of (pond, hash, inputs, format), in the order of their last use: what this worker has loaded"""

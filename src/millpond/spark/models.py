@@ -20,7 +20,7 @@ from millpond.spark.broadcast_shard import Names, invalid
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED
-from millpond.spark.model_scoring import MERGED, STATISTICS, Scoring
+from millpond.spark.model_scoring import COMPUTED, MERGED, STATISTICS, Scoring
 from millpond.spark.plan import require_classic
 from millpond.storage import open_storage
 
@@ -101,6 +101,7 @@ def serve_models(
         names=_NAMES,
         reason="reason",
         variables={STATISTICS: MERGED},
+        computed={STATISTICS: COMPUTED},
     )
 
 

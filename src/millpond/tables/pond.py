@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,8 +20,9 @@ from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
 from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
-from millpond.schema.definition import TableDefinition, unique_names
+from millpond.schema.definition import TableDefinition, ValueColumn, unique_names
 from millpond.schema.named import Entry, NamedOperator
+from millpond.schema.parts import computed_columns
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
 from millpond.storage import open_storage
@@ -395,9 +396,20 @@ def _stored_table(name: str, shape: StoreShape, owner: NamedOperator | None) -> 
         return definition
     is_timer = shape.variable in ("", "timer")
     parts = None if owner.parts is None or is_timer else owner.parts.of(shape.family, shape.key, shape.value)
-    if parts is not None:
-        definition = definition.over_parts(parts)
+    if parts is not None and owner.parts is not None:
+        definition = _with_computed(definition.over_parts(parts), owner.parts.computed.get(shape.family, {}))
     return replace(definition, retention=owner.retention)
+
+
+def _with_computed(definition: TableDefinition, made: Mapping[str, Sequence[str]]) -> TableDefinition:
+    """The definition with columns that are made of others."""
+    stored = [(c.name, i, c.type) for i, c in enumerate(definition.value_schema)]
+    values = list(definition.values)
+    for name, instead, expression in computed_columns(stored, made):
+        column = ValueColumn(name, expression.type, expression)
+        places = [i for i, c in enumerate(values) if c.name == instead]
+        values[slice(*(places[0], places[0] + 1) if places else (len(values), None))] = [column]
+    return replace(definition, values=tuple(values))
 
 
 def _definer(definition: TableDefinition, shape: StoreShape, owner: NamedOperator | None) -> Define:

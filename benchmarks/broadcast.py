@@ -1,0 +1,242 @@
+"""Broadcast state beside Spark's stream-static join, and models served as state beside a pandas UDF with a fixed model, in one run.
+
+    python benchmarks/broadcast.py [--rows 100000 1000000] [--batches 10] [--rounds 3] [--write]
+
+One Spark session on two cores; each side is a query of its own over the same generated events (16 rules by number, or 11 inputs of a
+model), as fast as batches go, with no sink; by turns:
+
+    join        stream-static join with a table of 16 rules, which can't change while it runs
+    broadcast   `millpond.broadcast` with the same rules as control records, 2 shards
+    udf         a pandas UDF (iterator of series) that scores with one ONNX session, the same for ever
+    models      `millpond.serve_models` with that model, 2 shards; the columns that say which model, how long and why not are beside it
+
+Fairness: both sides of a pair give the same columns of the event, and the same result, which is compared before anything is measured.
+Rates are rows by the time that a batch took from its begin to its commit; the first batches don't count.  Ratios are medians of the
+rounds' own.  `swap` is how long it takes from a model's publication to the end of the first batch that was scored by it, in
+milliseconds and in batches that ended meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from results import machine, write_result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import millpond
+from small_models import forest
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pyspark.sql import DataFrame, SparkSession
+
+    from millpond.spark.control import Control
+
+RULES = 16
+INPUTS = [f"x{n}" for n in range(11)]
+WARM_BATCHES = 3
+PAIRS = {"broadcast": "join", "models": "udf"}
+
+
+def events(spark: SparkSession, rows: int) -> DataFrame:
+    """Generated events, so many a batch."""
+    stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
+    return stream.selectExpr("value", f"pmod(value, {RULES}) AS rule", "value * 3 AS amount")
+
+
+def measures(spark: SparkSession, rows: int) -> DataFrame:
+    """The same with a model's inputs."""
+    inputs = [f"cast(pmod(value * {n + 7}, 97) AS double) / 7 AS {name}" for n, name in enumerate(INPUTS)]
+    return events(spark, rows).selectExpr("value", *inputs)
+
+
+def match(chunk: pd.DataFrame, control: Control) -> pd.DataFrame:
+    """The amount by the factor of its rule."""
+    factors = {rule: row["factor"] for rule, row in control.items()}
+    return chunk.assign(result=chunk["amount"] * chunk["rule"].map(factors))
+
+
+class Sides:
+    """The queries of one run, over the same folder."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder
+        for name in ("rules", "published"):
+            (folder / name).mkdir()
+        rules = [{"rule": n, "factor": n * 0.5 + 1, "seq": n} for n in range(RULES)]
+        (folder / "rules" / "0.json").write_text("\n".join(json.dumps(rule) for rule in rules))
+        self.content = forest(trees=20, depth=6, inputs=len(INPUTS), seed=1)
+        millpond.publish_model(folder / "published", self.content, name="first")
+
+    def stream(self, side: str, rows: int) -> DataFrame:
+        """One side's query."""
+        if side == "join":
+            table = self.spark.read.schema("rule long, factor double").json(str(self.folder / "rules"))
+            return events(self.spark, rows).join(table, "rule").selectExpr("value", "rule", "amount", "amount * factor AS result")
+        if side == "broadcast":
+            rules = self.spark.readStream.schema("rule long, factor double, seq long").json(str(self.folder / "rules"))
+            output = "value long, rule long, amount long, result double"
+            kept = events(self.spark, rows)
+            return millpond.broadcast(kept, rules, match, output=output, key="rule", order="seq", shards=2, partitions=2)
+        if side == "udf":
+            return self._by_udf(measures(self.spark, rows))
+        return millpond.serve_models(
+            measures(self.spark, rows),
+            millpond.read_models(self.spark, self.folder / "published"),
+            pond=self.folder / "pond",
+            inputs=INPUTS,
+            shards=2,
+            partitions=2,
+        )
+
+    def _by_udf(self, frame: DataFrame) -> DataFrame:
+        import pandas as pd
+        from pyspark.sql import functions as F
+
+        content = self.content
+
+        @F.pandas_udf("double")
+        def score(chunks: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
+            import numpy as np
+            import onnxruntime
+
+            options = onnxruntime.SessionOptions()
+            options.intra_op_num_threads = options.inter_op_num_threads = 1
+            session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+            (name,) = (i.name for i in session.get_inputs())
+            for columns in chunks:
+                matrix = np.column_stack([column.to_numpy(np.float32) for column in columns])
+                yield pd.Series(session.run(None, {name: matrix})[0].reshape(-1).astype(np.float64))
+
+        score.__annotations__.clear()
+        return frame.withColumn("result", F.pandas_udf(score.func, "double", F.PandasUDFType.SCALAR_ITER)(*INPUTS))  # type: ignore[attr-defined]
+
+    def run(self, side: str, rows: int, batches: int, folder: Path) -> dict[str, Any]:
+        """Rows a second of a side, once warm."""
+        writer = self.stream(side, rows).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        query = writer.outputMode("append").start()
+        try:
+            while (query.lastProgress or {"batchId": -1})["batchId"] < WARM_BATCHES + batches:
+                if query.exception():
+                    raise query.exception()
+                time.sleep(0.1)
+            progress = [p for p in query.recentProgress if WARM_BATCHES < p["batchId"] <= WARM_BATCHES + batches]
+        finally:
+            query.stop()
+        seconds = [p["durationMs"]["triggerExecution"] / 1000 for p in progress]
+        return {
+            "rows_per_second": round(rows * len(progress) / sum(seconds)),
+            "batch_ms": round(1000 * sum(seconds) / len(seconds)),
+        }
+
+    def check(self, side: str, folder: Path) -> None:
+        """Hold the results of a side against its peer's, for the events of the first batches."""
+        found = []
+        for name in (side, PAIRS[side]):
+            rows: dict[int, float] = {}
+
+            def collect(frame: DataFrame, _: int, rows: dict[int, float] = rows) -> None:
+                rows |= {r.value: round(r.result, 3) for r in frame.select("value", "result").collect() if r.result is not None}
+
+            query = (
+                self.stream(name, 1000).writeStream.foreachBatch(collect).option("checkpointLocation", str(folder / name)).start()
+            )
+            while (query.lastProgress or {"batchId": -1})["batchId"] < 3 and not query.exception():
+                time.sleep(0.1)
+            query.stop()
+            found.append(rows)
+        both = found[0].keys() & found[1].keys()
+        assert len(both) >= 1000, len(both)
+        assert all(found[0][value] == found[1][value] for value in both)
+
+    def swap(self, folder: Path, times: int) -> dict[str, Any]:
+        """From a publication to the end of the first batch that is scored by it."""
+        seen: dict[int, tuple[int, float]] = {}
+
+        def note(frame: DataFrame, batch: int) -> None:
+            version = frame.agg({"model_version": "max"}).first()[0]
+            seen[batch] = (version or 0, time.monotonic())
+
+        writer = self.stream("models", 1000).writeStream.foreachBatch(note)
+        query = writer.option("checkpointLocation", str(folder / "checkpoint")).start()
+        waited: list[tuple[float, int]] = []
+        try:
+            while not seen:
+                time.sleep(0.05)
+            for n in range(times):
+                time.sleep(2)
+                before = max(v for v, _ in seen.values())
+                last, began = max(seen), time.monotonic()
+                millpond.publish_model(self.folder / "published", forest(20, 6, len(INPUTS), seed=n + 2), name=f"swap{n}")
+                while not (by := [b for b, (version, _) in list(seen.items()) if version > before]):
+                    time.sleep(0.005)
+                waited.append((1000 * (seen[min(by)][1] - began), min(by) - last))
+        finally:
+            query.stop()
+        return {
+            "times": times,
+            "median_ms": round(statistics.median(ms for ms, _ in waited)),
+            "slowest_ms": round(max(ms for ms, _ in waited)),
+            "most_batches": max(batches for _, batches in waited),
+        }
+
+
+def main() -> None:
+    """All sides by turns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="of a batch")
+    parser.add_argument("--batches", type=int, default=10)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/broadcast.json")
+    options = parser.parse_args()
+    rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "3g",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.stateStore.providerClass": rocksdb,
+    }
+    spark = millpond.session("broadcast", **conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    result: dict[str, Any] = {
+        "machine": machine(),
+        "what": "events through control state and through models, two cores",
+        "rounds": [],
+    }
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+        sides = Sides(spark, Path(scratch))
+        for side in PAIRS:
+            sides.check(side, Path(scratch, f"check-{side}"))
+        for number in range(options.rounds):
+            for rows in options.rows:
+                for side in (*PAIRS.values(), *PAIRS):
+                    told = sides.run(side, rows, options.batches, Path(scratch, f"{side}-{rows}-{number}"))
+                    print(rows, side, told, flush=True)
+                    result["rounds"].append({"rows": rows, "side": side, **told})
+        result["swap"] = sides.swap(Path(scratch, "swap"), 10)
+    spark.stop()
+    result["ratio"] = {
+        f"{side}/{peer}": {str(rows): _ratio(result["rounds"], rows, side, peer) for rows in options.rows}
+        for side, peer in PAIRS.items()
+    }
+    print(json.dumps({"ratio": result["ratio"], "swap": result["swap"]}, indent=1))
+    if options.write:
+        write_result("broadcast", result)
+
+
+def _ratio(rounds: list[dict[str, Any]], rows: int, side: str, peer: str) -> float:
+    one, other = ([r["rows_per_second"] for r in rounds if (r["rows"], r["side"]) == (rows, name)] for name in (side, peer))
+    return round(statistics.median(a / b for a, b in zip(one, other, strict=True)), 3)
+
+
+if __name__ == "__main__":
+    main()
