@@ -2,18 +2,18 @@
 
     python benchmarks/broadcast.py [--rows 100000 1000000] [--batches 10] [--rounds 3] [--write]
 
-One Spark session on two cores; each side is a query of its own over the same generated events (16 rules by number, or 11 inputs of a
-model), as fast as batches go, with no sink; by turns:
+One Spark session on two cores; each side is a query of its own over the same generated events (16 rules by number, or 11 inputs of
+a model), as fast as batches go, with no sink; by turns:
 
     join        stream-static join with a table of 16 rules, which can't change while it runs
     broadcast   `millpond.broadcast` with the same rules as control records, 2 shards
     udf         a pandas UDF (iterator of series) that scores with one ONNX session, the same for ever
-    models      `millpond.serve_models` with that model, 2 shards; the columns that say which model, how long and why not are beside it
+    models      `millpond.serve_models` with that model, 2 shards, and the columns that say which model, how long and why not
 
-Fairness: both sides of a pair give the same columns of the event, and the same result, which is compared before anything is measured.
-Rates are rows by the time that a batch took from its begin to its commit; the first batches don't count.  Ratios are medians of the
-rounds' own.  `swap` is how long it takes from a model's publication to the end of the first batch that was scored by it, in
-milliseconds and in batches that ended meanwhile.
+Fairness: both sides of a pair give the same columns of the event, and the same result, which is compared before anything is
+measured.  Rates are rows by the time that a batch took from its begin to its commit; the first batches don't count.  Ratios are
+medians of the rounds' own.  `swap` is how long it takes from a model's publication to the end of the first batch that was scored by
+it, in milliseconds and in batches that ended meanwhile.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -29,10 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from results import machine, write_result
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-import millpond
-from small_models import forest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,6 +39,20 @@ RULES = 16
 INPUTS = [f"x{n}" for n in range(11)]
 WARM_BATCHES = 3
 PAIRS = {"broadcast": "join", "models": "udf"}
+
+
+def forest(seed: int) -> bytes:
+    """A model of 20 trees of depth 6, of random numbers."""
+    import numpy as np
+    from skl2onnx import convert_sklearn
+    from skl2onnx.common.data_types import FloatTensorType
+    from sklearn.ensemble import RandomForestRegressor
+
+    numbers = np.random.default_rng(seed).random((2000, len(INPUTS) + 1), np.float32)
+    model = RandomForestRegressor(20, max_depth=6, random_state=seed).fit(numbers[:, :-1] * 14, numbers[:, -1])
+    converted = convert_sklearn(model, initial_types=[("x", FloatTensorType([None, len(INPUTS)]))], target_opset=17)
+    content: bytes = converted.SerializeToString()
+    return content
 
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
@@ -73,7 +82,7 @@ class Sides:
             (folder / name).mkdir()
         rules = [{"rule": n, "factor": n * 0.5 + 1, "seq": n} for n in range(RULES)]
         (folder / "rules" / "0.json").write_text("\n".join(json.dumps(rule) for rule in rules))
-        self.content = forest(trees=20, depth=6, inputs=len(INPUTS), seed=1)
+        self.content = forest(1)
         millpond.publish_model(folder / "published", self.content, name="first")
 
     def stream(self, side: str, rows: int) -> DataFrame:
@@ -103,7 +112,6 @@ class Sides:
 
         content = self.content
 
-        @F.pandas_udf("double")
         def score(chunks: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
             import numpy as np
             import onnxruntime
@@ -116,8 +124,9 @@ class Sides:
                 matrix = np.column_stack([column.to_numpy(np.float32) for column in columns])
                 yield pd.Series(session.run(None, {name: matrix})[0].reshape(-1).astype(np.float64))
 
-        score.__annotations__.clear()
-        return frame.withColumn("result", F.pandas_udf(score.func, "double", F.PandasUDFType.SCALAR_ITER)(*INPUTS))  # type: ignore[attr-defined]
+        # Spark looks at the annotations themselves, which are texts here.
+        score.__annotations__ = {"chunks": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
+        return frame.withColumn("result", F.pandas_udf(score, "double")(*INPUTS))
 
     def run(self, side: str, rows: int, batches: int, folder: Path) -> dict[str, Any]:
         """Rows a second of a side, once warm."""
@@ -171,11 +180,12 @@ class Sides:
         try:
             while not seen:
                 time.sleep(0.05)
+            swaps = [forest(n + 2) for n in range(times)]
             for n in range(times):
                 time.sleep(2)
                 before = max(v for v, _ in seen.values())
                 last, began = max(seen), time.monotonic()
-                millpond.publish_model(self.folder / "published", forest(20, 6, len(INPUTS), seed=n + 2), name=f"swap{n}")
+                millpond.publish_model(self.folder / "published", swaps[n], name=f"swap{n}")
                 while not (by := [b for b, (version, _) in list(seen.items()) if version > before]):
                     time.sleep(0.005)
                 waited.append((1000 * (seen[min(by)][1] - began), min(by) - last))

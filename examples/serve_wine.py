@@ -106,7 +106,7 @@ def main() -> None:
     records, published, pond = options.folder / "wines", options.folder / "published", options.folder / "pond"
     for folder in (records, published):
         folder.mkdir(parents=True, exist_ok=True)
-    models = train(options.file)
+    models = {name: (description, to_onnx(model)) for name, (description, model) in train(options.file).items()}
     spark = millpond.session("wines", **{"spark.master": "local[2]", "spark.ui.enabled": "false"})
     scored = serve(spark, records, published, pond)
     began, turn, number = time.monotonic(), 0, 0
@@ -117,7 +117,7 @@ def main() -> None:
         while time.monotonic() - began < options.seconds and job.query.isActive:
             if time.monotonic() - began >= turn * TURN_SECONDS:
                 name = list(models)[turn % len(models)]
-                millpond.publish_model(published, to_onnx(models[name][1]), name=name, description=models[name][0])
+                millpond.publish_model(published, models[name][1], name=name, description=models[name][0])
                 turn += 1
             write_wines(options.file, records, number)
             number += 1

@@ -42,6 +42,7 @@ def test_every_wine_is_scored_as_scikit_learn_would(
 ) -> None:
     models, rows = example.train(WINES), example.read_wines(WINES)
     predicted = {name: model.predict(rows[:, :-1].astype(np.float32)) for name, (_, model) in models.items()}
+    contents = {name: example.to_onnx(model) for name, (_, model) in models.items()}
     wines, published, pond = tmp_path / "wines", tmp_path / "published", tmp_path / "pond"
     wines.mkdir()
     published.mkdir()
@@ -53,7 +54,7 @@ def test_every_wine_is_scored_as_scikit_learn_would(
     served = example.serve(spark, wines, published, pond)
     with millpond.start(served, table="wine", pond=pond, output_mode="append", partitions=2, sink=collect) as job:
         for number, name in enumerate(["linear", "forest", "linear"]):
-            millpond.publish_model(published, example.to_onnx(models[name][1]), name=name, description=models[name][0])
+            millpond.publish_model(published, contents[name], name=name, description=models[name][0])
             job.query.processAllAvailable()
             example.write_wines(WINES, wines, number)
             job.query.processAllAvailable()

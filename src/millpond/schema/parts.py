@@ -8,8 +8,8 @@ Readers see one table without that column.  A job's side tells of parts in the m
     {"millpond_parts": {"values": [3, 7], "variables": {"rules": "copies", "usage": {"rows": "sum", "slowest": "max"}}}}
 
 `variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
-all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}: a mean
-is a sum by a count, and a time stands in place of the milliseconds since 1970 that it is made of.
+all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}:
+a mean is a sum by a count, and a time stands in place of the milliseconds since 1970 that it is made of.
 """
 
 from __future__ import annotations
