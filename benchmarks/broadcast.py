@@ -29,6 +29,8 @@ from typing import TYPE_CHECKING, Any
 
 from results import machine, write_result
 
+import millpond
+
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
