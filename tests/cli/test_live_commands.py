@@ -71,6 +71,18 @@ def test_watch_shows_a_row_whenever_it_changes(job: WrittenCheckpoint, place: tu
         assert running.wait(30) == 0
 
 
+def test_watch_shows_a_table_whenever_a_row_of_it_changes(job: WrittenCheckpoint, place: tuple[str, ...], tmp_path: Path) -> None:
+    where, *options = place
+    with _start(tmp_path / "home", "watch", where, TABLE, "--times", "3", "--limit", "2", *options) as running:
+        assert [(row["k"], row["v"]) for row in (_line(running), _line(running))] == [("a", 1), ("b", 1)]
+        _commit(job, c=2)  # beyond the limit
+        _commit(job, b=2)
+        assert [(row["k"], row["v"]) for row in (_line(running), _line(running))] == [("a", 1), ("b", 2)]
+        _commit(job, a=None)
+        assert [(row["k"], row["v"]) for row in (_line(running), _line(running))] == [("b", 2), ("c", 2)]
+        assert running.wait(30) == 0
+
+
 def test_changes_are_shown_in_order_and_go_on_with_the_token(job: WrittenCheckpoint, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with millpond.open(job.path, replica_dir=home, retention={TABLE: Retention(history_batches=None)}) as pond:

@@ -1,16 +1,21 @@
-"""`millpond watch`: one row, shown each time that a batch changes it."""
+"""`millpond watch`: one row, or those of a part of a key, shown each time that a batch changes them."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_rows
 from millpond.cli.place import open_place
+from millpond.cli.scan import LIMIT
 from millpond.errors import MillpondError
+from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
+from millpond.tables.keys import Key
 
 # How long one look for the next batch waits.
 _LOOK_SECONDS = 1.0
@@ -21,7 +26,8 @@ _LOOK_SECONDS = 1.0
 @options.table_argument
 @options.columns_argument
 @options.key_option
-@click.option("--times", type=click.IntRange(1), help="End after showing the row so many times.")
+@click.option("--times", type=click.IntRange(1), help="End after showing so many times.")
+@click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The largest number of rows.")
 @options.reading_options
 def watch(
     place: str,
@@ -29,6 +35,7 @@ def watch(
     columns: tuple[str, ...],
     key_json: str | None,
     times: int | None,
+    limit: int,
     replica_dir: str | None,
     wait_seconds: float,
     server_token: str | None,
@@ -36,34 +43,52 @@ def watch(
 ) -> None:
     """Show the row of TABLE with this key now, and again whenever a batch has changed it, until Ctrl-C.
 
-    A row that is changed by several batches between two looks is shown as the last of them left it.
+    Where not all of the key is given, the rows with these values are shown, all where none is.  What is changed by several batches
+    between two looks is shown as the last of them left it.
 
     \b
     Examples:
       millpond watch ./pond page_views page=/index.html
       millpond watch ./pond page_views page=/ --times 10 --json
+      millpond watch ./pond wine_statistics
     """
     with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
-        row = table.get(key)
+        look = _looking(table, key, limit)
+        found = look(None)
         shown, left = None, times
         while True:
-            if shown is None or dict(row) != shown:
-                if row:
-                    write_rows(table.definition, [row], row.cut, as_json=as_json)
+            rows = [dict(row) for row in found]
+            if rows != shown:
+                if rows:
+                    write_rows(table.definition, found, found.cut, as_json=as_json)
                 else:
-                    click.echo(f"Batch {row.batch}: {table_name} has no row with this key.", err=True)
+                    click.echo(f"Batch {found.batch}: {table_name} has no row with this key.", err=True)
+                if found.more:
+                    click.echo(f"There are more rows: only {limit} are shown (--limit)", err=True)
                 sys.stdout.flush()
-                shown = dict(row)
+                shown = rows
                 left = None if left is None else left - 1
                 if left == 0:
                     return
             try:
-                row = table.get(key, bounds=Bounds(min_batch=row.batch + 1, wait_seconds=_LOOK_SECONDS))
+                found = look(Bounds(min_batch=found.batch + 1, wait_seconds=_LOOK_SECONDS))
             except MillpondError as error:
                 if error.condition != "NOT_UP_TO_BOUND":
                     raise
                 here = error.context.get("here")
-                if isinstance(here, int) and here < row.batch:  # the job began anew
-                    row = table.get(key)
+                if isinstance(here, int) and here < found.batch:  # the job began anew
+                    found = look(None)
+
+
+def _looking(table: Any, key: Key, limit: int) -> Callable[[Bounds | None], Rows]:
+    """A function that looks for the row of a key, or for the rows of a part of one."""
+    if not all(column.name in key for column in table.definition.key):
+        return lambda bounds: table.scan(key, limit=limit, bounds=bounds)
+
+    def look(bounds: Bounds | None) -> Rows:
+        row = table.get(key, bounds=bounds)
+        return Rows([row] if row else [], row.cut)
+
+    return look
