@@ -1,7 +1,7 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
 Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs `millpond[spark]`: `session`, `start`,
-`publish`, `define`.
+`publish`, `define`, `salted`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
-    from millpond.spark import Job, define, publish, session, start
+    from millpond.spark import Job, define, publish, salted, session, start
     from millpond.spark.broadcast import broadcast
     from millpond.spark.model_records import publish_model, remove_model, roll_back_model
     from millpond.spark.models import read_models, serve_models
@@ -55,11 +55,12 @@ __all__ = [
     "read_row",
     "remove_model",
     "roll_back_model",
+    "salted",
     "serve_models",
     "session",
     "start",
 ]
-_SPARK_SIDE = frozenset({"Job", "define", "publish", "session", "start"})
+_SPARK_SIDE = frozenset({"Job", "define", "publish", "salted", "session", "start"})
 _MODELS = frozenset({"read_models", "serve_models"})
 _MODEL_RECORDS = frozenset({"publish_model", "remove_model", "roll_back_model"})
 _CLIENT = frozenset({"connect", "connect_async"})

@@ -97,7 +97,7 @@ def _adder(type_: SparkType, mode: str) -> Callable[[list[Stored]], Stored]:
             if not values:
                 return None
             total = reduce(EXACT.add, values)
-            return total if abs(total) < bound else None
+            return total if total.copy_abs() < bound else None  # abs() would round it
 
         return add_decimals
     if type_.kind in _WRAPS:
