@@ -325,4 +325,6 @@ def test_sums_that_overflow_are_refused(tmp_path: Path) -> None:
     commit(job, a={0: (1 << 63) - 1, 3: 1}, b={0: 5, 3: 6})
     with millpond.open(job.path, replica_dir="memory://") as pond:
         assert condition(lambda: pond["t"].get(k="a")).condition == "VALUE_OUT_OF_RANGE"
+        assert condition(pond["t"].scan).condition == "VALUE_OUT_OF_RANGE"
+        assert pond["t"].count() == 2
         assert pond["t"].get(k="b")["v"] == 11

@@ -38,12 +38,14 @@ class StoreParts:
     store:     its name in the replica
     prefixes:  what the ordered keys of each part begin with, ascending
     is_single: whether a key is its part and nothing else, so that there is one row at most
+    are_copies: whether all parts should have the same rows
     merge:     makes one row of those of a key
     """
 
     store: str
     prefixes: tuple[bytes, ...]
     is_single: bool
+    are_copies: bool
     merge: Merge
 
     def split(self, ordered: bytes) -> tuple[int, bytes]:
@@ -113,7 +115,9 @@ class SnapshotOfParts:
     def count(self, table: str) -> int:
         if table not in (self._parts.store, self._closed):
             return self.rows.count(table)
-        return sum(1 for _ in self.iterate(table, b""))
+        if self._parts.are_copies:
+            return sum(1 for _ in self.iterate(table, b""))
+        return sum(1 for _ in self._groups(table, b"", None, reverse=False))
 
     def _in(self, table: str, number: int, key: bytes) -> tuple[bytes, bytes] | None:
         """(key without its part, row and stamp) of a whole key in one part."""
@@ -133,8 +137,17 @@ class SnapshotOfParts:
                 return rest, value
         return None
 
-    def _iterate(self, table: str, start: bytes, below: bytes | None, *, reverse: bool) -> Pairs:  # 2
+    def _iterate(self, table: str, start: bytes, below: bytes | None, *, reverse: bool) -> Pairs:
         """(key without its part, merged row and stamp)."""
+        for ordered, found in self._groups(table, start, below, reverse=reverse):
+            merged = self._merged(table, ordered, found)
+            if merged is not None:
+                yield ordered, merged
+
+    def _groups(  # 2
+        self, table: str, start: bytes, below: bytes | None, *, reverse: bool
+    ) -> Iterator[tuple[bytes, list[bytes | None]]]:
+        """(key without its part, row and stamp of each part)."""
         if self._parts.is_single and (start > KEYLESS or (below is not None and below <= KEYLESS)):
             return
         count = len(self._parts.prefixes)
@@ -143,9 +156,7 @@ class SnapshotOfParts:
             found: list[bytes | None] = [None] * count
             for _, number, value in group:
                 found[number] = value
-            merged = self._merged(table, ordered, found)
-            if merged is not None:
-                yield ordered, merged
+            yield ordered, found
 
     def _stretch(
         self, table: str, number: int, start: bytes, below: bytes | None, *, reverse: bool

@@ -47,7 +47,13 @@ def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts 
             return there[0]
         return encode(merge(rest.decode(ordered), [None if row is None else decode(row) for row in rows]))
 
-    return StoreParts(schema.id, prefixes, not definition.key_schema, merge_stored)
+    return StoreParts(
+        store=schema.id,
+        prefixes=prefixes,
+        is_single=not definition.key_schema,
+        are_copies=parts.merges is None,
+        merge=merge_stored,
+    )
 
 
 def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema) -> MergeRows:
