@@ -1,0 +1,104 @@
+"""Buffers of parts become those of the whole: what Spark's own aggregates do where NULL, overflow and NaN meet."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond.errors import MillpondError
+from millpond.schema.expression import Expression
+from millpond.schema.parts import why_not_merged
+from millpond.schema.types import SparkType, atomic, parse_type
+from millpond.tables.finish_aggregate import compile_aggregate
+from millpond.tables.merge_aggregate import compile_buffers
+
+LONG, DOUBLE, BOOLEAN = atomic("long"), atomic("double"), atomic("boolean")
+WIDE = parse_type("decimal(38,2)")
+MOST = Decimal("9" * 36 + ".99")
+
+
+def merge(function: str, types: list[SparkType], *parts: Any, **options: Any) -> list[Any]:
+    told = {"function": function, "buffers": list(range(len(types))), **options}
+    expression = Expression("aggregate", options.pop("type", types[0]), options={k: v for k, v in told.items() if k != "type"})
+    assert why_not_merged(expression, types) is None
+    return list(compile_buffers(expression, types)(parts))
+
+
+def test_sums_of_whole_numbers_overflow_as_their_mode_says() -> None:
+    top = (1 << 63) - 1
+    assert merge("sum", [LONG], [None], [5], [None], mode="ansi") == [5]
+    assert merge("sum", [LONG], [None], [None], mode="ansi") == [None]
+    assert merge("sum", [LONG], [top], [1], mode="legacy") == [-top - 1]
+    assert merge("sum", [LONG, BOOLEAN], [top, False], [1, False], mode="try") == [None, False]
+    with pytest.raises(MillpondError, match="overflows"):
+        merge("sum", [LONG], [top], [1], mode="ansi")
+
+
+def test_sums_of_decimals_keep_all_digits_and_their_overflow() -> None:
+    def sums(*parts: Any) -> list[Any]:
+        return merge("sum", [WIDE, BOOLEAN], *parts, mode="ansi")
+
+    cent = Decimal("0.01")
+    assert sums([MOST, False], [-cent, False]) == [Decimal("9" * 36 + ".98"), False]
+    assert sums([MOST, False], [cent, False]) == [None, False]
+    # An overflow that a part has had stays, whatever is added.
+    assert sums([None, False], [cent, False]) == [None, False]
+    assert sums([Decimal("0.00"), True], [cent, False]) == [cent, False]
+    assert sums([Decimal("0.00"), True], [Decimal("0.00"), True]) == [Decimal("0.00"), True]
+
+
+def test_averages_are_those_of_all_values() -> None:
+    assert merge("avg", [DOUBLE, LONG], [6.0, 3], [0.0, 0], [1.5, 1], mode="ansi") == [7.5, 4]
+    assert merge("avg", [WIDE, LONG], [None, 3], [MOST, 1], mode="ansi") == [None, 4]
+
+
+def test_extremes_go_by_sparks_order() -> None:
+    assert merge("max", [DOUBLE], [1.0], [math.nan], [math.inf])[0] != merge("max", [DOUBLE], [1.0], [math.inf])[0]
+    assert merge("min", [DOUBLE], [math.nan], [None], [1.0]) == [1.0]
+    text = atomic("string")
+    assert merge("max", [text], ["é"], ["z"], [None]) == ["é"]
+    assert merge("max", [text], ["\U00010000"], ["\uffff"]) == ["\U00010000"]  # by bytes of UTF-8, not by code units
+    assert merge("min", [LONG], [None], [None]) == [None]
+    assert merge("max_by", [text, LONG], ["a", 1], ["b", None], [None, 3]) == [None, 3]
+    assert merge("min_by", [text, LONG], [None, None], ["b", 2]) == ["b", 2]
+
+
+@given(st.lists(st.lists(st.integers(-1000, 1000), max_size=6), min_size=1, max_size=5))
+def test_moments_are_those_of_all_values(parts: list[list[int]]) -> None:
+    values = [x for part in parts for x in part]
+    merged = merge("kurtosis", [DOUBLE] * 5, *(moments(part) for part in parts))
+    for found, expected in zip(merged, moments(values), strict=True):
+        assert found == pytest.approx(expected, rel=1e-9, abs=1e-3 * max(1, abs(expected)) * 1e-3)
+    if values:
+        finish = compile_aggregate(
+            Expression("aggregate", DOUBLE, options={"function": "var_pop", "buffers": [0, 1, 2], "undefined_is_nan": False})
+        )
+        assert finish(merged) == pytest.approx(moments(values)[2] / len(values), abs=1e-6)
+
+
+def moments(values: list[int]) -> list[float]:
+    n = len(values)
+    mean = Fraction(sum(values), n) if n else Fraction(0)
+    return [float(n), float(mean), *(float(sum((x - mean) ** k for x in values)) for k in (2, 3, 4))]
+
+
+@given(st.lists(st.integers(0, 63), min_size=20, max_size=20), st.lists(st.integers(0, 63), min_size=20, max_size=20))
+def test_registers_are_the_greater_of_each(a: list[int], b: list[int]) -> None:
+    def words(registers: list[int]) -> list[int]:
+        return [sum(r << 6 * i for i, r in enumerate(registers[at : at + 10])) for at in (0, 10)]
+
+    assert merge("approx_count_distinct", [LONG, LONG], words(a), words(b)) == words([max(p) for p in zip(a, b, strict=True)])
+
+
+@pytest.mark.parametrize(
+    ("function", "types"),
+    [("first", [LONG]), ("last", [LONG]), ("min", [parse_type("string collate UTF8_LCASE")]), ("max", [parse_type("interval")])],
+)
+def test_what_has_no_meaning_together_is_refused(function: str, types: list[SparkType]) -> None:
+    assert why_not_merged(Expression("aggregate", types[0], options={"function": function, "buffers": [0]}), types)
