@@ -85,10 +85,10 @@ def test_the_rows_of_every_operator_are_those_of_the_replica(golden: Callable[[s
     with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:
         for name in pond.tables():
             table = pond[name]
-            for row in list(table.scan())[:40]:
+            for row in list(table.scan() if "ttl" not in cell else table.with_closed().scan())[:40]:
                 key = {c.name: row[c.name] for c in table.definition.key}
                 try:
-                    cold = millpond.read_row(copy.checkpoint, name, key)
+                    cold = millpond.read_row(copy.checkpoint, name, key, expired=True)
                 except millpond.CheckpointError as error:
                     # Spark itself may have put this row into another partition than its key's.
                     assert (error.condition, row["user"]) == ("UNSUPPORTED", None)
@@ -96,7 +96,7 @@ def test_the_rows_of_every_operator_are_those_of_the_replica(golden: Callable[[s
                     refused += 1
                     continue
                 assert dict(cold) == dict(row)
-                assert dict(table.get(key)) == dict(row)
+                assert dict(table.with_closed().get(key)) == dict(row)
                 found += 1
                 if "index" in key:
                     assert not millpond.read_row(copy.checkpoint, name, {**key, "index": 10_000})

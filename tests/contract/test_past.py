@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +36,15 @@ from millpond.tables.values import encode_json, to_json, to_text
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-CELLS = {"windows": "windows-rocksdb-changelog", "sessions": "spark-4.3/sessions-hdfs"}
+CELLS = {
+    "windows": "windows-rocksdb-changelog",
+    "sessions": "spark-4.3/sessions-hdfs",
+    "ttl": "spark-4.3/transform-ttl-rocksdb-changelog",
+}
 FAST, SLOW, WINDOWS, SESSIONS = "fast.aggregate_0", "slow.aggregate_0", "windows.aggregate_0", "sessions.sessions_0"
 TABLES = (FAST, SLOW, WINDOWS, SESSIONS)
+# Of a job whose batches end before the others'; the TTL of all their rows has passed.
+EXPIRED = ("ttl.transform_0_short", "ttl.transform_0_list", "ttl.transform_0_map")
 Told = dict[str, Any]
 
 
@@ -132,6 +138,8 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         _wait_for(http, 0)
         for batch in range(1, LAST + 1):
             commit(batch)
+        while httpx.get(f"{address}/tables/{EXPIRED[0]}").json()["batch"] < 7:
+            time.sleep(0.05)
         pond = opened.enter_context(millpond.open(path, replica_dir=home, follow=False, wait_seconds=30))
         client = opened.enter_context(millpond.connect(address))
         yield Asked(pond, path, home, address, client, http, commit)
@@ -251,7 +259,10 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
     words = [command, place, name, "--json"]
     if command != "changes":
         words += ["--key", encode_json(_json_key(definition, question.key)).decode()]
-    for option, value in {**question.options, **question.as_of}.items():
+    as_of = dict(question.as_of)
+    if "closed" in as_of:
+        words.append("--closed" if as_of.pop("closed") else "--live")
+    for option, value in {**question.options, **as_of}.items():
         words += [f"--{option}"] + ([] if value is True else [_text(value)])
     done = CliRunner().invoke(main, words, env={"MILLPOND_HOME": str(asked.home)})
     if done.exit_code not in (0, 1):
@@ -274,12 +285,8 @@ COMMANDS = (ask_command_line, ask_command_line_of_server)
 
 
 def _is_asked_by_command(question: Question) -> bool:
-    """What a command has: rows as of a batch or a time, and changes from a batch on."""
-    return (
-        question.read in ("get", "scan", "changes")
-        and "closed" not in question.as_of
-        and question.options.keys() <= {"limit", "since"}
-    )
+    """What a command has: rows as of a batch or a time, with those that expired or without, and changes from a batch on."""
+    return question.read in ("get", "scan", "changes") and question.options.keys() <= {"limit", "since"}
 
 
 def _text(value: Any) -> str:
@@ -361,6 +368,27 @@ def test_earlier_batches_are_the_same_through_every_door(asked: Asked, name: str
 def _time_of(table: Any, batch: int) -> str:
     moment = table.at(batch=batch).scan(limit=1).position.committed_ns // 1_000_000
     return dt.datetime.fromtimestamp(moment / 1000, dt.UTC).isoformat()
+
+
+@pytest.mark.parametrize("name", EXPIRED)
+def test_rows_whose_ttl_has_passed_are_shown_by_no_door_unasked(asked: Asked, name: str) -> None:
+    there = asked.pond[name].with_closed().scan()
+    key = {c.name: there[0][c.name] for c in asked.pond[name].definition.key}
+    for as_of in ({}, {"closed": False}):
+        questions = [Question("scan", options={"limit": 5000}, as_of=as_of), Question("get", key, as_of=as_of)]
+        *rows, counted = _hold_against_python(asked, name, [*questions, Question("count", as_of=as_of)])
+        assert not any(row for said in rows for row in said["rows"])
+        assert rows[1]["evicted"] == [0]
+        assert counted["count"] == 0
+    questions = [Question("scan", options={"limit": 5000}), Question("get", key), Question("count")]
+    shown, got, counted = _hold_against_python(asked, name, [replace(q, as_of={"closed": True}) for q in questions])
+    assert len(shown["rows"]) == counted["count"] == len(there) > 3
+    assert shown["final"] == list(range(len(there)))
+    assert (got["rows"], got["final"]) == ([shown["rows"][0]], [0])
+    answer = asked.http.get(f"/tables/{name}/rows", headers={"accept": "application/x-ndjson"})
+    assert answer.text == ""
+    # Such an answer holds for a moment only.
+    assert asked.http.get(f"/tables/{name}/rows", headers={"if-none-match": answer.headers["etag"]}).status_code == 200
 
 
 def test_the_states_that_were_asked_for_differ(asked: Asked) -> None:

@@ -41,6 +41,7 @@ def get(
     cold: bool,
     batch: int | None,
     time: str | None,
+    closed: bool | None,
     **bounds: Any,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
@@ -57,11 +58,11 @@ def get(
       millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
     """
     wanted = options.parse_bounds(**bounds)
-    if cold and not (wanted is None and batch is None and time is None):
+    if cold and not (wanted is None and batch is None and time is None and closed is None):
         raise RequestError(
             "INVALID_REQUEST",
-            "--cold reads the newest committed batch, which no bound and no --batch or --time changes.",
-            hint="Leave --cold out to wait for a batch or offsets, or to read an earlier batch.",
+            "--cold reads what is in the newest committed batch, which no bound and no --batch, --time or --closed changes.",
+            hint="Leave --cold out to wait for a batch or offsets, to read an earlier batch, or rows that expired.",
         )
     if cold and is_server(place):
         raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")
@@ -72,7 +73,8 @@ def get(
         return
     with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
-        rows = options.as_of(table, batch, time).get_all([options.parse_key(table.definition, columns, key_json)], bounds=wanted)
+        key = options.parse_key(table.definition, columns, key_json)
+        rows = options.as_of(table, batch, time, closed).get_all([key], bounds=wanted)
         _show(ctx, table.definition, rows, as_json=as_json)
 
 

@@ -82,8 +82,13 @@ def bounds_options(command: Command) -> Command:
 
 
 def as_of_options(command: Command) -> Command:
-    """The options that say which batch is read."""
+    """The options that say which batch is read, and whether with rows that expired."""
     for option in (
+        click.option(
+            "--closed/--live",
+            default=None,
+            help="With rows that a watermark or a TTL has ended, or without them. [default: with finished windows]",
+        ),
         click.option("--time", metavar="TIME", help="As of the newest batch that was committed by then."),
         click.option("--batch", type=int, help="As of this batch, where history is kept."),
     ):
@@ -91,8 +96,10 @@ def as_of_options(command: Command) -> Command:
     return command
 
 
-def as_of(table: AnyTable, batch: int | None, time: str | None) -> AnyTable:
+def as_of(table: AnyTable, batch: int | None, time: str | None, closed: bool | None) -> AnyTable:
     """The table as of what the options of `as_of_options` say.  Raises as `Table.at`."""
+    if closed is not None:
+        table = table.with_closed() if closed else table.live()
     return table if batch is None and time is None else table.at(batch=batch, time=time)
 
 

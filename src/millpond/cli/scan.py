@@ -45,6 +45,7 @@ def scan(
     token: str | None,
     batch: int | None,
     time: str | None,
+    closed: bool | None,
     **bounds: Any,
 ) -> None:
     """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
@@ -62,7 +63,7 @@ def scan(
     with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
-        table = options.as_of(table, batch, time)
+        table = options.as_of(table, batch, time, closed)
         more: dict[str, Any] = {"limit": limit, "reverse": reverse, "token": token, "bounds": wanted}
         if start or end:
             first, last = (options.parse_words(table.definition, words) for words in (start, end))

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from millpond.checkpoint.position import Batch, Position
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_json
 from millpond.errors import MillpondError, RequestError
-from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
+from millpond.replica.stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
 from millpond.settings import ClientSettings
@@ -64,9 +64,8 @@ class Known:
             if row is None:
                 rows.append(Row((), cut, evicted=None if place in maybe else place in evicted))
                 continue
-            write = stamp_final if place in final else stamp
-            stored = stamp_at_most(0) if changed is None else write(changed)
-            rows.append(Row(self._values(row), cut, stored))
+            stored = stamp_at_most(0) if changed is None else stamp(changed)
+            rows.append(Row(self._values(row), cut, as_final(stored) if place in final else stored))
         return Rows(rows, cut, more=data["more"], token=data["token"])
 
     def change(self, data: Json) -> RowChange:

@@ -29,6 +29,11 @@ def stamp_final(batch: int) -> bytes:
     return (batch << 2 | _FINAL).to_bytes(STAMP_BYTES, "little")
 
 
+def as_final(stored: bytes) -> bytes:
+    """The stamp of a stored value, saying that the row is over: of one whose TTL has passed, and that is still in the state."""
+    return (int.from_bytes(stored[-STAMP_BYTES:], "little") | _FINAL).to_bytes(STAMP_BYTES, "little")
+
+
 def changed_batch(stored: bytes) -> int | None:
     """The batch that last changed a row, for a final one: took it out of the state.  None where the replica was built since."""
     number = int.from_bytes(stored[-STAMP_BYTES:], "little")

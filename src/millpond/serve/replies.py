@@ -58,9 +58,10 @@ class Ask:
 def etag(cut: Cut, shape: Shape, form: Format) -> str:
     """What stays the same as long as the rows do: the batch, in which build of the replica, and how it is shown.
 
-    Weak, for the lag that an answer tells goes on.
+    Weak, for the lag that an answer tells goes on.  Rows with a TTL may go from one moment to the next, between two batches.
     """
-    return f'W/"{cut.position.batch}.{cut.generation}.{shape.digest}.{form.name}"'
+    judged = "" if cut.judged_ms is None else f".{cut.judged_ms}"
+    return f'W/"{cut.position.batch}.{cut.generation}.{shape.digest}.{form.name}{judged}"'
 
 
 def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) -> Response:

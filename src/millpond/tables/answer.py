@@ -40,6 +40,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     lag:        the four numbers
     job_state:  running, stopped or unknown
     generation: which build of the replica it was read from, where there is one: another may keep other rows that expired
+    judged_ms:  by which time rows were left out whose TTL has passed, None where the table has no TTL
     """
 
     job: str
@@ -47,6 +48,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     lag: Lag
     job_state: str
     generation: str = ""
+    judged_ms: int | None = None
 
 
 class Answer:
@@ -109,12 +111,15 @@ class Row(dict[str, Any], Answer):
 
     @property
     def final(self) -> bool:
-        """Whether the row is no longer in Spark's state: a watermark or a TTL took it out, and this is what it was in the end."""
+        """Whether the row is over: a watermark or a TTL took it out of Spark's state, or will, since its TTL has passed.
+
+        This is what it was in the end.
+        """
         return self._stored is not None and is_final(self._stored)
 
     @property
     def changed_batch(self) -> int | None:
-        """The batch that last wrote the row, of a final one: that took it out.  None where it was before the replica was built."""
+        """The batch that last wrote the row, or took it out.  None where that was before the replica was built."""
         return None if self._stored is None else changed_batch(self._stored)
 
 

@@ -15,6 +15,7 @@ from millpond.native.memory import Memory
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
 from millpond.schema.types import SparkType
+from millpond.schema.undefined import EXPIRES_AT
 from millpond.tables.answer import Rows
 
 # Rows of a record batch in a stream: enough for columns to pay, few enough to be sent piece by piece.
@@ -51,6 +52,15 @@ def table_schema(pa: Any, definition: TableDefinition, job: str, batch: int) -> 
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
     metadata = {"millpond.job": job, "millpond.batch": str(batch)}
     return pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
+
+
+def unexpired(pa: Any, table: Any, now_ms: int) -> Any:
+    """The rows of a table with a TTL that hadn't passed by then."""
+    from pyarrow import compute
+
+    now = pa.scalar(now_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    alive = compute.greater(table[EXPIRES_AT], now)
+    return table.filter(compute.fill_null(alive, fill_value=True))
 
 
 def arrow_type(pa: Any, type_: SparkType) -> Any:

@@ -32,7 +32,8 @@ class Binding:
 
     schema:        of the rows: the store's, without the column that tells their parts
     table:         its name in the replica
-    may_expire:    whether a watermark or a TTL takes rows out of it
+    ttl:           whether its rows have a TTL, which may have passed (`expiry`)
+    may_expire:    whether a watermark or a TTL takes rows out of it and they are kept
     closes_windows:  whether these are finished windows
     parts:         how the rows lie in parts, None where they don't
     """
@@ -45,6 +46,7 @@ class Binding:
     codec: KeyCodec
     decode_value: Callable[[bytes], tuple[Any, ...]]
     finish: Finish
+    ttl: bool
     may_expire: bool
     closes_windows: bool
     parts: StoreParts | None
@@ -80,6 +82,7 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
                 KeyCodec(schema.key),
                 decoder(schema.value),
                 finish,
+                schema.ttl,
                 may_expire(schema),
                 closes_windows(schema),
                 parts,

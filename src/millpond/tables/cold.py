@@ -31,12 +31,14 @@ from millpond.errors import CheckpointError, ReplicaError, RequestError
 from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.replica.record import make_record, make_stores_record
+from millpond.replica.stamp import as_final, stamp_at_most
 from millpond.schema.definition import TableDefinition
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag, Row
-from millpond.tables.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema
+from millpond.tables.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
 from millpond.tables.binding import check_schemas, store_missing
 from millpond.tables.cold_parts import MergedRows
+from millpond.tables.expiry import clock_ms, has_passed
 from millpond.tables.finish import compile_definition
 from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.keys import Key, KeyReader
@@ -51,7 +53,7 @@ _MOST_THREADS = 4
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
 
 
-def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any:
+def read_arrow(path: str | Path, table: str, *, batch: int | None = None, expired: bool = False) -> Any:
     """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
 
     Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
@@ -60,20 +62,21 @@ def read_arrow(path: str | Path, table: str, *, batch: int | None = None) -> Any
 
     path:    a pond or a bare checkpoint
     batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
+    expired: with rows whose TTL has passed and that Spark hasn't removed yet, see `expiry`
     Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
              DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
     """
     pa = pyarrow()
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, batch).read(pa)
+            return _ColdTable(path, table, batch).read(pa, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or batch is not None or not left:
                 raise
     raise AssertionError
 
 
-def read_row(path: str | Path, table: str, key: Key) -> Row:
+def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False) -> Row:
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
     Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
@@ -82,12 +85,13 @@ def read_row(path: str | Path, table: str, key: Key) -> Row:
 
     path:    a pond or a bare checkpoint
     key:     every key column
+    expired: a row whose TTL has passed and that Spark hasn't removed yet is shown as well, as a final one
     Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where the key doesn't tell its partition, or not
              its bytes: NULL of calendar intervals, and in keys of transformWithStateInPandas.
     """
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, None).row(key)
+            return _ColdTable(path, table, None).row(key, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or not left:
                 raise
@@ -119,6 +123,7 @@ def find_names(folder: JobFolder) -> tuple[list[str], bool]:
 class _ColdTable:
     def __init__(self, path: str | Path, table: str, batch: int | None) -> None:  # 1
         known: list[str] = []
+        self._as_of = batch is not None
         for folder in open_jobs(path):
             storage = open_storage(folder.checkpoint)
             found = self._find(folder, storage, table, batch, known)
@@ -164,7 +169,7 @@ class _ColdTable:
         """The table's definition."""
         return self._definition
 
-    def row(self, key: Key) -> Row:
+    def row(self, key: Key, *, expired: bool) -> Row:
         definition, batch, keys = self._definition, self._batch, KeyReader(self._definition)
         columns = keys.stored(key)
         row = keys.row(columns)
@@ -181,7 +186,9 @@ class _ColdTable:
         if found is not None and self._schema.many:  # the last column is the element's place
             index = row[-1]
             found = found[index] if index is not None and 0 <= index < len(found) else None
-        values = None if found is None else compile_definition(definition)(row, found)
+        is_over = found is not None and self._schema.ttl and has_passed(found, clock_ms(batch.started_ms))
+        hidden = is_over and not expired
+        values = None if found is None or hidden else compile_definition(definition)(row, found)
         position = Position(
             batch=batch.batch,
             offsets=batch.offsets,
@@ -198,7 +205,8 @@ class _ColdTable:
             age_from=age_from,
             event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
         )
-        return Row(values or (), Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state()))
+        cut = Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state())
+        return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=hidden)
 
     def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The value of a key, of all parts where the table lies in some."""
@@ -209,10 +217,11 @@ class _ColdTable:
         found = [find_row(self._storage, self._batch, schema, (parts.key(value), *key)) for value in parts.values]
         return None if all(row is None for row in found) else merge(key, found)
 
-    def read(self, pa: Any) -> Any:
+    def read(self, pa: Any, *, expired: bool) -> Any:
         definition, batch, schema = self._definition, self._batch, self._schema
+        judged_ms = self._judged_ms() if schema.ttl and not expired else None
         if definition.parts is not None:
-            return self._read_merged(pa)
+            return self._read_merged(pa, judged_ms)
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
 
         held = threading.local()
@@ -225,7 +234,8 @@ class _ColdTable:
             for part in self._parts(pa, partition, memory):  # 2
                 for keys, values, places in _chunks(part):  # 3
                     arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory)
-                    found.append(pa.Table.from_arrays(arrays, schema=shape))
+                    table = pa.Table.from_arrays(arrays, schema=shape)
+                    found.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
             return found
 
         # Nearly all of it happens in libraries that let go of Python's lock.
@@ -234,7 +244,7 @@ class _ColdTable:
         check_still_committed(self._storage, batch)  # 4
         return pa.concat_tables(tables) if tables else shape.empty_table()
 
-    def _read_merged(self, pa: Any) -> Any:
+    def _read_merged(self, pa: Any, judged_ms: int | None) -> Any:
         """A table whose rows lie in parts: of all partitions together, each row for itself."""
         definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
         found = MergedRows(definition, schema)
@@ -244,8 +254,13 @@ class _ColdTable:
                     found.add(key, (value,))
         check_still_committed(self._storage, batch)
         finish = compile_definition(definition)
-        rows = [row for key, value in found.rows() if (row := finish(key, value)) is not None]
+        there = [(key, value) for key, value in found.rows() if judged_ms is None or not has_passed(value, judged_ms)]
+        rows = [row for key, value in there if (row := finish(key, value)) is not None]
         return rows_table(pa, definition, rows, self._job, batch.batch)
+
+    def _judged_ms(self) -> int:
+        """By which time rows are over."""
+        return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
 
     def _parts(self, pa: Any, partition: int, memory: Memory) -> Iterable[Part]:
         """The rows of a partition that count."""

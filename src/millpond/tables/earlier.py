@@ -9,6 +9,7 @@ import msgspec
 from millpond.checkpoint.position import Batch
 from millpond.errors import ReplicaError
 from millpond.replica.history import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
+from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
 from millpond.schema.convert import to_stored
 from millpond.schema.undefined import TIMESTAMP
@@ -46,6 +47,10 @@ class EarlierReads(JobReads):
         except BaseException:
             now.__exit__()
             raise
+
+    def clock_ms(self, record: ReplicaRecord) -> int:
+        """When the batch was planned: what was over then."""
+        return record.started_ms
 
 
 class _AsOf(View):

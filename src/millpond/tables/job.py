@@ -15,6 +15,7 @@ from millpond.settings import ReplicaSettings
 from millpond.storage import Storage, open_storage
 from millpond.tables.answer import Cut, Lag
 from millpond.tables.bounds import BoundCheck, Bounds, error_of, open_within
+from millpond.tables.expiry import clock_ms
 from millpond.tables.held import Held, HeldViews
 from millpond.tables.lines import line_is_read
 
@@ -92,6 +93,10 @@ class JobReads:
         )
         job, state = self.folder.job, self.job_state()
         return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
+
+    def clock_ms(self, record: ReplicaRecord) -> int:
+        """By which time rows of this batch are over, where they have a TTL: see `expiry`."""
+        return clock_ms(record.started_ms)
 
     def check(self, bounds: Bounds | None, cut: Cut) -> None:
         """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""

@@ -21,7 +21,7 @@ class Lookups:
     binding:  how keys and rows are read
     """
 
-    __slots__ = ("_get_row", "_is_single", "_may_expire", "_rows", "_table", "_view", "binding", "cut")
+    __slots__ = ("_get_row", "_is_plain", "_may_expire", "_rows", "_table", "_view", "binding", "cut")
 
     def __init__(self, view: View, binding: Binding, cut: Cut, get_row: GetRow) -> None:
         self._view = view
@@ -29,14 +29,14 @@ class Lookups:
         self.binding = binding
         self.cut = cut
         self._rows, self._table = binding.rows(view), binding.table
-        self._is_single, self._may_expire = not binding.many, binding.may_expire
+        self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire
 
     def get(self, ordered: bytes) -> bytes | None:
         """What is stored under an ordered key, with its stamp: empty where there is no such row.
 
-        None where `row` alone can tell: rows that may have expired, that lie in a list, or under a hash of their key.
+        None where `row` alone can tell: rows that may have expired or have a TTL, that lie in a list, or under a hash of their key.
         """
-        if self._is_single and len(ordered) < MAX_KEY_BYTES:
+        if self._is_plain and len(ordered) < MAX_KEY_BYTES:
             found = self._rows.get(self._table, ordered)
             if found is not None:
                 return found

@@ -43,7 +43,7 @@ class PastReads(ABC):
         """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
 
     def live(self) -> Self:
-        """The same table without rows that expired: only what is in Spark's state."""
+        """The same table without rows that expired: only what is in Spark's state, and whose TTL, if it has one, hasn't passed."""
         other = copy(self)
         other._closed = False
         return other
@@ -51,6 +51,7 @@ class PastReads(ABC):
     def with_closed(self) -> Self:
         """The same table with rows that a watermark or a TTL took out of the state, as long as they are kept: these are `final`.
 
+        So are rows whose TTL has passed and that Spark hasn't removed yet, which no other read shows.
         Tables of windows, sessions among them, are read so by default.
         """
         other = copy(self)

@@ -8,6 +8,8 @@ from copy import copy
 from itertools import islice
 from typing import Any, Self
 
+from msgspec import structs
+
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.backend import Snapshot
@@ -25,6 +27,7 @@ from millpond.tables.binding import Binding, Define, bind
 from millpond.tables.bounds import Bounds
 from millpond.tables.earlier import as_of
 from millpond.tables.events import is_built_late, may_have_expired
+from millpond.tables.expiry import Judge, judge_by
 from millpond.tables.held import HOLDER
 from millpond.tables.job import JobReads
 from millpond.tables.keys import Key, KeyReader
@@ -198,10 +201,10 @@ class Table(PastReads):
         wanted = self._keys.stored({**(key or {}), **columns})
         view, binding, cut = self._open(bounds)
         with view:
-            if not wanted and self.definition.having is None and not binding.many:
+            if not wanted and self.definition.having is None and not binding.many and self._judge(binding, cut) is None:
                 return Count(self._rows(view, binding).count(binding.table), cut)
             span = prefix_span(binding.definition, binding.codec, wanted)
-            return Count(sum(1 for _ in self._iterate(view, binding, span)), cut)
+            return Count(sum(1 for _ in self._iterate(view, binding, span, cut)), cut)
 
     def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
         """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
@@ -217,10 +220,11 @@ class Table(PastReads):
     def _all_to_arrow(self, pa: Any, bounds: Bounds | None) -> Any:
         """All rows, many at a time."""
         from millpond.checkpoint.columns import span
-        from millpond.tables.arrow import table_schema
+        from millpond.tables.arrow import table_schema, unexpired
         from millpond.tables.finish_columns import ColumnFinish, OrderedKeys
 
-        view, binding, _ = self._open(bounds)
+        view, binding, cut = self._open(bounds)
+        judged_ms = None if self._shows_closed(binding) else cut.judged_ms
         with view:
             shape = table_schema(pa, self.definition, self.job, view.record.batch)
             finish, tables = ColumnFinish(self.definition), []
@@ -231,7 +235,8 @@ class Table(PastReads):
                     raise too_long(self.name, self._job.settings.read_deadline_seconds)
                 ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
                 rows = span([without_stamp(stored) for _, stored in chunk])
-                tables.append(pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape))
+                table = pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape)
+                tables.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
         return pa.concat_tables(tables) if tables else shape.empty_table()
 
     # ------------------------------------------------------------ reading
@@ -240,7 +245,8 @@ class Table(PastReads):
         """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
         view, cut = self._job.open(bounds)
         try:
-            return view, self._bind(view.stores), cut
+            binding = self._bind(view.stores)
+            return view, binding, self._judged(view, binding, cut)
         except BaseException:
             view.__exit__()
             raise
@@ -253,6 +259,14 @@ class Table(PastReads):
             if binding.definition != self.definition:
                 self.definition, self._keys = binding.definition, KeyReader(binding.definition)
         return binding
+
+    def _judged(self, view: View, binding: Binding, cut: Cut) -> Cut:
+        """The cut, saying by which time rows are left out whose TTL has passed."""
+        return structs.replace(cut, judged_ms=self._job.clock_ms(view.record)) if binding.ttl else cut
+
+    def _judge(self, binding: Binding, cut: Cut) -> Judge | None:
+        """What says which rows are over; None where they have no TTL."""
+        return None if cut.judged_ms is None else judge_by(cut.judged_ms, shown=self._shows_closed(binding))
 
     def _get(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
         key = self._keys.row(columns)
@@ -275,8 +289,12 @@ class Table(PastReads):
             if element is None or key[-1] is None:
                 return Row((), cut)
             row = element
-        values = binding.finish(key, binding.decode_value(row))
-        return Row(values, cut, stored) if values is not None else Row((), cut)
+        value, judge = binding.decode_value(row), self._judge(binding, cut)
+        marked = stored if judge is None else judge(value, stored)
+        if marked is None:
+            return Row((), cut, evicted=True)
+        values = binding.finish(key, value)
+        return Row(values, cut, marked) if values is not None else Row((), cut)
 
     def _shows_closed(self, binding: Binding) -> bool:
         return binding.closes_windows if self._closed is None else self._closed
@@ -302,7 +320,7 @@ class Table(PastReads):
 
     def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
         span = prefix_span(binding.definition, binding.codec, columns)
-        found = list(islice(self._iterate(view, binding, span), 2))
+        found = list(islice(self._iterate(view, binding, span, cut), 2))
         if len(found) > 1:
             raise RequestError(
                 "KEY_MISSING",
@@ -322,7 +340,7 @@ class Table(PastReads):
         try:
             span = span_of(binding)
             # Only pages have an id, which costs a hash.
-            closed = binding.may_expire and self._shows_closed(binding)
+            closed = (binding.may_expire or binding.ttl) and self._shows_closed(binding)
             query = query_id(binding, span, reverse=reverse, closed=closed) if token is not None else b""
             if token is not None:
                 page = parse_token(token, query, table=self.name)
@@ -331,7 +349,7 @@ class Table(PastReads):
                 span = span.beyond(page.place, reverse=reverse)
             rows: list[Row] = []
             last: Place = (b"", 0)
-            for place, values, stored in self._iterate(view, binding, span, reverse=reverse):
+            for place, values, stored in self._iterate(view, binding, span, cut, reverse=reverse):
                 if limit is not None and len(rows) == limit:
                     more = True
                     break
@@ -363,20 +381,25 @@ class Table(PastReads):
                 earlier = as_of(view, binding.table, self.name, page.batch)
             except ReplicaError:
                 raise expired(page, self.name, view.record.batch) from None
-            return earlier, self._job.cut(earlier)
+            return earlier, self._judged(earlier, binding, self._job.cut(earlier))
         if earlier is view:
             return view, cut
         try:
-            cut = self._job.cut(earlier)
+            cut = self._judged(earlier, binding, self._job.cut(earlier))
         except BaseException:
             earlier.__exit__()
             raise
         view.__exit__()
         return earlier, cut
 
-    def _iterate(self, view: View, binding: Binding, span: Span, *, reverse: bool = False) -> Any:
+    def _iterate(self, view: View, binding: Binding, span: Span, cut: Cut, *, reverse: bool = False) -> Any:
         return iter_rows(
-            self._rows(view, binding), binding, span, reverse=reverse, seconds=self._job.settings.read_deadline_seconds
+            self._rows(view, binding),
+            binding,
+            span,
+            judge=self._judge(binding, cut),
+            reverse=reverse,
+            seconds=self._job.settings.read_deadline_seconds,
         )
 
 

@@ -14,15 +14,19 @@ from millpond.replica.stamp import without_stamp
 from millpond.schema.definition import KeyColumn
 from millpond.schema.types import Field
 from millpond.tables.binding import Binding
+from millpond.tables.expiry import Judge
 from millpond.tables.spans import Place, Span
 
 _DEADLINE_CHECK_ROWS = 4096
 Found = tuple[Place, dict[str, Any], bytes]
 
 
-def iter_rows(rows: Snapshot, binding: Binding, span: Span, *, reverse: bool = False, seconds: float) -> Iterator[Found]:
+def iter_rows(
+    rows: Snapshot, binding: Binding, span: Span, *, judge: Judge | None, reverse: bool = False, seconds: float
+) -> Iterator[Found]:
     """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
+    judge:   of a table whose rows have a TTL: which are over
     Raises:  READ_TOO_LONG where it takes longer than `seconds`.
     """
     deadline = time.monotonic() + seconds
@@ -40,9 +44,13 @@ def iter_rows(rows: Snapshot, binding: Binding, span: Span, *, reverse: bool = F
                 continue
             if checks and not all(_same(_member(whole, c, fields), value) for c, value in checks):
                 continue
-            values = finish(whole, decode_value(element))
+            value = decode_value(element)
+            marked = stored if judge is None else judge(value, stored)
+            if marked is None:
+                continue
+            values = finish(whole, value)
             if values is not None:
-                yield place, values, stored
+                yield place, values, marked
 
 
 def _elements(key: tuple[Any, ...], rows: bytes, *, reverse: bool) -> Iterable[tuple[int, tuple[Any, ...], bytes]]:
