@@ -1,7 +1,7 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
 Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs `millpond[spark]`: `session`, `start`,
-`publish`, `define`, `salted`.
+`publish`, `define`, `salted`, `buffered`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.spark import Job, define, publish, salted, session, start
     from millpond.spark.broadcast import broadcast
+    from millpond.spark.buffered import buffered
     from millpond.spark.model_records import publish_model, remove_model, roll_back_model
     from millpond.spark.models import read_models, serve_models
 
@@ -44,6 +45,7 @@ __all__ = [
     "StorageError",
     "Table",
     "broadcast",
+    "buffered",
     "connect",
     "connect_async",
     "define",
@@ -76,6 +78,10 @@ def __getattr__(name: str) -> Any:
         from millpond.spark.broadcast import broadcast
 
         return broadcast
+    if name == "buffered":
+        from millpond.spark.buffered import buffered
+
+        return buffered
     if name in _MODELS:
         from millpond.spark import models
 

@@ -5,12 +5,10 @@ What a table shows is held against a recomputation, or against Spark's own state
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import shutil
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,8 @@ from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError
 from millpond.schema.named import NamedOperator
 from millpond.spark import define, derive, publish, start
+from rocksdb_state import rocksdb
 
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MINUTE = dt.timedelta(minutes=1)
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 # (user, n, time): duplicates, a NULL key, users that come once
@@ -42,23 +40,6 @@ def folders(spark, tmp_path_factory):
 def events(spark, folders):
     stream = spark.readStream.schema("user string, n long, t timestamp").option("maxFilesPerTrigger", 1)
     return stream.parquet(folders).withWatermark("t", "1 minute")
-
-
-@contextlib.contextmanager
-def rocksdb(spark) -> Iterator[None]:
-    """New queries keep their state in RocksDB with change logs, which column families need."""
-    conf = {
-        "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
-        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    }
-    before = {key: spark.conf.get(key) for key in conf}
-    for key, value in conf.items():
-        spark.conf.set(key, value)
-    try:
-        yield
-    finally:
-        for key, value in before.items():
-            spark.conf.set(key, value)
 
 
 def run(frame, pond, **options: Any):

@@ -1,0 +1,176 @@
+"""Operator state with a use: rows wait in the state of the parallel instance that got them, and are let go many at a time.
+
+An instance is a shard: a value to group by that has a partition of its own (`shards`).  Which shard a row goes to is told by a hash
+of the row, never by a random number, by which a task that is tried again would send it elsewhere.
+
+1. Rows of a batch come to a shard: they are put behind those that wait, and a timer is set where none waited.
+2. As soon as there are enough, all that wait and all that the batch still has are let go.
+3. When the timer fires, all that wait are let go, however few.
+
+What waits lies in Spark's state: a row is there, or it was let go, in one batch, and never both.  A batch that is tried again,
+after whatever was killed, has the same rows and the same time, and so lets go of the same: in whatever order its rows come, either
+all of them go or none.
+
+State variables, one table each:
+
+    waiting   list: the rows, in the order they came
+    fill      value: rows, due_ms, releases
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+
+from millpond.errors import RequestError
+from millpond.spark.plan import require_classic
+from millpond.spark.session import default_partitions
+from millpond.spark.shards import shard_values
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
+
+SHARD, RELEASE = "shard", "release"
+_FILL = "rows long, due_ms long, releases long"
+_EPOCH, _DAY_ZERO = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
+# Types whose values come back from the state as they went in, or with a number that says the same.
+_TYPES = frozenset(
+    {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date"}
+    | {"timestamp", "timestamp_ntz"}
+)
+
+
+def buffered(
+    df: DataFrame, *, at_least: int, after_seconds: float, shards: int | None = None, partitions: int | None = None
+) -> DataFrame:
+    """The rows of a stream, let go in batches: of a shard at least `at_least` at a time, or what there is after `after_seconds`.
+
+    Each row comes out once, with its `shard` and the number of its `release` there, from 1 up: a sink that writes each release as
+    one gets few large writes, and finds a repeated one by these two.  Exactly once holds as far as the sink's: a file sink's, or
+    that of a foreachBatch which does nothing for a batch that it has done.
+
+    at_least:       rows; from 1.  So many wait in memory while they are let go, beside Spark's own rows
+    after_seconds:  how long the first row that waits waits at most; as exact as the trigger, since a batch is what looks
+    shards:         by default the number of cores.  It may change: what waits in a shard that is no more goes when its time is over
+    partitions:     of the state, as `start` gets it
+    Tables:         `<table>_waiting` (shard, index; the columns), `<table>_fill` (shard; rows, due_ms, releases)
+    Raises:         INVALID_REQUEST, SPARK_CONNECT; WRONG_TYPE for a column of a type that the state wouldn't keep as it is
+    """
+    require_classic(df, "_jdf")
+    if not df.isStreaming:
+        raise _invalid("the rows are no stream", "Read them with spark.readStream.")
+    if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
+        raise _invalid(f"at_least is {at_least!r}", "Use a whole number from 1.")
+    after_ms = int(after_seconds * 1000)
+    if after_ms < 1:
+        raise _invalid(f"after_seconds is {after_seconds!r}", "Use a number of seconds from 0.001.")
+    _check_columns(df.schema)
+    spark = df.sparkSession
+    wanted = partitions or default_partitions(spark)
+    values = shard_values(min(wanted, spark.sparkContext.defaultParallelism) if shards is None else shards, wanted)
+    place = F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in df.columns]), F.lit(len(values))).cast("int")
+    spread = df.withColumn(SHARD, F.element_at(F.array(*[F.lit(value) for value in values]), place + 1))
+    ours = [StructField(SHARD, IntegerType()), StructField(RELEASE, LongType())]
+    return spread.groupBy(SHARD).transformWithState(
+        _Buffer(StructType(df.schema.fields), at_least, after_ms),
+        outputStructType=StructType([*ours, *df.schema.fields]),
+        outputMode="append",
+        timeMode="processingTime",
+    )
+
+
+class _Buffer(StatefulProcessor):  # type: ignore[misc]
+    """Spark's processor of all shards that a task has.  It works on rows: pandas makes whole numbers beside a NULL inexact."""
+
+    def __init__(self, schema: StructType, at_least: int, after_ms: int) -> None:
+        self._schema, self._at_least, self._after_ms = schema, at_least, after_ms
+        self._names = [SHARD, RELEASE, *schema.names]
+        self._kinds = [f.dataType.typeName() for f in schema.fields]
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._handle = handle
+        self._waiting = handle.getListState("waiting", self._schema)
+        self._fill = handle.getValueState("fill", _FILL)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
+        waiting, due_ms, releases = self._fill.get() or (0, 0, 0)
+        new: list[tuple[Any, ...]] = []
+        for row in rows:  # 1
+            new.append(self._values(row))
+            if waiting + len(new) >= self._at_least:  # 2
+                if waiting:
+                    self._handle.deleteTimer(due_ms)
+                yield from self._let_go(key, releases + 1, chain(new, map(self._values, rows)))
+                return
+        if not waiting:
+            due_ms = timerValues.getCurrentProcessingTimeInMs() + self._after_ms
+            self._handle.registerTimer(due_ms)
+        self._waiting.appendList(new)
+        self._fill.update((waiting + len(new), due_ms, releases))
+
+    def handleExpiredTimer(self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo) -> Iterator[Row]:  # noqa: ARG002
+        waiting, due_ms, releases = self._fill.get() or (0, 0, 0)
+        if waiting and due_ms == expiredTimerInfo.getExpiryTimeInMs():  # 3
+            yield from self._let_go(key, releases + 1, ())
+
+    def close(self) -> None:
+        pass
+
+    def _let_go(self, key: Any, release: int, more: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
+        """All that wait, in the order they came, and then these."""
+        make = Row(*self._names)
+        for values in chain(map(self._kept, self._waiting.get()), more):
+            yield make(key[0], release, *values)
+        self._waiting.clear()
+        self._fill.update((0, 0, release))
+
+    def _values(self, row: Row) -> tuple[Any, ...]:
+        """A row of the input as it is kept; times in UTC, since a local time in autumn may be one of two."""
+        return tuple(
+            row[name].astimezone(UTC) if kind == "timestamp" and row[name] is not None else row[name]
+            for name, kind in zip(self._schema.names, self._kinds, strict=True)
+        )
+
+    def _kept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+        """A row from the state, whose times and days are numbers there."""
+        return tuple(_of_number(kind, value) for kind, value in zip(self._kinds, values, strict=True))
+
+
+def _of_number(kind: str, value: Any) -> Any:
+    if not isinstance(value, int):
+        return value
+    if kind == "timestamp":
+        return _EPOCH + timedelta(microseconds=value)
+    if kind == "timestamp_ntz":
+        return (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None)
+    return _DAY_ZERO + timedelta(days=value) if kind == "date" else value
+
+
+def _check_columns(schema: StructType) -> None:
+    taken = {SHARD, RELEASE} & set(schema.names)
+    if taken:
+        raise _invalid(f"the rows have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
+    for field in schema.fields:
+        if field.dataType.typeName() not in _TYPES:
+            raise RequestError(
+                "WRONG_TYPE",
+                f"The column {field.name} is of type {field.dataType.simpleString()}, which the state wouldn't keep as it is.",
+                hint="Give texts, numbers, booleans, bytes, days and times; of what is nested to_json(…).",
+                column=field.name,
+            )
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _invalid(what: str, hint: str) -> RequestError:
+    return RequestError("INVALID_REQUEST", f"The rows can't be buffered: {what}.", hint=hint)

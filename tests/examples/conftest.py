@@ -1,0 +1,83 @@
+"""The example programs, imported from their files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from rocksdb_state import rocksdb
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / (
+    "nasa_pageviews_1995-08-01.tsv"
+)
+
+
+@pytest.fixture
+def example() -> Iterator[Callable[[str], ModuleType]]:
+    """`example("sessions")` is that program as a module, which workers get with the functions in it: they can't import it."""
+    from pyspark import cloudpickle
+
+    loaded: list[ModuleType] = []
+
+    def load(name: str) -> ModuleType:
+        spec = spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = module_from_spec(spec)
+        sys.modules[module.__name__] = module
+        spec.loader.exec_module(module)
+        cloudpickle.register_pickle_by_value(module)
+        loaded.append(module)
+        return module
+
+    yield load
+    for module in loaded:
+        cloudpickle.unregister_pickle_by_value(module)
+        del sys.modules[module.__name__]
+
+
+@pytest.fixture
+def on_rocksdb(spark: Any) -> Iterator[Any]:
+    """The session, whose new queries keep their state in RocksDB."""
+    with rocksdb(spark):
+        yield spark
+
+
+@pytest.fixture
+def real_log() -> Path:
+    """A day of NASA's web server."""
+    if not REAL_LOG.exists():
+        pytest.skip(f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)")
+    return REAL_LOG
+
+
+@pytest.fixture
+def read_log(spark: Any) -> Callable[..., Any]:
+    """`read_log(path)` is a stream of its requests, in few batches."""
+    from millpond.spark.accesslog import log_stream
+
+    def read(path: Path, rows_per_batch: int = 11_000) -> Any:
+        return log_stream(spark, str(path), rows_per_batch=rows_per_batch).where("error IS NULL")
+
+    return read
+
+
+@pytest.fixture
+def pages_of() -> Callable[[Path], list[tuple[str, str, int]]]:
+    """`pages_of(path)` is what a TSV log says, by its own columns."""
+    return requests_of
+
+
+def requests_of(path: Path) -> list[tuple[str, str, int]]:
+    """(host, page, milliseconds) of each line of a TSV log, as the log's own columns have them."""
+    with path.open(encoding="utf-8", errors="surrogateescape") as lines:
+        fields = [line.rstrip("\n").split("\t") for line in lines][1:]
+    return [(f[0], f[4], int(f[2]) * 1000) for f in fields]

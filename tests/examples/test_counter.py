@@ -1,0 +1,76 @@
+"""The counter by GroupState: both clocks end a host that is gone, and the table has who is here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+
+import millpond
+
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.spark
+
+
+def collector():
+    rows = []
+
+    def collect(frame, batch):
+        rows.extend((row.host, row.requests, row.gone) for row in frame.collect())
+
+    return rows, collect
+
+
+def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp_path) -> None:
+    module, (told, collect) = example("counter"), collector()
+    frame = read_log(real_log)
+    with module.start(frame, str(tmp_path), "event-time", 900.0, trigger="available-now", partitions=2, sink=collect) as job:
+        assert job.wait_for_end(240)
+    hits = Counter(host for host, _, _ in pages_of(real_log))
+    gone = Counter()
+    for host, requests, is_gone in told:
+        gone[host] += requests if is_gone else 0
+    with millpond.open(tmp_path, replica_dir="memory://", wait_seconds=60) as pond:
+        rows = pond["counter"].scan()
+        here = {row["host"]: row["requests"] for row in rows}
+        # Every request is counted once: by a host that is here, or when it was gone.
+        assert Counter(here) + gone == hits
+        assert len(here) > 10
+        assert sum(is_gone for _, _, is_gone in told) > 100
+        assert all(row["expires_at"].timestamp() * 1000 > rows.position.watermark_ms for row in rows)
+        host = next(iter(here))
+        assert pond["counter"].get(host=host)["requests"] == here[host]
+
+
+def test_by_the_clock(spark, example, tmp_path) -> None:
+    module, (told, collect) = example("counter"), collector()
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def write(name, *hosts):
+        lines = [json.dumps({"host": host, "time": "1995-08-01T00:00:00Z"}) for host in hosts]
+        (tmp_path / name).write_text("\n".join(lines))
+        (tmp_path / name).rename(folder / name)
+
+    write("1.json", "a", "a", "b")
+    frame = spark.readStream.schema("host string, time timestamp").json(str(folder))
+    pond = str(tmp_path / "pond")
+    with module.start(frame, pond, "processing-time", 2.0, trigger="500 milliseconds", partitions=2, sink=collect) as job:
+        job.wait_for_batch(0, 120)
+        with millpond.open(pond, replica_dir="memory://", wait_seconds=60) as opened:
+            table = opened["counter"]
+            assert table.get(host="a")["requests"] == 2
+            assert table.get(host="a")["expires_at"] is not None
+            deadline = time.monotonic() + 60
+            while table.count():
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            write("2.json", "a")
+            while not table.count():
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            assert table.get(host="a")["requests"] == 1  # it was forgotten
+    assert sorted(told[:4]) == [("a", 2, False), ("a", 2, True), ("b", 1, False), ("b", 1, True)]
+    assert told[4] == ("a", 1, False)
