@@ -77,7 +77,7 @@ def pages_of() -> Callable[[Path], list[tuple[str, str, int]]]:
 
 
 def requests_of(path: Path) -> list[tuple[str, str, int]]:
-    """(host, page, milliseconds) of each line of a TSV log, as the log's own columns have them."""
+    """(host, page, milliseconds) of each line of a TSV log; a page is a URL without its query."""
     with path.open(encoding="utf-8", errors="surrogateescape") as lines:
         fields = [line.rstrip("\n").split("\t") for line in lines][1:]
-    return [(f[0], f[4], int(f[2]) * 1000) for f in fields]
+    return [(f[0], f[4].partition("#")[0].partition("?")[0], int(f[2]) * 1000) for f in fields]

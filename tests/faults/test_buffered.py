@@ -1,0 +1,103 @@
+"""Rows that wait in the state are neither lost nor repeated, whenever the job, its JVM and its workers are killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import millpond
+from faults.buffered_job import AT_LEAST
+from soak.processes import Process
+
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.faults
+SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
+KILLS = 4
+ROWS_A_FILE = 9
+
+
+def released(output: Path) -> list[tuple[int, int, int]]:
+    """(shard, release, n) of all rows that the file sink has committed, as Spark reads them: by its own log of files."""
+    import pyarrow.parquet as pq
+
+    names: set[str] = set()
+    for log in (output / "_spark_metadata").glob("[0-9]*"):
+        for line in log.read_text().splitlines()[1:]:
+            entry = json.loads(line)
+            assert entry["action"] == "add"
+            names.add(entry["path"].rsplit("/", 1)[-1])
+    rows: list[tuple[int, int, int]] = []
+    for name in sorted(names):
+        columns = pq.read_table(output / name).to_pydict()
+        rows += zip(columns["shard"], columns["release"], columns["n"], strict=True)
+    return rows
+
+
+def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    incoming, pond, output = tmp_path / "in", tmp_path / "pond", tmp_path / "out"
+    incoming.mkdir()
+    written = 0
+
+    def write() -> None:
+        nonlocal written
+        rows = [json.dumps({"n": n, "text": f"row {n}"}) for n in range(written, written + ROWS_A_FILE)]
+        (tmp_path / "next").write_text("\n".join(rows))
+        (tmp_path / "next").rename(incoming / f"{written:06}.json")
+        written += ROWS_A_FILE
+
+    write()
+    job = Process(
+        "job", lambda: [sys.executable, "-m", "faults.buffered_job", str(incoming), str(pond), str(output)], tmp_path / "log"
+    )
+    job.start()
+    commits = pond / "jobs" / "rows" / "checkpoint" / "commits"
+    looks = kills = 0
+    try:
+        while kills < KILLS:
+            before = len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
+            deadline = time.monotonic() + 120
+            while not commits.exists() or len(list(commits.glob("[0-9]*"))) < before + 2:
+                assert job.alive(), (tmp_path / "log").read_text()[-3000:]
+                assert time.monotonic() < deadline
+                write()
+                time.sleep(0.2)
+            until = time.monotonic() + chance.uniform(0.0, 2.0)
+            with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
+                while time.monotonic() < until:
+                    write()
+                    rows = opened["rows_waiting"].scan()
+                    waiting = Counter(row["n"] for row in rows)
+                    assert set(waiting.values()) <= {1}, f"seed {SEED}"
+                    assert all(row["text"] == f"row {row['n']}" for row in rows)
+                    # Fewer than it takes wait in each shard, at whatever batch.
+                    assert max(Counter(row["shard"] for row in rows).values(), default=0) < AT_LEAST
+                    looks += 1
+                    time.sleep(0.05)
+            job.kill()
+            kills += 1
+            job.start()
+        deadline = time.monotonic() + 120
+        while len(released(output)) < written:
+            assert job.alive(), (tmp_path / "log").read_text()[-3000:]
+            assert time.monotonic() < deadline, f"seed {SEED}: {len(released(output))} of {written} rows have come out"
+            time.sleep(0.5)
+    finally:
+        job.kill()
+    assert job.unwanted == []
+    out = released(output)
+    assert sorted(n for _, _, n in out) == list(range(written)), f"seed {SEED}"
+    # Each shard's releases are numbered without a gap.
+    numbers = {shard: {release for other, release, _ in out if other == shard} for shard, _, _ in out}
+    assert all(found == set(range(1, len(found) + 1)) for found in numbers.values())
+    assert len(numbers) == 2
+    assert looks > KILLS
+    with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
+        assert opened["rows_waiting"].count() == 0
