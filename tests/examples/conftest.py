@@ -15,6 +15,7 @@ import pytest
 from rocksdb_state import rocksdb
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+_CUT_LINES = 4000
 REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / (
     "nasa_pageviews_1995-08-01.tsv"
 )
@@ -52,11 +53,14 @@ def on_rocksdb(spark: Any) -> Iterator[Any]:
 
 
 @pytest.fixture
-def real_log() -> Path:
-    """A day of NASA's web server."""
+def real_log(tmp_path: Path) -> Path:
+    """The first hours of a day of NASA's web server."""
     if not REAL_LOG.exists():
         pytest.skip(f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)")
-    return REAL_LOG
+    cut = tmp_path / "nasa.tsv"
+    with REAL_LOG.open("rb") as lines:
+        cut.write_bytes(b"".join(next(lines) for _ in range(1 + _CUT_LINES)))
+    return cut
 
 
 @pytest.fixture
@@ -64,7 +68,7 @@ def read_log(spark: Any) -> Callable[..., Any]:
     """`read_log(path)` is a stream of its requests, in few batches."""
     from millpond.spark.accesslog import log_stream
 
-    def read(path: Path, rows_per_batch: int = 11_000) -> Any:
+    def read(path: Path, rows_per_batch: int = 2000) -> Any:
         return log_stream(spark, str(path), rows_per_batch=rows_per_batch).where("error IS NULL")
 
     return read

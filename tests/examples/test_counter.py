@@ -26,13 +26,15 @@ def collector():
 def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp_path) -> None:
     module, (told, collect) = example("counter"), collector()
     frame = read_log(real_log)
-    with module.start(frame, str(tmp_path), "event-time", 900.0, trigger="available-now", partitions=2, sink=collect) as job:
+    with module.start(
+        frame, str(tmp_path / "pond"), "event-time", 900.0, trigger="available-now", partitions=2, sink=collect
+    ) as job:
         assert job.wait_for_end(240)
     hits = Counter(host for host, _, _ in pages_of(real_log))
     gone = Counter()
     for host, requests, is_gone in told:
         gone[host] += requests if is_gone else 0
-    with millpond.open(tmp_path, replica_dir="memory://", wait_seconds=60) as pond:
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         rows = pond["counter"].scan()
         here = {row["host"]: row["requests"] for row in rows}
         # Every request is counted once: by a host that is here, or when it was gone.

@@ -39,9 +39,9 @@ def test_ended_and_open_sessions_are_those_of_a_recomputation(on_rocksdb, exampl
     def collect(frame, batch):
         ended.extend((row.host, row.started_ms, row.last_ms, row.requests) for row in frame.collect())
 
-    with module.start(read_log(real_log), str(tmp_path), trigger="available-now", partitions=2, sink=collect) as job:
+    with module.start(read_log(real_log), str(tmp_path / "pond"), trigger="available-now", partitions=2, sink=collect) as job:
         assert job.wait_for_end(240)
-    with millpond.open(tmp_path, replica_dir="memory://", wait_seconds=60) as pond:
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         rows = pond["sessions_open"].scan()
         there = [(row["host"], row["started_ms"], row["last_ms"], row["requests"]) for row in rows]
         assert len(ended) > 100
