@@ -21,7 +21,7 @@ def main(incoming: str, pond: str, output: str) -> None:
     }
     spark = millpond.session("buffered", **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    rows = spark.readStream.schema("n long, text string").option("maxFilesPerTrigger", 2).json(incoming)
+    rows = spark.readStream.schema("n long, text string").json(incoming)
     waiting = millpond.buffered(rows, at_least=AT_LEAST, after_seconds=AFTER_SECONDS, shards=2, partitions=PARTITIONS)
     job = millpond.start(
         waiting,

@@ -19,7 +19,7 @@ from soak.processes import Process
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
 SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
-KILLS = 4
+KILLS = 3
 ROWS_A_FILE = 9
 
 
@@ -44,7 +44,8 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     incoming, pond, output = tmp_path / "in", tmp_path / "pond", tmp_path / "out"
     incoming.mkdir()
-    written = 0
+    commits = pond / "jobs" / "rows" / "checkpoint" / "commits"
+    written = fed = 0
 
     def write() -> None:
         nonlocal written
@@ -53,42 +54,48 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
         (tmp_path / "next").rename(incoming / f"{written:06}.json")
         written += ROWS_A_FILE
 
+    def feed() -> int:
+        """A file for each look at which the job has come on; how many batches it has done."""
+        nonlocal fed
+        done = max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
+        if done > fed:
+            write()
+            fed = done
+        return done
+
     write()
-    job = Process(
-        "job", lambda: [sys.executable, "-m", "faults.buffered_job", str(incoming), str(pond), str(output)], tmp_path / "log"
-    )
+    command = [sys.executable, "-m", "faults.buffered_job", str(incoming), str(pond), str(output)]
+    log = tmp_path / "log"
+    job = Process("job", lambda: command, log)
     job.start()
-    commits = pond / "jobs" / "rows" / "checkpoint" / "commits"
-    looks = kills = 0
+    looks = kills = seen = 0
     try:
         while kills < KILLS:
-            before = len(list(commits.glob("[0-9]*"))) if commits.exists() else 0
-            deadline = time.monotonic() + 120
-            while not commits.exists() or len(list(commits.glob("[0-9]*"))) < before + 2:
-                assert job.alive(), (tmp_path / "log").read_text()[-3000:]
+            before, deadline = feed(), time.monotonic() + 180
+            while feed() < before + 2:
+                assert job.alive(), log.read_text()[-3000:]
                 assert time.monotonic() < deadline
-                write()
-                time.sleep(0.2)
-            until = time.monotonic() + chance.uniform(0.0, 2.0)
+                time.sleep(0.02)
             with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
+                until = time.monotonic() + chance.uniform(0.5, 2.5)
                 while time.monotonic() < until:
-                    write()
+                    feed()
                     rows = opened["rows_waiting"].scan()
                     waiting = Counter(row["n"] for row in rows)
                     assert set(waiting.values()) <= {1}, f"seed {SEED}"
                     assert all(row["text"] == f"row {row['n']}" for row in rows)
                     # Fewer than it takes wait in each shard, at whatever batch.
                     assert max(Counter(row["shard"] for row in rows).values(), default=0) < AT_LEAST
-                    looks += 1
-                    time.sleep(0.05)
+                    looks, seen = looks + 1, seen + len(rows)
+                    time.sleep(0.02)
             job.kill()
             kills += 1
             job.start()
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 180
         while len(released(output)) < written:
-            assert job.alive(), (tmp_path / "log").read_text()[-3000:]
+            assert job.alive(), log.read_text()[-3000:]
             assert time.monotonic() < deadline, f"seed {SEED}: {len(released(output))} of {written} rows have come out"
-            time.sleep(0.5)
+            time.sleep(0.2)
     finally:
         job.kill()
     assert job.unwanted == []
@@ -99,5 +106,6 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
     assert all(found == set(range(1, len(found) + 1)) for found in numbers.values())
     assert len(numbers) == 2
     assert looks > KILLS
+    assert seen > 0
     with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
         assert opened["rows_waiting"].count() == 0
