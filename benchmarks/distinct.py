@@ -2,8 +2,8 @@
 
     python benchmarks/distinct.py LOG [--rounds 3] [--rows-per-batch 5000] [--write]
 
-LOG is an access log; with the NASA trace of the tests (30,969 requests) a round has seven batches.  Every way reads all of it in each
-round, the ways by turns, in one session with RocksDB and change logs.  A second is one of processing: of the batches' own
+LOG is an access log; with the NASA trace of the tests (30,969 requests) a round has seven batches.  Every way reads all of it in
+each round, the ways by turns, in one session with RocksDB and change logs.  A second is one of processing: of the batches' own
 durations, as Spark tells them, without the first batch, in which workers start.  Bytes of state are those of all keys and values
 of all stores after the last batch, as `millpond inspect` counts them.  All ways must end with the same numbers.
 """
