@@ -26,7 +26,6 @@ from millpond.spark.broadcast_shard import (
 )
 from millpond.spark.control import Change, Control, Records, is_simple
 from millpond.spark.plan import require_classic
-from millpond.spark.session import default_partitions
 from millpond.spark.shards import shard_values
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def broadcast(
     order:      the control column by which the records of one batch are put in order: whole numbers (an offset) or a timestamp
     by:         columns of the events: equal ones meet in one shard; by default all columns
     shards:     copies of the control state, each with its part of the events; by default the number of cores; a checkpoint keeps it
-    partitions: of the state, as `start` gets it
+    partitions: of the state, as `start` gets it; by default as many as there are shards
     keep_versions: so many changes can be asked for, and gone back to; as many refused records are kept
     Tables:     `<table>_control`, `<table>_versions`, `<table>_errors`
     Raises:     INVALID_REQUEST, SPARK_CONNECT.
@@ -130,8 +129,10 @@ def run_shards(
         raise invalid(f"keep_versions is {keep_versions}", "Use a whole number from 1.")
     _check_columns(events, control, key, order)
     spark = events.sparkSession
-    wanted = partitions or default_partitions(spark)
-    values = shard_values(min(wanted, spark.sparkContext.defaultParallelism) if shards is None else shards, wanted)
+    if shards is None:
+        cores = int(spark.sparkContext.defaultParallelism)
+        shards = cores if partitions is None else min(partitions, cores)
+    values = shard_values(shards, partitions or shards)
     numbers = F.array(*[F.lit(value) for value in values])
     of_event = _spread(events, by, len(values))
     told = control.select(

@@ -64,8 +64,8 @@ def start(
     output_mode:  Spark's update, complete or append
     sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
                   configure and return, with two it gets each batch and its id (foreachBatch)
-    partitions:   of the state; by default the number of cores, at least 8; an existing checkpoint keeps its own.
-                  Its provider is the session's, but RocksDB for transformWithState, which takes no other.
+    partitions:   of the state; by default the number of cores, at least 8 (of a broadcast: as many as it has shards); an existing
+                  checkpoint keeps its own.  Its provider is the session's; for transformWithState RocksDB, which alone it takes
     retention:    what whoever follows keeps of the tables beside their rows, e.g. Retention.parse(keep_closed="forever"); part
                   of the definition, which is written anew each time; None leaves it to them
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
@@ -85,7 +85,7 @@ def start(
     _check_unchanged(folder, definition)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
-    wanted = partitions or default_partitions(spark)
+    wanted = partitions or _shards(definition) or default_partitions(spark)
     _refuse_real_time_writer(writer)
     conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
     _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
@@ -300,6 +300,11 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWr
     if trigger == "available-now":
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=trigger)
+
+
+def _shards(definition: Entry) -> int | None:
+    """How many instances of its own a job has, whose numbers were chosen for as many partitions; None where it has none."""
+    return len(definition.parts.values) if isinstance(definition, NamedOperator) and definition.parts is not None else None
 
 
 def _needs_rocksdb(definition: Entry) -> bool:
