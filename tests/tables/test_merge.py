@@ -98,7 +98,16 @@ def test_registers_are_the_greater_of_each(a: list[int], b: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("function", "types"),
-    [("first", [LONG]), ("last", [LONG]), ("min", [parse_type("string collate UTF8_LCASE")]), ("max", [parse_type("interval")])],
+    [
+        ("first", [LONG]),
+        ("avg", [LONG]),
+        ("sum", [atomic("string")]),
+        ("last", [LONG]),
+        ("min", [parse_type("string collate UTF8_LCASE")]),
+        ("max", [parse_type("interval")]),
+    ],
 )
 def test_what_has_no_meaning_together_is_refused(function: str, types: list[SparkType]) -> None:
-    assert why_not_merged(Expression("aggregate", types[0], options={"function": function, "buffers": [0]}), types)
+    assert why_not_merged(
+        Expression("aggregate", types[0], options={"function": function, "buffers": list(range(len(types)))}), types
+    )

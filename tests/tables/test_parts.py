@@ -304,7 +304,15 @@ def test_a_definition_in_parts_survives_its_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "damage",
-    [{"values": []}, {"values": [1, 1]}, {"values": ["1"]}, {"column": {"name": "s", "type": "string"}}, {"merges": [{"op": "?"}]}],
+    [
+        {"values": []},
+        {"merges": [Expression("literal", LONG, options={"value": 1}).to_json()]},
+        {"merges": [Expression("aggregate", LONG, options={"function": "sum", "buffers": [1]}).to_json()]},
+        {"values": [1, 1]},
+        {"values": ["1"]},
+        {"column": {"name": "s", "type": "string"}},
+        {"merges": [{"op": "?"}]},
+    ],
     ids=str,
 )
 def test_damaged_parts_of_a_definition_are_refused(damage: dict[str, Any]) -> None:

@@ -29,13 +29,20 @@ FUNCTIONS = frozenset({"sum", "min", "max"})
 # What a column may be computed by, and of how many others.
 _COMPUTED = {"mean": 2, "time": 1}
 # Aggregate functions whose parts make the whole.  Of `first` and `last` nobody knows which part came first.
-_MERGEABLE = frozenset(
-    {
-        "count", "sum", "avg", "min", "max", "min_by", "max_by", "bit_and", "bit_or", "bit_xor", "approx_count_distinct",
-        "stddev_pop", "stddev_samp", "var_pop", "var_samp", "skewness", "kurtosis", "covar_pop", "covar_samp", "corr",
-        "collect_list", "collect_set",
-    }
-)  # fmt: skip
+# With each the numbers of buffers that it may have, none where any will do.
+_MERGEABLE: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("count", "min", "max", "bit_and", "bit_or", "bit_xor", "collect_list", "collect_set"), (1,)),
+    **dict.fromkeys(("avg", "min_by", "max_by"), (2,)),
+    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), (3,)),
+    "sum": (1, 2),
+    "skewness": (4,),
+    "kurtosis": (5,),
+    "covar_pop": (4,),
+    "covar_samp": (4,),
+    "corr": (6,),
+    "approx_count_distinct": (),
+}
+_ADDED = INTEGERS | {"float", "double", "decimal", "year_month_interval", "day_time_interval"}
 # By function, which of its buffers decides.
 _COMPARES = {"min": 0, "max": 0, "min_by": 1, "max_by": 1}
 
@@ -145,6 +152,9 @@ def parse_parts(data: Json) -> Parts | None:
     column = Field(data["column"]["name"], parse_type(data["column"]["type"]))
     number_type(column.type)
     merges = None if data["merges"] is None else tuple(parse_expression(m) for m in data["merges"])
+    for merge in merges or ():
+        if merge.op != "aggregate" or not isinstance(merge.options["function"], str):
+            raise ValueError("its parts are merged by what is no aggregate function")
     return Parts(column=column, values=_values(data["values"]), merges=merges)
 
 
@@ -171,13 +181,20 @@ def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str 
 
     buffers:  the types of all columns of the value row
     """
-    function, places = expression.options["function"], expression.options["buffers"]
+    options = expression.options
+    function, types = options["function"], [buffers[place] for place in options["buffers"]]
+    text = options.get("sql", function)
     if function not in _MERGEABLE:
-        return f"{expression.options.get('sql', function)}: the parts of {function} can't be merged"
+        return f"{text}: the parts of {function} can't be merged"
+    widths = _MERGEABLE[function]
+    if not types or (widths and len(types) not in widths):
+        return f"{text}: it has {len(types)} buffers"
     if function in _COMPARES:
-        compared = buffers[places[_COMPARES[function]]]
+        compared = types[_COMPARES[function]]
         if not compared.is_ordered or (compared.kind == "string" and compared.name != "string"):
-            return f"{expression.options.get('sql', function)}: {compared} has no order that is known here"
+            return f"{text}: {compared} has no order that is known here"
+    if function in ("sum", "avg") and types[0].kind not in _ADDED:
+        return f"{text}: values of type {types[0]} can't be added"
     return None
 
 

@@ -4,7 +4,7 @@ Nothing that can't be read hides the rest: each part is read for itself, and wha
 
 1. The newest committed batch names settings, offsets and watermark; the batches before it their times.
 2. Every store of every operator: its schema, and the tables that show it.
-   Of a table in parts every row is merged, which names copies that differ.
+   Copies of a table are held against each other, and memory holds them all.
 3. Every partition of a store is read whole, one after the other: rows and bytes are counted, not guessed.  Memory holds the keys of
    one partition.
 4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a bootstrap measurably adds to them.
@@ -276,8 +276,8 @@ class _Inspection:
         sizes: list[PartitionSize] = []
         replica_bytes: int | None = 0 if batch else None
         for definition in shown if batch else ():
-            if definition.parts is not None and batch is not None:
-                self._try(f"table {definition.table}", partial(self._check_parts, definition, store, batch))
+            if definition.parts is not None and definition.parts.merges is None and batch is not None:
+                self._try(f"table {definition.table}", partial(self._check_copies, definition, store, batch))
         for partition in partitions_of(batch, store) if batch else ():
             assert batch is not None
             size, needed = self._partition(store, batch, partition)
@@ -298,10 +298,10 @@ class _Inspection:
             replica_bytes=replica_bytes and int(replica_bytes * _spread(store, len(sizes))),
         )
 
-    def _check_parts(self, definition: TableDefinition, store: StoreSchema, batch: CommittedBatch) -> None:
-        """Merge every row of a table in parts.
+    def _check_copies(self, definition: TableDefinition, store: StoreSchema, batch: CommittedBatch) -> None:
+        """Hold all copies of a table against each other.
 
-        Raises:  COPIES_DIFFER, VALUE_OUT_OF_RANGE, DEFINITION_MISMATCH, each naming the first row that it is so with.
+        Raises:  COPIES_DIFFER, naming the first row that differs; DEFINITION_MISMATCH.
         """
         check_schemas(definition, store.key, store.value)
         found = MergedRows(definition, store)
