@@ -287,9 +287,11 @@ def test_copies_that_differ_are_an_error_of_every_read_and_inspect_names_them(tm
 @pytest.mark.parametrize("foreign", [-9, 1, 9])
 def test_rows_in_a_part_that_nobody_named_are_no_part_of_a_sum(tmp_path: Path, foreign: int) -> None:
     job = written(tmp_path / "ck", KEYS["text"][0], shares())
-    commit(job, a={0: 1, foreign: 1})
+    commit(job, a={0: 1, foreign: 1}, b={0: 1})
     with millpond.open(job.path, replica_dir="memory://") as pond:
-        found = [condition(ask) for ask in (pond["t"].scan, pond["t"].count, pond["t"].to_arrow)]
+        table = pond["t"]
+        found = [condition(ask) for ask in (lambda: table.get(k="b"), table.scan, table.count, table.to_arrow)]
+        assert condition(lambda: table.scan(limit=1)).condition == "DEFINITION_MISMATCH"
     found.append(condition(lambda: millpond.read_arrow(job.path, "t")))
     assert {error.condition for error in found} == {"DEFINITION_MISMATCH"}
 

@@ -122,6 +122,11 @@ class SnapshotAsOf:
         self._closed = {closed_table(store): store for store in self._numbers}
         self._overlays: dict[str, _Overlay] = {}
 
+    @property
+    def newest(self) -> Snapshot:
+        """The tables as they are now."""
+        return self._rows
+
     def __enter__(self) -> SnapshotAsOf:
         return self
 

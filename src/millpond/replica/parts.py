@@ -4,7 +4,7 @@ A part's rows are one stretch of the store, since the column that tells the part
 
 1. Of one key each part is asked.
 2. The stretches of all parts are gone through side by side, in key order; what has one key is merged.
-3. Behind a stretch another part must begin: rows of a part that isn't known would be missing.
+3. Once a batch: behind a stretch another part must begin, since rows of a part that isn't known would be missing.
 
 Rows that expired are merged as well, from the newest batch of which none was forgotten on: a row that lacks a part would be wrong.
 """
@@ -31,7 +31,7 @@ Merge = Callable[[bytes, Sequence[bytes | None]], bytes]
 _key = itemgetter(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreParts:
     """A store in parts.
 
@@ -40,6 +40,7 @@ class StoreParts:
     is_single: whether a key is its part and nothing else, so that there is one row at most
     are_copies: whether all parts should have the same rows
     merge:     makes one row of those of a key
+    checked:   the batch that `check_parts` found nothing wrong with last
     """
 
     store: str
@@ -47,6 +48,7 @@ class StoreParts:
     is_single: bool
     are_copies: bool
     merge: Merge
+    checked: int | None = None
 
     def split(self, ordered: bytes) -> tuple[int, bytes]:
         """Which part a key of the store is in, and the rest of it.  Raises DEFINITION_MISMATCH where it is in none."""
@@ -63,6 +65,20 @@ class StoreParts:
     def join(self, number: int, key: bytes) -> bytes:
         """The ordered key in the store, or the beginning of keys, of a key without its part."""
         return self.prefixes[number] if self.is_single else self.prefixes[number] + key
+
+
+def check_parts(rows: Snapshot, parts: StoreParts, *, may_expire: bool) -> None:  # 3
+    """Raise DEFINITION_MISMATCH where the store has rows in a part that isn't known.
+
+    may_expire:  whether rows that expired are looked at as well
+    """
+    for table in (parts.store, closed_table(parts.store)) if may_expire else (parts.store,):
+        beside = [next(rows.iterate_back(table, parts.prefixes[0]), None)]
+        ends = [end for prefix in parts.prefixes if (end := after_prefix(prefix)) is not None]
+        beside += [next(rows.iterate(table, end), None) for end in ends]
+        for pair in beside:
+            if pair is not None:
+                parts.split(split_value(*pair)[0])
 
 
 class SnapshotOfParts:
@@ -165,19 +181,9 @@ class SnapshotOfParts:
         low = self._parts.join(number, start)
         whole = below is None or self._parts.is_single
         high = after_prefix(prefix) if whole else self._parts.join(number, below or b"")
+        size = len(prefix)
         for ordered, value in iter_range(self.rows, table, low, high, reverse=reverse):
-            yield self._parts.split(ordered)[1], number, value
-        if whole:
-            self._check_beside(table, number, high)
-
-    def _check_beside(self, table: str, number: int, end: bytes | None) -> None:  # 3
-        """Hold what lies beside a stretch against the parts that are known."""
-        beside = [] if end is None else [next(self.rows.iterate(table, end), None)]
-        if number == 0:
-            beside.append(next(self.rows.iterate_back(table, self._parts.prefixes[0]), None))
-        for pair in beside:
-            if pair is not None:
-                self._parts.split(split_value(*pair)[0])
+            yield ordered[size:] or KEYLESS, number, value
 
     def _merged(self, table: str, ordered: bytes, found: Sequence[bytes | None]) -> bytes | None:
         """The row of all parts and its stamp; no row where the one of a part that expired isn't known."""

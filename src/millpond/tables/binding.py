@@ -14,7 +14,7 @@ from millpond.replica.backend import Snapshot
 from millpond.replica.cause import closes_windows, may_expire
 from millpond.replica.history import NumberedChange, kept_of
 from millpond.replica.ordered import KeyCodec
-from millpond.replica.parts import SnapshotOfParts, StoreParts
+from millpond.replica.parts import SnapshotOfParts, StoreParts, check_parts
 from millpond.replica.parts_changes import iter_merged_changes
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
@@ -52,10 +52,15 @@ class Binding:
     parts: StoreParts | None
 
     def rows(self, view: View) -> Snapshot:
-        """The rows of a view, those of all parts merged."""
-        if self.parts is None:
+        """The rows of a view, those of all parts merged.  Raises DEFINITION_MISMATCH where it has parts that aren't known."""
+        parts = self.parts
+        if parts is None:
             return view.rows
-        return SnapshotOfParts(view.rows, self.parts, kept_of(view.record, self.table).closed_forgotten)
+        if parts.checked != view.record.batch:
+            now = view.rows.newest if isinstance(view.rows, history.SnapshotAsOf) else view.rows
+            check_parts(now, parts, may_expire=self.may_expire)
+            parts.checked = view.record.batch
+        return SnapshotOfParts(view.rows, parts, kept_of(view.record, self.table).closed_forgotten)
 
 
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
