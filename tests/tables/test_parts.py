@@ -13,12 +13,16 @@ import pytest
 
 import millpond
 from millpond.catalogue import create_beside, open_jobs
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.unsaferow import encoder
 from millpond.errors import MillpondError
+from millpond.replica.ordered import KeyCodec
 from millpond.schema.definition import TableDefinition, ValueColumn, key_columns, parse_definition
 from millpond.schema.expression import Expression, buffer_column
 from millpond.schema.parts import Parts
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.tables.inspect import inspect_job
+from millpond.tables.merge import store_parts
 from written_checkpoint import VALUE, WrittenCheckpoint
 
 LONG = atomic("long")
@@ -338,3 +342,40 @@ def test_sums_that_overflow_are_refused(tmp_path: Path) -> None:
         assert condition(pond["t"].scan).condition == "VALUE_OUT_OF_RANGE"
         assert pond["t"].count() == 2
         assert pond["t"].get(k="b")["v"] == 11
+
+
+JUNK: list[Any] = [None, True, -1, 3, 1 << 70, 1.5, "", "sum", "string", [], [0], {}, {"function": "avg"}]
+
+
+def damaged(random: Random, value: Any) -> Any:
+    """The same with one thing in it replaced, left out, or doubled."""
+    if isinstance(value, dict) and value and random.random() < 0.9:
+        name = random.choice(sorted(value))
+        if random.random() < 0.1:
+            return {n: v for n, v in value.items() if n != name}
+        return {**value, name: damaged(random, value[name])}
+    if isinstance(value, list) and value and random.random() < 0.9:
+        place = random.randrange(len(value))
+        return [*value[:place], *random.choice([[], [value[place]] * 2, [damaged(random, value[place])]]), *value[place + 1 :]]
+    return random.choice(JUNK)
+
+
+def test_whatever_is_damaged_in_parts_is_an_error_of_ours_or_none(tmp_path: Path) -> None:
+    key = KEYS["text"][0]
+    schema = StoreSchema(
+        operator=0, operator_name="stateStoreSave", store="default", index=0, key=(PART, *key), value=VALUE, single=False
+    )
+    rows = [encoder(VALUE)((n,)) for n in range(3)]
+    whole, random, read = definition(key, shares()).to_json(), Random(7), 0
+    for _ in range(3000):
+        told = {**whole, "parts": damaged(random, whole["parts"])}
+        try:
+            parsed = parse_definition(told)
+            parts = store_parts(parsed, schema)
+            if parts is not None:
+                count = len(parts.prefixes)
+                parts.merge(KeyCodec(key).encode(("a",)), (rows * count)[:count])
+                read += 1
+        except MillpondError:
+            continue
+    assert read > 100
