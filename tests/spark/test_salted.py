@@ -284,3 +284,6 @@ def test_wrong_calls_are_refused(events: DataFrame) -> None:
     drawn = events.withColumn("drawn", sf.rand())
     assert "source=" in refused(lambda: millpond.salted(drawn, by=["page"])).hint
     millpond.salted(drawn, by=["page"], source=["at", "n"])
+    mapped = events.withColumn("all", sf.array(sf.create_map("page", "n")))
+    assert "all" in refused(lambda: millpond.salted(mapped, by=["page"])).message
+    millpond.salted(mapped, by=["page"], source=["at"])

@@ -84,8 +84,6 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[Column]:
 
     Raises:  INVALID_REQUEST where the same row could get two salts, or Spark can't hash them.
     """
-    from pyspark.sql.types import MapType, VariantType
-
     if source is not None and (isinstance(source, str) or not source or any(name not in df.columns for name in source)):
         raise _invalid(f"source is {source!r}", f"Name some of its columns: {', '.join(df.columns)}.")
     names = df.columns if source is None else list(source)
@@ -94,7 +92,8 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[Column]:
             "the stream computes columns that are not the same when a task runs again",
             "Name columns that are with source=[…], such as partition and offset.",
         )
-    unhashed = [name for name in names if isinstance(df.schema[name].dataType, MapType | VariantType)]
+    texts = {name: df.schema[name].dataType.simpleString() for name in names}  # types inside of others too
+    unhashed = [name for name, text in texts.items() if "map<" in text or "variant" in text]
     if unhashed:
         raise _invalid(f"Spark can't hash the columns {', '.join(unhashed)}", "Name other columns with source=[…].")
     return [df[f"`{name}`"] for name in names]
