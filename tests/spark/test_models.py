@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ class Run:
 
     def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
         self.spark, self.folder = spark, folder
-        self.options = {"inputs": ["a", "b"], "type_column": "kind", **options}
+        self.options = {"inputs": ["a", "b"], "type_column": "kind", "shards": 2, **options}
         self.models = folder / "published"
         self.written = 0
         (folder / "records").mkdir()
@@ -51,7 +52,6 @@ class Run:
             self.spark.readStream.schema(RECORD).json(str(self.folder / "records")),
             millpond.read_models(self.spark, self.models),
             pond=self.folder / "pond",
-            shards=2,
             partitions=2,
             **self.options,
         )
@@ -147,14 +147,17 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         "runs code": {"content": good, "format": "pickle"},
         "isn't known": {"content": good, "format": "myown"},
         "no name": {"content": good, "name": ""},
+        "has either a share or is a shadow": {"content": good, "type": "r/x"},
+        "is of a model beside it": {"content": good, "share": 0.5},
+        "at most 1, not 2": {"content": good, "type": "r/x", "share": 2.0},
     }
     for number, (_, given) in enumerate(bad.items()):
         if "uri" in given:
             told = {"type": "r", "name": f"bad{number}", "uri": given["uri"], "published_ns": number}
             (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
         else:
-            options = {"name": f"bad{number}", "format": "onnx", **{k: v for k, v in given.items() if k != "content"}}
-            millpond.publish_model(run.models, given["content"], type="r", **options)
+            options = {"name": f"bad{number}", "type": "r", **{k: v for k, v in given.items() if k != "content"}}
+            millpond.publish_model(run.models, given["content"], **options)
     (run.models / "0-broken.json").write_text("{this is no record")
     (run.models / "0-null.json").write_text(json.dumps({"name": "nobody's", "published_ns": 5}))
     for r in run.batch(records(0, "r")).values():
@@ -166,6 +169,35 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
             assert any(what in reason for reason in reasons), (what, reasons)
         assert sum("type is NULL" in reason for reason in reasons) == 2
         assert len(reasons) == len(bad) + 2
+
+
+def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, by="id", shards=1)
+    for type_, weight, part in (
+        ("r", 1.0, {}),
+        ("r/b", 2.0, {"share": 0.3}),
+        ("r/c", 3.0, {"share": 0.2}),
+        ("r/s", 4.0, {"shadow": True}),
+    ):
+        millpond.publish_model(run.models, linear([weight, 0.0], 0.0), name=type_.replace("/", "-"), type=type_, **part)
+    given = [{"id": n, "kind": "r", "a": 1.0, "b": 0.0} for n in range(1000)]
+    first = run.batch(given)
+    weights = {"r": 1.0, "r-b": 2.0, "r-c": 3.0}
+    assert all(close(r.result, weights[r.model]) for r in first.values())
+    owners = Counter(r.model for r in first.values())
+    # Five standard deviations of so many throws of a coin.
+    assert all(abs(owners[name] - 1000 * share) < 75 for name, share in (("r", 0.5), ("r-b", 0.3), ("r-c", 0.2))), owners
+    assert {n: r.model for n, r in run.batch(given).items()} == {n: r.model for n, r in first.items()}
+    millpond.remove_model(run.models, type="r/c")
+    after = run.batch(given)
+    # Nobody changes but those who have to.
+    assert all(r.model == ("r" if first[n].model == "r-c" else first[n].model) for n, r in after.items())
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        usage = {row["type"]: row["usage"] for row in pond["wine_statistics"].scan()}
+        assert usage["r/s"] == 3000
+        assert usage["r/b"] == 3 * owners["r-b"]
+        assert usage["r/c"] == 2 * owners["r-c"]
+        assert usage["r"] + usage["r/b"] + usage["r/c"] == 3000
 
 
 def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from millpond.errors import MillpondError
 from millpond.spark.control import PUT
 from millpond.spark.model_formats import RUNS_CODE, ModelFormat
+from millpond.spark.model_records import BESIDE
 from millpond.spark.model_store import ModelStore
 from millpond.storage import open_storage
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ADMITTED = (
-    "type string, action string, version long, name string, description string, format string, "
+    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
     "sha256 string, size_bytes long, reason string"
 )
 _COLUMNS = [column.split()[0] for column in ADMITTED.split(", ")]
@@ -51,7 +52,8 @@ class ModelCheck:
 
         for chunk in chunks:
             rows = [self._admit({k: None if _is_null(v) else v for k, v in row.items()}) for row in chunk.to_dict("records")]
-            yield pd.DataFrame(rows, columns=[*_COLUMNS, "order"]).astype({"version": "Int64", "size_bytes": "Int64"})
+            types = {"version": "Int64", "size_bytes": "Int64", "shadow": "boolean"}
+            yield pd.DataFrame(rows, columns=[*_COLUMNS, "order"]).astype(types)
 
     def _admit(self, record: dict[str, Any]) -> dict[str, Any]:
         told = {name: record.get(name) for name in (*_COLUMNS, "order")}
@@ -61,6 +63,7 @@ class ModelCheck:
         try:
             if told["type"] is None:
                 raise _Refused("type is NULL")
+            _check_share(str(told["type"]), told["share"], told["shadow"])
             content = self._content(record)
             told["size_bytes"] = len(content)
             self._try(content, str(told["format"]))
@@ -114,6 +117,17 @@ class ModelCheck:
             raise _Refused(f"it doesn't score a sample: {_first_line(broken)}") from None
         if self.sample is not None and not np.isfinite(result):
             raise _Refused(f"it scores the sample as {result}")
+
+
+def _check_share(type_: str, share: float | None, shadow: bool | None) -> None:
+    """Refuse a model beside another that has no part, and a part of the one that serves."""
+    is_beside = BESIDE in type_
+    if is_beside and (share is None) == (not shadow):
+        raise _Refused(f"{type_} is a model beside another: it has either a share or is a shadow")
+    if not is_beside and (share is not None or shadow):
+        raise _Refused(f"{type_} is the model that serves: a share or a shadow is of a model beside it, {type_}{BESIDE}NAME")
+    if share is not None and not 0 < share <= 1:
+        raise _Refused(f"a share is above 0 and at most 1, not {share}")
 
 
 class _Refused(Exception):

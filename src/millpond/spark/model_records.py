@@ -16,8 +16,11 @@ from millpond.spark.model_store import ModelStore
 from millpond.storage import open_storage
 
 ONLY_TYPE = "all"
+# Behind a type: which model beside the one that serves it.
+BESIDE = "/"
 PUBLISHED = (
-    "type string, action string, version long, name string, description string, format string, uri string, published_ns long"
+    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
+    "uri string, published_ns long"
 )
 
 
@@ -29,8 +32,14 @@ def publish_model(
     type: str = ONLY_TYPE,
     description: str = "",
     format: str = "onnx",
+    share: float | None = None,
+    shadow: bool = False,
 ) -> str:
     """Have a model serve records of a type from now on; the SHA-256 of its bytes.
+
+    type:    a type; or a type, a slash and a name, for a model beside the one that serves it, with either of
+    share:   the part of the records that it scores in its place, from above 0 to 1
+    shadow:  it scores all records and answers none: what it does is seen in the statistics alone
 
     The bytes are written beside the record, which appears when they are whole.
     Raises:  NOT_WRITABLE, DISK_FULL, NO_FILE.
@@ -39,7 +48,7 @@ def publish_model(
         content = content.read_bytes()
     digest = ModelStore(open_storage(folder).uri).keep(content)
     uri = f"{open_storage(folder).uri}/models/{digest}"
-    _publish(folder, type=type, action=PUT, name=name, description=description, format=format, uri=uri)
+    _publish(folder, type=type, action=PUT, name=name, description=description, format=format, uri=uri, **_part(share, shadow))
     return digest
 
 
@@ -51,6 +60,10 @@ def remove_model(folder: str | Path, *, type: str = ONLY_TYPE) -> None:
 def roll_back_model(folder: str | Path, version: int, *, type: str = ONLY_TYPE) -> None:
     """Have the model serve again that ran for a type as of a version."""
     _publish(folder, type=type, action=ROLLBACK, version=version)
+
+
+def _part(share: float | None, shadow: bool) -> dict[str, Any]:
+    return {**({} if share is None else {"share": share}), **({"shadow": True} if shadow else {})}
 
 
 def _publish(folder: str | Path, **record: Any) -> None:

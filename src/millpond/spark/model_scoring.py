@@ -19,6 +19,7 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from millpond.spark.control import Change, Control
 from millpond.spark.model_formats import Array, Model, ModelFormat
+from millpond.spark.model_records import BESIDE
 from millpond.spark.model_store import ModelStore
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Scoring:
     """The work of a shard that serves models.
 
     type_column:  the records' column that says which model scores a record; None where all records are of `only_type`
+    split_by:     their columns that say which of the models that share a type
     """
 
     pond: str
@@ -94,6 +96,7 @@ class Scoring:
     formats: Mapping[str, ModelFormat]
     type_column: str | None
     only_type: str
+    split_by: tuple[str, ...]
     _table: Any = None
 
     def open(self, handle: StatefulProcessorHandle) -> None:
@@ -111,15 +114,44 @@ class Scoring:
         """See `broadcast_shard.Work`."""
         counted: dict[str, _Counted] = {}
         for chunk in events:
-            if self.type_column is None:
-                yield self._score(chunk, self.only_type, control, counted)
-            else:
-                # dropna: a record without a type is an error row as well.
-                for type_, group in chunk.groupby(self.type_column, sort=False, dropna=False):
-                    name = None if type_ is None or type_ != type_ else str(type_)
-                    yield self._score(group, name, control, counted)
+            for type_, group in self._by_type(chunk):
+                beside = [] if type_ is None else sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
+                for key in beside:
+                    if control[key]["shadow"]:
+                        self._score(group, key, control, counted)
+                for key, some in self._split(group, type_, [key for key in beside if control[key]["share"]], control):
+                    yield self._score(some, key, control, counted)
         for type_, count in counted.items():
             self._add(type_, control, count)
+
+    def _by_type(self, chunk: pd.DataFrame) -> Iterator[tuple[str | None, pd.DataFrame]]:
+        if self.type_column is None:
+            yield self.only_type, chunk
+            return
+        # dropna: a record without a type is an error row as well.
+        for type_, group in chunk.groupby(self.type_column, sort=False, dropna=False):
+            yield None if type_ is None or type_ != type_ else str(type_), group
+
+    def _split(
+        self, group: pd.DataFrame, type_: str | None, beside: list[str], control: Control
+    ) -> Iterator[tuple[str | None, pd.DataFrame]]:
+        """The records of a type by the model that answers them: always the same one for equal values of `split_by`.
+
+        Each model beside the one that serves has a stretch from 0 to 1 as long as its share, in the order of their names, and a
+        record is where a hash of it falls.  What is left is the one's that serves.
+        """
+        if not beside:
+            yield type_, group
+            return
+        from pandas.util import hash_pandas_object
+
+        places = hash_pandas_object(group[list(self.split_by)], index=False).to_numpy() / 2.0**64
+        ends = np.cumsum([control[key]["share"] for key in beside])
+        owners = np.searchsorted(ends, places, side="right")
+        for number, key in enumerate([*beside, type_]):
+            some = group[owners == number]
+            if len(some):
+                yield key, some
 
     def _score(self, records: pd.DataFrame, type_: str | None, control: Control, counted: dict[str, _Counted]) -> pd.DataFrame:
         row = control.get(type_) if type_ is not None else None

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 MAX_MODEL_BYTES = 100 << 20
 _NAMES = Names("models", "versions", "model_errors")
-_RECORD = "type string, action string, version long, name string, description string, format string, content binary, uri string"
+_RECORD = (
+    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
+    "content binary, uri string"
+)
 _RESULTS = ("result double", "model string", "model_version long", "duration_seconds double", "error string")
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
@@ -64,7 +67,8 @@ def serve_models(
     order:      the models' column by which those of one batch are put in order: see `broadcast`
     type_column: the records' column (text) that says which model scores a record: that whose `type` is the same; None: all are
                 scored by the model of type `all`
-    by:         columns of the records: equal ones meet in one shard; by default all
+    by:         columns of the records: equal ones meet in one shard, and one of the models that share a type; by default all,
+                and for the latter all inputs
     sample:     values of the inputs that a model must give a finite result for; by default zeros, and any result
     formats:    further formats by name; pickle and what is built on it is refused, since it runs code on loading
     shards, partitions, keep_versions:  see `broadcast`
@@ -83,7 +87,14 @@ def serve_models(
         formats=known,
         max_bytes=max_bytes,
     )
-    scoring = Scoring(pond=check.pond, inputs=check.inputs, formats=known, type_column=type_column, only_type=ONLY_TYPE)
+    scoring = Scoring(
+        pond=check.pond,
+        inputs=check.inputs,
+        formats=known,
+        type_column=type_column,
+        only_type=ONLY_TYPE,
+        split_by=tuple([by] if isinstance(by, str) else by or inputs),
+    )
     from pyspark.sql.types import StructType
 
     output = StructType([*records.schema.fields, *StructType.fromDDL(", ".join(_RESULTS)).fields])
