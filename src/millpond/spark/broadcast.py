@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.parts import COPIES, METADATA
+from millpond.spark.broadcast_chunks import EVENTS, PACKED, SHARD, pack
 from millpond.spark.broadcast_shard import (
     CONTROL_COLUMN,
     NAMES,
@@ -32,10 +33,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 Process = Callable[["pd.DataFrame", Control], "pd.DataFrame"]
-SHARD = "shard"
 VERSION_COLUMN = "control_version"
 KEEP_VERSIONS = 1000
 _WHOLE = ("byte", "short", "integer", "long")
@@ -141,22 +141,14 @@ def run_shards(
         F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
         F.explode(numbers).alias(SHARD),
     )
-    # Not NULL: pandas would make floating-point numbers of a chunk's whole ones.
-    blanks = [_blank(f.dataType).alias(f.name) for f in events.schema.fields]
-    both = told.select(SHARD, CONTROL_COLUMN, ORDER_COLUMN, TIME_COLUMN, *blanks).unionByName(
-        events.select(
-            F.element_at(numbers, of_event + 1).alias(SHARD),
-            F.lit(None).cast("string").alias(CONTROL_COLUMN),
-            F.lit(0).cast("long").alias(ORDER_COLUMN),
-            F.lit(0).cast("long").alias(TIME_COLUMN),
-            *[F.col(f"`{name}`") for name in events.columns],
-        )
-    )
+    packed = events.withColumn(SHARD, F.element_at(numbers, of_event + 1)).mapInArrow(pack, PACKED)
+    nothing = {CONTROL_COLUMN: F.lit(None).cast("string"), ORDER_COLUMN: F.lit(0).cast("long"), TIME_COLUMN: F.lit(0).cast("long")}
+    both = told.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
     columns = [f for f in control.schema.fields if f.name != order or f.name == key]
     plan = ShardPlan(
         key=key,
         columns=tuple(columns),
-        events=tuple(events.columns),
+        timezone=str(spark.conf.get("spark.sql.session.timeZone")),
         shards=len(values),
         keep_versions=keep_versions,
         names=names,
@@ -191,7 +183,7 @@ def _check_columns(events: DataFrame, control: DataFrame, key: str, order: str) 
     for name in (key, order):
         if name not in control.columns:
             raise invalid(f"the control records have no column {name!r}", f"Name one of {', '.join(control.columns)}.")
-    ours = {SHARD, CONTROL_COLUMN, ORDER_COLUMN, TIME_COLUMN} & set(events.columns)
+    ours = {SHARD} & set(events.columns)
     if ours:
         raise invalid(f"the events have a column {', '.join(sorted(ours))}", "Call it otherwise: withColumnRenamed.")
     others = [f for f in control.schema.fields if not is_simple(f.dataType) and f.name != order]
@@ -227,16 +219,6 @@ def _order(control: DataFrame, order: str) -> Column:
     raise invalid(
         f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
     )
-
-
-def _blank(type_: DataType) -> Column:
-    """Something of a type that isn't NULL where pandas would otherwise take another type."""
-    from pyspark.sql import functions as F
-
-    kind = type_.typeName()
-    if kind in _WHOLE:
-        return F.lit(0).cast(type_)
-    return F.lit(False) if kind == "boolean" else F.lit(None).cast(type_)
 
 
 @dataclass(frozen=True, slots=True)

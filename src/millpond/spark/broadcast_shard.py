@@ -1,8 +1,8 @@
 """One shard of a broadcast: a copy of the control state in Spark's state, and the events that meet it.
 
-Rows of a batch come in no order and in several chunks:
+Rows of a batch come in no order: control records, and chunks of events (`broadcast_chunks`).
 
-1. Read all chunks, and put their control records aside; the events wait in memory.
+1. Read all of them, and put the control records aside; the events wait in memory, packed.
 2. Apply the records, sorted by what the control stream is ordered by, to the copy of the batch before.
 3. Hand the events to the function, a chunk at a time, each with the control state of now.
 
@@ -26,6 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millpond.errors import DefinitionError, RequestError
+from millpond.spark.broadcast_chunks import EVENTS, unpack
 from millpond.spark.control import Change, Control, Key, Records, Refused, Row, values_of
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class ShardPlan:
 
     key:        the control stream's key column
     columns:    the control stream's columns
-    events:     names of the events' columns
+    timezone:   the session's
     shards:     how many there are
     keep_versions:  so many changes, and refused records, are remembered
     reason:     the control stream's column that says why a record is refused already, see `control.Records`
@@ -77,7 +78,7 @@ class ShardPlan:
 
     key: str
     columns: tuple[StructField, ...]
-    events: tuple[str, ...]
+    timezone: str
     shards: int
     keep_versions: int
     names: Names = NAMES
@@ -136,16 +137,12 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues) -> Iterator[pd.DataFrame]:  # noqa: ARG002
         records: list[tuple[Any, ...]] = []
-        chunks: list[pd.DataFrame] = []
-        events = list(self._plan.events)
+        chunks: list[bytes] = []
         for chunk in rows:  # 1
             is_control = chunk[CONTROL_COLUMN].notna()
-            if is_control.any():
-                told = chunk[is_control]
-                records += zip(told[ORDER_COLUMN], told[CONTROL_COLUMN], told[TIME_COLUMN], strict=True)
-                chunk = chunk[~is_control].reset_index(drop=True)
-            if len(chunk):
-                chunks.append(chunk[events])
+            told = chunk[is_control]
+            records.extend(zip(told[ORDER_COLUMN], told[CONTROL_COLUMN], told[TIME_COLUMN], strict=True))
+            chunks.extend(chunk.loc[~is_control, EVENTS])
         context = TaskContext.get()
         assert context is not None, "a processor runs in a task"
         batch = int(context.getLocalProperty(_BATCH_PROPERTY) or 0)
@@ -155,17 +152,16 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
             control, changes = self._records.apply([r[1] for r in records], control, self._kept, batch, int(records[0][2]))
             self._kept.set_layout(control)
             self._work.changed(changes)
-        yield from self._work.run(_taken(chunks), control, batch)  # 3
+        yield from self._work.run(self._unpacked(chunks), control, batch)  # 3
+
+    def _unpacked(self, chunks: list[bytes]) -> Iterator[pd.DataFrame]:
+        """The events, each chunk forgotten when the next one is asked for."""
+        chunks.reverse()
+        while chunks:
+            yield unpack(chunks.pop(), self._plan.timezone)
 
     def close(self) -> None:
         pass
-
-
-def _taken(chunks: list[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-    """The chunks, each forgotten when the next one is asked for."""
-    chunks.reverse()
-    while chunks:
-        yield chunks.pop()
 
 
 class _Kept:

@@ -1,0 +1,81 @@
+"""Events on their way to a shard: many in one row, as an Arrow stream.
+
+PySpark hands rows to a state function one by one before it makes DataFrames of them, which costs more than most functions do.  A
+row that holds thousands of events costs as much as one that holds one.
+
+Shape:  shard, and the bytes of one Arrow IPC stream of the events' columns; as many events as Spark puts into an Arrow batch
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+SHARD, EVENTS = "shard", "millpond_events"
+PACKED = f"{SHARD} int, {EVENTS} binary"
+
+
+def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The events of Arrow batches that have a column for their shard, a row for each shard that a batch has."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    schema = pa.schema([(SHARD, pa.int32()), (EVENTS, pa.binary())])
+    for batch in batches:
+        events = pa.Table.from_batches([batch])
+        shards = events.column(SHARD)
+        events = events.drop_columns([SHARD])
+        for shard in pc.unique(shards).to_pylist():
+            some = events.filter(pc.equal(shards, shard))
+            yield pa.RecordBatch.from_pydict({SHARD: [shard], EVENTS: [_to_bytes(some)]}, schema)
+
+
+def unpack(data: bytes, timezone: str) -> pd.DataFrame:
+    """The events, as a pandas function of Spark's has them; whole numbers stay whole where some are NULL (Int64 and its like).
+
+    timezone:  the session's, whose local times pandas gets
+    Shape:     what is nested as pyarrow gives it: arrays as numpy has them, structs and maps as dicts
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    with pa.ipc.open_stream(data) as stream:
+        events = stream.read_all()
+    frame = pd.DataFrame({name: _series(events.column(i)) for i, name in enumerate(events.column_names)})
+    for name, field in zip(events.column_names, events.schema, strict=True):
+        if pa.types.is_timestamp(field.type) and field.type.tz is not None:
+            frame[name] = frame[name].dt.tz_convert(timezone).dt.tz_localize(None)
+    return frame
+
+
+def _series(column: Any) -> Any:
+    """A column; a whole number beside a NULL would be a floating-point one without a type of its own."""
+    import pandas as pd
+    import pyarrow as pa
+
+    if column.null_count and pa.types.is_integer(column.type):
+        return column.to_pandas(types_mapper={t: d() for t, d in _whole(pa, pd)}.get)
+    return column.to_pandas(date_as_object=True, maps_as_pydicts="strict")
+
+
+def _whole(pa: Any, pd: Any) -> list[tuple[Any, Any]]:
+    return [
+        (pa.int8(), pd.Int8Dtype),
+        (pa.int16(), pd.Int16Dtype),
+        (pa.int32(), pd.Int32Dtype),
+        (pa.int64(), pd.Int64Dtype),
+    ]
+
+
+def _to_bytes(events: pa.Table) -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, events.schema) as stream:
+        stream.write_table(events)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
