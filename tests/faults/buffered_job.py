@@ -6,7 +6,7 @@ import sys
 
 from soak.orphans import end_with_parent
 
-AT_LEAST, AFTER_SECONDS, PARTITIONS = 25, 1.5, 2
+AT_LEAST, AFTER_SECONDS, PARTITIONS = 25, 5.0, 2
 
 
 def main(incoming: str, pond: str, output: str) -> None:
