@@ -127,11 +127,11 @@ def test_a_shard_lets_go_of_all_it_has_as_soon_as_there_are_enough(on_rocksdb, t
 def test_a_shard_by_itself() -> None:
     from pyspark.sql import Row
     from pyspark.sql.streaming.tws_tester import TwsTester
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import LongType, StructType
 
     from millpond.spark.buffered import _Buffer
 
-    tester = TwsTester(_Buffer(StructType.fromDDL("n long"), 3, 1000), timeMode="ProcessingTime")
+    tester = TwsTester(_Buffer(StructType().add("n", LongType()), 3, 1000), timeMode="ProcessingTime")
 
     def see(*numbers):
         return [(row.release, row.n) for row in tester.test(5, [Row(n=n) for n in numbers])]
@@ -150,6 +150,35 @@ def test_a_shard_by_itself() -> None:
     assert see(None) == []
     assert see(10) == []
     assert see(11) == [(4, None), (4, 10), (4, 11)]
+
+
+def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch) -> None:
+    """Spark's state gives them as local times of the worker's machine: an hour in autumn is there twice."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.tws_tester import TwsTester
+    from pyspark.sql.types import StructType, TimestampType
+
+    from millpond.spark.buffered import _Buffer
+
+    times = [TWICE, TWICE + dt.timedelta(hours=1), None, dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        tester = TwsTester(_Buffer(StructType().add("t", TimestampType()), 5, 1000), timeMode="ProcessingTime")
+        tester.setProcessingTime(100)
+        assert tester.test(5, [Row(t=t) for t in times]) == []
+        kept = [t for (t,) in tester.peekListState("waiting", 5)]
+        assert kept == times
+        # As PySpark makes them of what the state has.
+        local = [t and dt.datetime.fromtimestamp(int(t.timestamp())).replace(microsecond=t.microsecond) for t in kept]
+        assert (local[0], local[0].fold, local[1].fold) == (local[1], 0, 1)
+        tester.updateListState("waiting", 5, [(t,) for t in local])
+        shown = [row.t for row in tester.setProcessingTime(1100)]
+        assert shown == times
+        assert {t.utcoffset() for t in shown if t is not None} == {dt.timedelta(0)}
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize(

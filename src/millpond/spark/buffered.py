@@ -20,7 +20,7 @@ State variables, one table each:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
 
 SHARD, RELEASE = "shard", "release"
 _FILL = "rows long, due_ms long, releases long"
-_EPOCH, _DAY_ZERO = datetime(1970, 1, 1, tzinfo=UTC), date(1970, 1, 1)
-# Types whose values come back from the state as they went in, or with a number that says the same.
+# Types whose values come back from the state as they went in.
 _TYPES = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
@@ -104,11 +103,11 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
         waiting, due_ms, releases = self._fill.get() or (0, 0, 0)
         new: list[tuple[Any, ...]] = []
         for row in rows:  # 1
-            new.append(self._values(row))
+            new.append(self._of_input(row))
             if waiting + len(new) >= self._at_least:  # 2
                 if waiting:
                     self._handle.deleteTimer(due_ms)
-                yield from self._let_go(key, releases + 1, chain(new, map(self._values, rows)))
+                yield from self._let_go(key, releases + 1, chain(new, map(self._of_input, rows)))
                 return
         if not waiting:
             due_ms = timerValues.getCurrentProcessingTimeInMs() + self._after_ms
@@ -127,31 +126,23 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
     def _let_go(self, key: Any, release: int, more: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
         """All that wait, in the order they came, and then these."""
         make = Row(*self._names)
-        for values in chain(map(self._kept, self._waiting.get()), more):
+        for values in chain(map(self._exact, self._waiting.get()), more):
             yield make(key[0], release, *values)
         self._waiting.clear()
         self._fill.update((0, 0, release))
 
-    def _values(self, row: Row) -> tuple[Any, ...]:
-        """A row of the input as it is kept; times in UTC, since a local time in autumn may be one of two."""
+    def _of_input(self, row: Row) -> tuple[Any, ...]:
+        return self._exact(row[name] for name in self._schema.names)
+
+    def _exact(self, values: Iterable[Any]) -> tuple[Any, ...]:
+        """A row of the input or of the state with its times in UTC.
+
+        The state gives them in the worker's own zone without saying so, and Spark would take them for the session's.
+        """
         return tuple(
-            row[name].astimezone(UTC) if kind == "timestamp" and row[name] is not None else row[name]
-            for name, kind in zip(self._schema.names, self._kinds, strict=True)
+            value.astimezone(UTC) if kind == "timestamp" and value is not None else value
+            for value, kind in zip(values, self._kinds, strict=True)
         )
-
-    def _kept(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
-        """A row from the state, whose times and days are numbers there."""
-        return tuple(_of_number(kind, value) for kind, value in zip(self._kinds, values, strict=True))
-
-
-def _of_number(kind: str, value: Any) -> Any:
-    if not isinstance(value, int):
-        return value
-    if kind == "timestamp":
-        return _EPOCH + timedelta(microseconds=value)
-    if kind == "timestamp_ntz":
-        return (_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None)
-    return _DAY_ZERO + timedelta(days=value) if kind == "date" else value
 
 
 def _check_columns(schema: StructType) -> None:
