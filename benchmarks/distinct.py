@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from pyspark import cloudpickle
 from results import machine, write_result
 
 import millpond
@@ -28,6 +29,7 @@ from millpond.tables.inspect import inspect_job
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import visitors
 
+cloudpickle.register_pickle_by_value(visitors)  # workers can't import it
 PARTITIONS = 4
 
 
