@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 SHARD, EVENTS = "shard", "millpond_events"
 PACKED = f"{SHARD} int, {EVENTS} binary"
+_AT_ONCE_BYTES = 4 << 20
 
 
 def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -34,8 +35,18 @@ def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield pa.RecordBatch.from_pydict({SHARD: [shard], EVENTS: [_to_bytes(some)]}, schema)
 
 
-def unpack(data: bytes, timezone: str) -> pd.DataFrame:
-    """The events, as a pandas function of Spark's has them; whole numbers stay whole where some are NULL (Int64 and its like).
+def iter_together(chunks: list[bytes]) -> Iterator[list[bytes]]:
+    """The chunks, some at a time, each forgotten when the next ones are asked for: a call for few events costs as one for many."""
+    chunks.reverse()
+    while chunks:
+        some = [chunks.pop()]
+        while chunks and sum(map(len, some)) + len(chunks[-1]) <= _AT_ONCE_BYTES:
+            some.append(chunks.pop())
+        yield some
+
+
+def unpack(chunks: list[bytes], timezone: str) -> pd.DataFrame:
+    """The events of some chunks, as a pandas function of Spark's has them; whole numbers stay whole beside a NULL (Int64).
 
     timezone:  the session's, whose local times pandas gets
     Shape:     what is nested as pyarrow gives it: arrays as numpy has them, structs and maps as dicts
@@ -43,8 +54,7 @@ def unpack(data: bytes, timezone: str) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    with pa.ipc.open_stream(data) as stream:
-        events = stream.read_all()
+    events = pa.concat_tables([pa.ipc.open_stream(chunk).read_all() for chunk in chunks])
     frame = pd.DataFrame({name: _series(events.column(i)) for i, name in enumerate(events.column_names)})
     for name, field in zip(events.column_names, events.schema, strict=True):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:

@@ -26,7 +26,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
 from millpond.errors import DefinitionError, RequestError
-from millpond.spark.broadcast_chunks import EVENTS, unpack
+from millpond.spark.broadcast_chunks import EVENTS, iter_together, unpack
 from millpond.spark.control import Change, Control, Key, Records, Refused, Row, values_of
 
 if TYPE_CHECKING:
@@ -155,10 +155,8 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
         yield from self._work.run(self._unpacked(chunks), control, batch)  # 3
 
     def _unpacked(self, chunks: list[bytes]) -> Iterator[pd.DataFrame]:
-        """The events, each chunk forgotten when the next one is asked for."""
-        chunks.reverse()
-        while chunks:
-            yield unpack(chunks.pop(), self._plan.timezone)
+        for some in iter_together(chunks):
+            yield unpack(some, self._plan.timezone)
 
     def close(self) -> None:
         pass

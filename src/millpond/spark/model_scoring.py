@@ -164,10 +164,10 @@ class Scoring:
             name, version = row["name"], control.version_of(type_)
         return records.assign(
             result=scores.results,
-            model=name,
+            model=_text(name, len(records)),
             model_version=_whole(version, len(records)),
             duration_seconds=scores.seconds,
-            error=scores.errors,
+            error=scores.errors if scores.errors.any() else _text(None, len(records)),
         )
 
     def _add(self, type_: str, control: Control, counted: _Counted) -> None:
@@ -250,6 +250,14 @@ def _load(pond: str, digest: str, inputs: tuple[str, ...], name: str, formats: M
 
 def _best(which: Any, before: float | None, now: float | None) -> float | None:
     return now if before is None else before if now is None else which(before, now)
+
+
+def _text(value: str | None, rows: int) -> Any:
+    """The same text for all rows, as Arrow has it: Spark takes it as it is."""
+    import pandas as pd
+    import pyarrow as pa
+
+    return pd.arrays.ArrowExtensionArray(pa.repeat(pa.scalar(value, pa.string()), rows))
 
 
 def _whole(value: int | None, rows: int) -> Any:
