@@ -223,3 +223,15 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
         broadcast(**{**given, **wrong})
     assert refused.value.condition == "INVALID_REQUEST"
     assert what in refused.value.message
+
+
+def test_events_with_a_map_go_by_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    events = spark.readStream.schema("id long, tags map<string, string>").json(str(tmp_path / "events"))
+    control = spark.readStream.schema(CONTROL).json(str(tmp_path / "control"))
+    options: dict[str, Any] = {"output": "id long", "key": "rule", "order": "seq", "partitions": 2}
+    with pytest.raises(RequestError) as refused:
+        broadcast(events, control, match, **options)
+    assert "tags" in refused.value.message
+    assert broadcast(events, control, match, by="id", **options).columns == ["id", "control_version"]

@@ -202,6 +202,9 @@ def _spread(events: DataFrame, by: str | list[str] | None, shards: int) -> Colum
     from pyspark.sql import functions as F
 
     names = [by] if isinstance(by, str) else by or events.columns
+    unhashed = [f.name for f in events.schema.fields if f.name in names and "map<" in f.dataType.simpleString()]
+    if unhashed:
+        raise invalid(f"Spark can't hash the column {unhashed[0]}, which has a map", "Name other columns with by=[…].")
     unknown = [name for name in names if name not in events.columns]
     if unknown:
         raise invalid(f"the events have no column {unknown[0]!r} to go by", f"Name some of {', '.join(events.columns)}.")

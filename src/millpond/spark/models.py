@@ -22,6 +22,7 @@ from millpond.spark.model_formats import FORMATS, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED
 from millpond.spark.model_scoring import COMPUTED, MERGED, STATISTICS, Scoring
 from millpond.spark.plan import require_classic
+from millpond.spark.session import hadoop_uri
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def serve_models(
 
 def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
     """The stream of what is published into a folder, for `serve_models`."""
-    return spark.readStream.schema(PUBLISHED).json(f"{open_storage(folder).uri}/*.json")
+    return spark.readStream.schema(PUBLISHED).json(f"{hadoop_uri(open_storage(folder).uri)}/*.json")
 
 
 def _told(models: DataFrame, order: str) -> DataFrame:

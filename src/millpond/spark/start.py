@@ -24,7 +24,7 @@ from millpond.settings import Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import refuse_real_time_trigger, require_classic
-from millpond.spark.session import default_partitions
+from millpond.spark.session import default_partitions, hadoop_uri
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def start(
     definition = replace(definition, retention=retention)
     _check_unchanged(folder, definition)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
-    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", _hadoop_uri(folder.checkpoint))
+    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
     wanted = partitions or _shards(definition) or default_partitions(spark)
     _refuse_real_time_writer(writer)
     conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
@@ -195,11 +195,6 @@ def pinned_conf(checkpoint: str) -> dict[str, str]:
             hint="Check that this folder is the checkpoint of a streaming query.",
             path=f"{storage.uri}/{path}",
         ) from broken
-
-
-def _hadoop_uri(uri: str) -> str:
-    # Hadoop's own connector has the name s3a; s3 is one that it no longer has.
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
 
 
 def _pinned_format(pinned: dict[str, str]) -> int | None:
