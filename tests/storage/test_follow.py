@@ -71,7 +71,7 @@ def test_the_pause_between_polls_grows_with_the_time_without_a_batch(job: Upload
     pauses = [round(follower._pause(quiet), 3) for quiet in (0, 1, 2.5, 10, 20, 60, 1e6)]
     assert pauses == [0.25, 0.25, 0.25, 1.0, 2.0, 3.0, 3.0]
     local = Follower(open_storage("/tmp"), None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=lambda _: None)
-    assert [local._pause(quiet) for quiet in (0, 60)] == [0.005, 0.05]
+    assert [local._pause(quiet) for quiet in (0, 60)] == [0.005, 0.25]
 
 
 def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
