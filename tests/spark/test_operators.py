@@ -19,7 +19,6 @@ from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError
 from millpond.schema.named import NamedOperator
 from millpond.spark import define, derive, publish, start
-from rocksdb_state import rocksdb
 
 MINUTE = dt.timedelta(minutes=1)
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -212,6 +211,8 @@ def test_every_variable_of_transform_with_state_and_those_that_come_later(spark,
     events = spark.readStream.schema("user string, n long, t timestamp").parquet(folder)
     once = events.withWatermark("t", "1 minute").dropDuplicates(["user", "n", "t"]).groupBy("user")
     checkpoint = tmp_path / "checkpoint"
+    from rocksdb_state import rocksdb  # not above: workers import this module for its functions, and don't find that one
+
     with rocksdb(spark):
         plain_query(once.transformWithState(first, "user string", "append", "eventTime"), checkpoint)
     entry = define(once.transformWithState(first, "user string", "append", "eventTime"), checkpoint, table="users")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,6 +104,8 @@ def test_variables_in_parts_are_read_as_one_table(rocksdb: SparkSession, tmp_pat
     names: list[str] = []
     for batch in range(BATCHES):
         (folder / f"{batch}.json").write_text("\n".join(json.dumps(r) for r in records_of(batch)))
+        # The file source takes the older one first, by milliseconds.
+        os.utime(folder / f"{batch}.json", (batch + 1, batch + 1))
         for r in records_of(batch):
             longest[r["model"]] = max(longest.get(r["model"], 0), r["took"])
             before = usage.setdefault((r["model"], r["took"] % 2), [0, 0, r["model"] * 5])
