@@ -87,6 +87,7 @@ def write_wines(path: Path, folder: Path, number: int) -> None:
 
 def show(pond: millpond.Pond) -> None:
     """Print the statistics as they are now."""
+    pond.catch_up(60)
     print(f"{'Name':10} {'Description':40} {'Since':20} {'Usage':>8} {'Average':>9} {'Min':>9} {'Max':>9} {'Errors':>6}")
     for row in pond["wine_statistics"].scan():
         since = f"{row['since']:%Y-%m-%d %H:%M:%S}"
@@ -112,7 +113,7 @@ def main() -> None:
     began, turn, number = time.monotonic(), 0, 0
     with (
         millpond.start(scored, table="wine", pond=pond, output_mode="append", partitions=2) as job,
-        millpond.open(pond, wait_seconds=60) as reader,
+        millpond.open(pond) as reader,
     ):
         while time.monotonic() - began < options.seconds and job.query.isActive:
             if time.monotonic() - began >= turn * TURN_SECONDS:
@@ -120,6 +121,8 @@ def main() -> None:
                 millpond.publish_model(published, models[name][1], name=name, description=models[name][0])
                 turn += 1
             write_wines(options.file, records, number)
+            if number == 0:
+                job.wait_for_batch(0, timeout_seconds=120)
             number += 1
             time.sleep(2)
             show(reader)
