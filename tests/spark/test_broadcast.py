@@ -157,6 +157,18 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
         assert pond["rules_control"].count() == 2
 
 
+def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path)
+    late = 2**60  # doubles can't tell it from the next
+    told: list[dict[str, Any]] = [{"rule": "a", "least": n, "label": "z" * (9 - n), "seq": late + n} for n in range(9)]
+    told += [{"rule": "a", "least": 99}, {"rule": "b", "least": 1}]
+    rules = {"a": (8, None, "z"), "b": (1, None, None)}
+    assert found(run.batch(events_of(0), told)) == expected(events_of(0), rules, 11)
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        versions = [(row["version"], row["rule"], row["least"]) for row in pond["rules_versions"].scan()]
+        assert [(rule, least) for _, rule, least in versions] == [("a", 99), ("b", 1), *(("a", n) for n in range(9))]
+
+
 def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 

@@ -39,6 +39,7 @@ Process = Callable[["pd.DataFrame", Control], "pd.DataFrame"]
 VERSION_COLUMN = "control_version"
 KEEP_VERSIONS = 1000
 _WHOLE = ("byte", "short", "integer", "long")
+_BEFORE_ALL = -(1 << 63)
 
 
 def broadcast(
@@ -137,7 +138,7 @@ def run_shards(
     of_event = _spread(events, by, len(values))
     told = control.select(
         F.to_json(F.struct(*[c for c in control.columns if c != order or c == key])).alias(CONTROL_COLUMN),
-        _order(control, order).alias(ORDER_COLUMN),
+        order_number(control, order).alias(ORDER_COLUMN),
         F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
         F.explode(numbers).alias(SHARD),
     )
@@ -211,17 +212,20 @@ def _spread(events: DataFrame, by: str | list[str] | None, shards: int) -> Colum
     return F.pmod(F.xxhash64(*[F.col(f"`{name}`") for name in names]), F.lit(shards)).cast("int")
 
 
-def _order(control: DataFrame, order: str) -> Column:
+def order_number(control: DataFrame, order: str) -> Column:
+    """What records are put in order by: a long, never NULL, since pandas would make floating-point numbers of all of them.
+
+    Records without it come first.  Raises INVALID_REQUEST.
+    """
     from pyspark.sql import functions as F
 
     kind = control.schema[order].dataType.typeName()
-    if kind in _WHOLE:
-        return F.col(f"`{order}`").cast("long")
-    if kind == "timestamp":
-        return F.unix_micros(F.col(f"`{order}`"))
-    raise invalid(
-        f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
-    )
+    column = F.col(f"`{order}`")
+    if kind not in (*_WHOLE, "timestamp"):
+        raise invalid(
+            f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
+        )
+    return F.coalesce(F.unix_micros(column) if kind == "timestamp" else column.cast("long"), F.lit(_BEFORE_ALL))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
-from millpond.spark.broadcast import KEEP_VERSIONS, run_shards
+from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
 from millpond.spark.broadcast_shard import Names, invalid
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, ModelFormat
@@ -135,11 +135,7 @@ def _told(models: DataFrame, order: str) -> DataFrame:
         F.col(f.name).cast(f.dataType).alias(f.name) if f.name in models.columns else F.lit(None).cast(f.dataType).alias(f.name)
         for f in StructType.fromDDL(_RECORD).fields
     ]
-    kind = models.schema[order].dataType.typeName()
-    if kind not in ("timestamp", "byte", "short", "integer", "long"):
-        raise invalid(f"no order goes by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp.")
-    number = F.unix_micros(F.col(f"`{order}`")) if kind == "timestamp" else F.col(f"`{order}`").cast("long")
-    return models.select(*columns, number.alias("order"))
+    return models.select(*columns, order_number(models, order).alias("order"))
 
 
 def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:
