@@ -90,12 +90,12 @@ def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -
             job.start()
         wait_for_batches(2)
         deadline = time.monotonic() + 120
-        while len(scored(output)) < written:
+        # The sink's log is written before the commit, and the tables hold what is committed.
+        while len(found := scored(output)) < written or not (commits / str(max(batch for batch, _ in found))).exists():
             assert time.monotonic() < deadline
             time.sleep(0.2)
     finally:
         job.kill()
-    found = scored(output)
     assert sorted(row["id"] for _, row in found) == list(range(written)), f"seed {SEED}"
     version_of: dict[int, set[int | None]] = {}
     for batch, row in found:
