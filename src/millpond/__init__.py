@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millpond.spark import Job, define, publish, salted, session, start
     from millpond.spark.broadcast import broadcast
     from millpond.spark.buffered import buffered
+    from millpond.spark.hot_keys import HotKeys
     from millpond.spark.model_records import publish_model, remove_model, roll_back_model
     from millpond.spark.models import read_models, serve_models
 
@@ -33,6 +34,7 @@ __all__ = [
     "Bounds",
     "CheckpointError",
     "DefinitionError",
+    "HotKeys",
     "Job",
     "MillpondError",
     "Pond",
@@ -82,6 +84,10 @@ def __getattr__(name: str) -> Any:
         from millpond.spark.buffered import buffered
 
         return buffered
+    if name == "HotKeys":
+        from millpond.spark.hot_keys import HotKeys
+
+        return HotKeys
     if name in _MODELS:
         from millpond.spark import models
 

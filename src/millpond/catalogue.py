@@ -5,6 +5,7 @@
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, where the job was started with `start`
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
     <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
+    <pond>/jobs/<job>/hot_keys.json        left by `HotKeys` where the job finds its own, see `schema.hot_keys`
 
 A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
 written, or belongs to others, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
@@ -15,17 +16,20 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError, StorageError
 from millpond.schema.definition import TableDefinition, check_table_name
+from millpond.schema.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.named import Entry, parse_entry
 from millpond.settings import home
 from millpond.storage import Storage, open_storage
 
 FORMAT = 1
+HOT_KEYS = "hot_keys.json"
 HEARTBEAT_SECONDS = 2.0
 # A heartbeat older than this many intervals speaks of a job that no longer runs.
 _MISSED = 5
@@ -73,6 +77,31 @@ class JobFolder:
         if not isinstance(at, int | float) or state not in ("running", "stopped"):
             return "unknown"
         return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
+
+    def hot_keys(self) -> list[HotKey]:
+        """The hot groups that the job has found, empty where it doesn't look for any.  Raises CORRUPT_FILE."""
+        if self.storage.stamp(HOT_KEYS) is None:
+            return []
+        try:
+            return from_bytes(self.storage.read(HOT_KEYS))
+        except ValueError as broken:
+            raise CheckpointError(
+                "CORRUPT_FILE",
+                f"{self.storage.uri}/{HOT_KEYS} can't be read: {broken}.",
+                hint="Delete the file: hot keys are found again, and no answer depends on them.",
+                path=f"{self.storage.uri}/{HOT_KEYS}",
+            ) from broken
+
+    def write_hot_keys(self, keys: Iterable[HotKey]) -> None:
+        """Put the list of hot groups in place."""
+        self.storage.write(HOT_KEYS, to_bytes(keys))
+
+
+def job_of(pond: str | Path, job: str) -> JobFolder:
+    """The folder of a job in a pond, whether it is there yet or not, its checkpoint inside.  Raises INVALID_NAME."""
+    check_table_name(job)
+    storage = open_storage(f"{open_storage(pond).uri}/jobs/{job}")
+    return JobFolder(job, storage, f"{storage.uri}/checkpoint")
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:

@@ -57,6 +57,9 @@ def _write(report: JobReport) -> None:
         _line(f"source {name}", "nothing yet" if offset is None else encode_json(offset).decode())
     for store in report.stores:
         _write_store(store)
+    for hot in report.hot_keys:
+        named = "not named yet" if hot.key is None else encode_json(hot.key).decode()
+        _line("hot key", f"{named}: {hot.share:.0%} of the rows, found in batch {hot.found_in_batch}")
     if report.replica_bytes is not None:
         _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built anew")
     if report.newest:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.errors import RequestError
 from millpond.schema.parts import METADATA
+from millpond.spark.hot_keys import HotKeys
 from millpond.spark.plan import require_classic
 
 if TYPE_CHECKING:
@@ -46,15 +47,15 @@ def salted(
     by: Sequence[str | Column],
     salts: int = 8,
     source: Sequence[str] | None = None,
-    hot: Sequence[Any] | None = None,
+    hot: Sequence[Any] | HotKeys | None = None,
 ) -> Salted:
     """Group a stream in several parts a group; `start`, `publish` and `define` know such an aggregation by its plan.
 
     by:      what to group by, as `df.groupBy` has it
     salts:   parts that a group is split into; a checkpoint keeps its number
     source:  columns that tell a row from others, such as its offset: rows that agree in them go to one part.  All by default
-    hot:     only these groups are split, the others lie in one part: values of the first column of `by`, which is a name.  The list
-             may change from one run to the next
+    hot:     only these groups are split, the others lie in one part: values of the first column of `by`, which is a name; or
+             HotKeys, which finds them while the job runs, by all columns of `by` that are names.  No answer depends on the list
     Raises:  INVALID_REQUEST, SPARK_CONNECT.
     """
     from pyspark.sql import functions as sf
@@ -68,7 +69,11 @@ def salted(
     if SALT in df.columns or SALT in by_names(by):
         raise _invalid(f"the stream has a column {SALT!r} already", "Rename that column.")
     place = sf.pmod(sf.xxhash64(*_told_apart(df, source)), sf.lit(salts)).cast(IntegerType())
-    if hot is not None:
+    if isinstance(hot, HotKeys):
+        if not by_names(by):
+            raise _invalid("hot needs a name in by", "Make a column with withColumn, and group by its name.")
+        df, place = hot.place(df, by_names(by), place)
+    elif hot is not None:
         place = sf.when(_is_hot(by[0], hot), place).otherwise(sf.lit(0))
     parts = {METADATA: {"values": list(range(salts))}}
     return Salted(df.select("*", place.alias(SALT, metadata=parts)), by)

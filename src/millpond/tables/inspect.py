@@ -31,6 +31,7 @@ from millpond.replica.apply import plan_tables
 from millpond.replica.build import can_sort
 from millpond.replica.record import StoresRecord, make_stores_record
 from millpond.schema.definition import TableDefinition
+from millpond.schema.hot_keys import HotKey
 from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
 from millpond.storage import Storage, open_storage
@@ -136,6 +137,7 @@ class JobReport:
     sources:        source -> its end offset; None where it had none yet
     batches:        how many are committed and still in the log
     newest:         the last of these, newest first
+    hot_keys:       the groups that the job found to be hot, where it looks for them
     replica_bytes:  of all stores; three times that while a replica is built anew: the one that serves, the rows as they are
                     sorted, the new one.  Rows that come and go later leave pages half empty
     """
@@ -152,6 +154,7 @@ class JobReport:
     batches: int
     newest: tuple[BatchTimes, ...]
     stores: tuple[StoreReport, ...]
+    hot_keys: tuple[HotKey, ...]
     replica_bytes: int | None
     checksums: Checksums | None
     unread: tuple[Unread, ...]
@@ -215,6 +218,7 @@ class _Inspection:
             batches=len(numbers),
             newest=tuple(_times(batch) for batch in read if batch is not None)[:shown],
             stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store, s.family))),
+            hot_keys=tuple(self._try("hot keys", self._folder.hot_keys) or ()),
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
             checksums=held,
             unread=tuple(self._unread),
