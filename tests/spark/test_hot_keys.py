@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
 import millpond
+from millpond.cli.inspect import inspect
 from millpond.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
@@ -136,7 +138,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
     told = CliRunner().invoke(inspect, [str(streams.folder / "pond" / "jobs" / "hot")])
-    assert 'hot key  {"site":"a","page":"/hot"}: ' in " ".join(told.output.split("\n")).replace("hot key ", "hot key  ").replace("   ", " ")
+    assert f"{'hot key':<12}" + '{"site":"a","page":"/hot"}: ' in told.output
     streams.start()
     streams.feed("/hot")
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
