@@ -1,0 +1,84 @@
+"""Accounts recomputed in plain Python, and the client side of examples/entity.py: for the tests of that example."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import millpond
+
+PROGRAM = Path(__file__).parents[1] / "examples" / "entity.py"
+MOST = 1_000_000_000_000_000
+ANSWER = ("kind", "cents", "accepted", "reason", "version", "balance")
+
+
+class Command(NamedTuple):
+    """A command as a client wrote it, and where the broker put it."""
+
+    account: str
+    command: str
+    kind: str
+    cents: int
+    partition: int = 0
+    offset: int = 0
+
+
+class Account:
+    """What one account must have answered to its commands so far."""
+
+    def __init__(self) -> None:
+        self.balance = self.version = 0
+        self.log: list[tuple[Any, ...]] = []  # (command, *answer), all that were ever answered
+        self.known: dict[str, tuple[Any, ...]] = {}
+
+    def take(self, said: Command) -> tuple[Any, ...]:
+        """The answer to a command that is well-formed."""
+        if said.command in self.known:
+            return self.known[said.command]
+        after = self.balance + {"deposit": 1, "withdraw": -1}[said.kind] * said.cents
+        reason = "not enough" if after < 0 else "too much for one account" if after > MOST else None
+        if reason is None:
+            self.balance, self.version = after, self.version + 1
+        answer = (said.kind, said.cents, reason is None, reason, self.version, self.balance)
+        self.known[said.command] = answer
+        self.log.append((said.command, *answer))
+        return answer
+
+    def keep_last(self, keep: int) -> None:
+        """Forget all answers but the last ones."""
+        self.known = {command: tuple(answer) for command, *answer in self.log[max(0, len(self.log) - keep) :]}
+
+
+def recomputed(written: Iterable[Command]) -> dict[str, Account]:
+    """All accounts after these commands; an account's come in the order of the broker."""
+    accounts: dict[str, Account] = defaultdict(Account)
+    for said in sorted(written, key=lambda c: (c.partition, c.offset)):
+        accounts[said.account].take(said)
+    return dict(accounts)
+
+
+def check_tables(pond: millpond.Pond, accounts: dict[str, Account]) -> None:
+    """The tables hold these accounts, none of whose answers was forgotten, and no others.  Read at one batch."""
+    with pond.cut("account") as cut:
+        state = {r["account"]: (r["balance"], r["version"], r["commands"]) for r in cut["account_state"].scan()}
+        answers = {(r["account"], r["command"]): tuple(r[name] for name in ANSWER) for r in cut["account_answers"].scan()}
+        log = {(r["account"], r["number"]): tuple(r[name] for name in ("command", *ANSWER)) for r in cut["account_log"].scan()}
+    assert state == {name: (a.balance, a.version, len(a.log)) for name, a in accounts.items()}
+    assert answers == {(name, command): answer for name, a in accounts.items() for command, answer in a.known.items()}
+    assert log == {(name, n): entry for name, a in accounts.items() for n, entry in enumerate(a.log, 1)}
+
+
+def client() -> ModuleType:
+    """The example's program, for the functions of its client."""
+    spec = spec_from_file_location("entity_client", PROGRAM)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module
