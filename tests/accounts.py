@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import partial
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -71,6 +73,49 @@ def check_tables(pond: millpond.Pond, accounts: dict[str, Account]) -> None:
     assert state == {name: (a.balance, a.version, len(a.log)) for name, a in accounts.items()}
     assert answers == {(name, command): answer for name, a in accounts.items() for command, answer in a.known.items()}
     assert log == {(name, n): entry for name, a in accounts.items() for n, entry in enumerate(a.log, 1)}
+
+
+def write_all(broker: str, topic: str, commands: Iterable[Command]) -> list[Command]:
+    """Write them without waiting in between, and say where the broker put each."""
+    from confluent_kafka import Producer
+
+    written: list[Command] = []
+
+    def delivered(said: Command, error: Any, message: Any) -> None:
+        assert error is None, error
+        written.append(said._replace(partition=message.partition(), offset=message.offset()))
+
+    producer = Producer({"bootstrap.servers": broker, "enable.idempotence": True})
+    for said in commands:
+        value = json.dumps({"command": said.command, "kind": said.kind, "cents": said.cents})
+        producer.produce(topic, value, key=said.account, on_delivery=partial(delivered, said))
+    assert producer.flush(60) == 0
+    return written
+
+
+def serving(pond: Path, broker: str, topic: str) -> list[str]:
+    """The command that runs the job, with a time limit; what it takes beside it is in `submit_arguments`."""
+    program = [sys.executable, str(PROGRAM), "serve", str(pond), "--bootstrap", broker, "--topic", topic, "--partitions", "2"]
+    return ["timeout", "-k", "5", "600", *program]
+
+
+def submit_arguments(jars: Path) -> str:
+    """What spark-submit would be given, as PYSPARK_SUBMIT_ARGS.  An account's commands come in many chunks."""
+    conf = {
+        "spark.master": "local[2]",
+        "spark.driver.memory": "1g",
+        "spark.ui.enabled": "false",
+        "spark.log.level": "ERROR",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "7",
+    }
+    given = " ".join(f"--conf {name}={value}" for name, value in conf.items())
+    return f"--jars {','.join(str(jar) for jar in sorted(jars.glob('*.jar')))} {given} pyspark-shell"
+
+
+def batches(pond: Path) -> int:
+    """How many batches the job has committed."""
+    commits = pond / "jobs" / "account" / "checkpoint" / "commits"
+    return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
 
 
 def client() -> ModuleType:

@@ -1,4 +1,4 @@
-"""A Kafka broker for tests, a process of its own: one for each process that runs tests."""
+"""A Kafka broker for tests, a process of its own, one for each process that runs tests; and Spark's jars to read it with."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ from maven import dependency, fetched_jars
 from millpond.spark.java import require_java
 
 VERSION = "4.1.0"
+CONNECTOR = "4.2.0"
+# One by one: not all that the connector's pom names is in every registry, and Spark has the rest itself.
+_JARS = [
+    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+    "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",
+]
 # Any id will do: 16 bytes in base64url.
 CLUSTER = "bWlsbHBvbmQtdGVzdHMwMQ"
 _PROPERTIES = """
@@ -61,6 +70,20 @@ def kafka_broker() -> str:
         assert broker.poll() is None, log.read_text()[-3000:]
         assert time.monotonic() < deadline, log.read_text()[-3000:]
         time.sleep(0.1)
+
+
+def connector_jars() -> Path:
+    """A folder with Spark's connector to Kafka.  Skips where Maven can't fetch it."""
+    return fetched_jars(f"spark-kafka-{CONNECTOR}-1", [dependency(jar, alone=True) for jar in _JARS])
+
+
+def create_topic(broker: str, topic: str, partitions: int) -> None:
+    """A new topic, which is there when this returns."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin = AdminClient({"bootstrap.servers": broker})
+    (created,) = admin.create_topics([NewTopic(topic, partitions, 1)]).values()
+    created.result(30)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import millpond
-from kafka_broker import kafka_broker
-from maven import dependency, fetched_jars
+from kafka_broker import connector_jars, create_topic, kafka_broker
 from millpond import Bounds
 from millpond.errors import MillpondError
 
@@ -25,15 +24,6 @@ pytestmark = pytest.mark.spark
 PARTITIONS = 3
 # A loaded machine takes seconds for a batch.
 WAIT = 120
-CONNECTOR = "4.2.0"
-# One by one: not all that the connector's pom names is in every registry, and Spark has the rest itself.
-_JARS = [
-    f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
-    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
-    "org.apache.kafka:kafka-clients:3.9.2",
-    "org.apache.commons:commons-pool2:2.13.1",
-    "org.scala-lang.modules:scala-parallel-collections_2.13:1.2.0",
-]
 
 
 class Written(NamedTuple):
@@ -82,9 +72,9 @@ class Stream(NamedTuple):
 @pytest.fixture(scope="module")
 def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
     broker = kafka_broker()
-    jars = fetched_jars(f"spark-kafka-{CONNECTOR}-1", [dependency(jar, alone=True) for jar in _JARS])
+    jars = connector_jars()
     topic = f"views-{uuid.uuid4().hex[:8]}"
-    create_topic(broker, topic)
+    create_topic(broker, topic, PARTITIONS)
     producer = Producer(broker, topic)
     producer.write(*(f"/start/{n % 7}" for n in range(100)))
     folder = tmp_path_factory.mktemp("kafka")
@@ -101,14 +91,6 @@ def stream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stream]:
                 yield Stream(producer, pond["page_views"])
         finally:
             job.terminate()
-
-
-def create_topic(broker: str, topic: str) -> None:
-    from confluent_kafka.admin import AdminClient, NewTopic
-
-    admin = AdminClient({"bootstrap.servers": broker})
-    (created,) = admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values()
-    created.result(30)
 
 
 def is_met(table: millpond.Table, **bounds: Any) -> bool:
