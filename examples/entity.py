@@ -4,8 +4,8 @@ A broker, its topic, the job, and from another terminal a client and a reader of
 
     docker run -d --name kafka -p 9092:9092 apache/kafka:4.1.0
     docker exec kafka /opt/kafka/bin/kafka-topics.sh --bootstrap-server localhost:9092 --create --topic commands --partitions 3
-    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 \
-        examples/entity.py serve ./pond --bootstrap localhost:9092
+    export PYSPARK_SUBMIT_ARGS="--packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 pyspark-shell"
+    python examples/entity.py serve ./pond --bootstrap localhost:9092
     python examples/entity.py follow ./pond
     python examples/entity.py send ./pond alice deposit 500 --bootstrap localhost:9092
     python examples/entity.py send ./pond alice withdraw 700 --bootstrap localhost:9092   # refused: not enough
@@ -17,6 +17,7 @@ before is answered alike and not applied again, as long as the answer is kept: a
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import uuid
@@ -236,11 +237,12 @@ def main() -> None:
     if given.action == "serve":
         serve(given.pond, given.bootstrap, given.topic, given.partitions)
         return
-    with millpond.open(given.pond, wait_seconds=30) as pond:
+    with contextlib.suppress(KeyboardInterrupt), millpond.open(given.pond, wait_seconds=30) as pond:
         if given.action == "follow":
             follow(pond)
-        place = send(given.bootstrap, given.topic, given.account, given.kind, given.cents, given.command)
-        print(dict(answer_to(pond, given.account, given.command, place)))
+        else:
+            place = send(given.bootstrap, given.topic, given.account, given.kind, given.cents, given.command)
+            print(dict(answer_to(pond, given.account, given.command, place)))
 
 
 if __name__ == "__main__":

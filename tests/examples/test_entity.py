@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from itertools import permutations
 
 import pytest
 
@@ -25,17 +26,15 @@ class Teller:
 
         self.tester, self.account, self.offset = TwsTester(module.Accounts(keep)), account, 0
 
-    def ask(self, *commands, partition=0, turned=False):
-        """The answers to (command, kind, cents) of one batch."""
+    def ask(self, *commands, places=None):
+        """The answers to (command, kind, cents) of one batch, which lie at these (partition, offset), or one behind the other."""
         from pyspark.sql import Row
 
-        rows = []
-        for command, kind, cents in commands:
-            place = f"commands:{partition}:{self.offset}"
-            rows.append(Row(place=place, partition=partition, offset=self.offset, command=command, kind=kind, cents=cents))
-            self.offset += 1
-        told = self.tester.test(self.account, rows[::-1] if turned else rows)
-        return [tuple(row[name] for name in ("command", *ANSWER)) for row in told]
+        places = places or [(0, self.offset + n) for n in range(len(commands))]
+        self.offset += len(commands)
+        names = Row("place", "partition", "offset", "command", "kind", "cents")
+        rows = [names(f"commands:{at[0]}:{at[1]}", *at, *said) for at, said in zip(places, commands, strict=True)]
+        return [tuple(row[name] for name in ("command", *ANSWER)) for row in self.tester.test(self.account, rows)]
 
     def state(self):
         return self.tester.peekValueState("state", self.account)
@@ -69,10 +68,10 @@ def test_a_repeated_id_is_answered_alike_and_applied_once(example) -> None:
 
 def test_a_batch_is_applied_in_the_order_of_partitions_and_offsets(example) -> None:
     module = example("entity")
-    in_order = [("1", "withdraw", 1), ("2", "deposit", 3), ("3", "withdraw", 2), ("4", "withdraw", 2)]
-    told = [Teller(module).ask(*in_order, turned=turned) for turned in (False, True)]
-    assert told[0] == told[1]
-    assert [answer[3] for answer in told[0]] == [False, True, True, False]
+    said = {(0, 9): ("1", "withdraw", 1), (0, 10): ("2", "deposit", 3), (1, 0): ("3", "withdraw", 2), (2, 0): ("4", "withdraw", 2)}
+    for places in permutations(said):
+        told = Teller(module).ask(*(said[place] for place in places), places=places)
+        assert [(answer[0], answer[3]) for answer in told] == [("1", False), ("2", True), ("3", True), ("4", False)]
 
 
 def test_what_says_nothing_is_refused_under_its_id_or_its_place(example) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
 import millpond
-from accounts import ANSWER, Command, batches, client, recomputed, serving, submit_arguments, write_all
+from accounts import ANSWER, PROGRAM, Command, batches, client, recomputed, serving, submit_arguments, write_all
 from kafka_broker import connector_jars, create_topic, kafka_broker
 from millpond.errors import ReplicaError
 
@@ -30,8 +33,8 @@ WAIT = 120
 class Accounts:
     """A running job, the pond that follows it, and all that was written, in the order of the broker."""
 
-    def __init__(self, module: ModuleType, broker: str, topic: str) -> None:
-        self.module, self.broker, self.topic = module, broker, topic
+    def __init__(self, module: ModuleType, broker: str, topic: str, folder: Path) -> None:
+        self.module, self.broker, self.topic, self.folder = module, broker, topic, folder
         self.pond: millpond.Pond
         self.written: list[Command] = []
 
@@ -66,7 +69,7 @@ def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
     broker, jars, folder = kafka_broker(), connector_jars(), tmp_path_factory.mktemp("entity")
     topic = f"commands-{uuid.uuid4().hex[:8]}"
     create_topic(broker, topic, PARTITIONS)
-    running = Accounts(client(), broker, topic)
+    running = Accounts(client(), broker, topic, folder)
     running.send("first", "deposit", 1)
     log, environment = folder / "job.log", {**os.environ, "PYSPARK_SUBMIT_ARGS": submit_arguments(jars)}
     with (
@@ -190,6 +193,34 @@ def test_commands_of_a_transaction_that_was_given_up_are_no_commands(accounts: A
         end(60)
     assert accounts.ask("transacted", "deposit", 1) == ("deposit", 1, True, None, 2, 8)
     assert next(iter(accounts.pond["account_log"].scan(account="transacted")))["command"] == "yes"
+
+
+def test_client_and_follower_as_programs(accounts: Accounts, tmp_path: Path) -> None:
+    environment = {**os.environ, "MILLPOND_HOME": str(tmp_path)}
+    printed, pond = tmp_path / "printed", str(accounts.folder / "pond")
+    broker = ["--bootstrap", accounts.broker, "--topic", accounts.topic]
+
+    def send(*arguments: str) -> dict[str, Any]:
+        command = [sys.executable, str(PROGRAM), "send", pond, "shown", *arguments, *broker]
+        sent = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT)
+        assert sent.returncode == 0, sent.stderr
+        answer: dict[str, Any] = ast.literal_eval(sent.stdout)
+        return answer
+
+    following = [sys.executable, str(PROGRAM), "follow", pond]
+    with printed.open("w") as out, subprocess.Popen(["timeout", "500", *following], stdout=out, env=environment) as follower:
+        try:
+            assert send("withdraw", "5", "--command", "1")["reason"] == "not enough"
+            deadline, accepted = time.monotonic() + WAIT, []
+            while not printed.read_text():  # it tells what comes after it began
+                assert follower.poll() is None
+                assert time.monotonic() < deadline
+                accepted.append(send("deposit", "5"))
+                assert accepted[-1]["version"] == len(accepted)
+            events = [ast.literal_eval(line) for line in printed.read_text().splitlines()]
+            assert all(event["command"] == accepted[event["version"] - 1]["command"] for event in events)
+        finally:
+            follower.terminate()
 
 
 def test_a_client_that_asks_too_early_is_told_so(accounts: Accounts) -> None:
