@@ -112,10 +112,10 @@ def submit_arguments(jars: Path) -> str:
     return f"--jars {','.join(str(jar) for jar in sorted(jars.glob('*.jar')))} {given} pyspark-shell"
 
 
-def batches(pond: Path) -> int:
-    """How many batches the job has committed."""
-    commits = pond / "jobs" / "account" / "checkpoint" / "commits"
-    return max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
+def batches(pond: Path, log: str = "commits") -> int:
+    """How many batches the job has committed; of `offsets`, how many it has planned."""
+    entries = pond / "jobs" / "account" / "checkpoint" / log
+    return max((int(path.name) for path in entries.glob("[0-9]*")), default=-1) + 1
 
 
 def client() -> ModuleType:

@@ -52,14 +52,18 @@ def test_each_command_is_applied_once_and_answered(tmp_path: Path, monkeypatch: 
             time.sleep(0.5)
 
     answers: dict[tuple[str, str], tuple[object, ...]] = {}
+    torn = 0
     try:
-        for _ in range(KILLS):
+        for kill in range(KILLS):
             wait_for_batches(2)
-            until = time.monotonic() + chance.uniform(0.2, 2)
-            while time.monotonic() < until:
+            until, deadline = time.monotonic() + chance.uniform(0.2, 2), time.monotonic() + WAIT
+            while time.monotonic() < until or batches(pond, "offsets") == batches(pond):
+                assert time.monotonic() < deadline, log.read_text()[-3000:]
                 feed()
                 time.sleep(0.1)
+            time.sleep(chance.uniform(0, 0.5) if kill else 0)  # the first one surely in the midst of a batch
             job.kill()
+            torn += batches(pond, "offsets") > batches(pond)
             # What clients have been told by now must hold for ever.
             with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
                 opened.catch_up(60)
@@ -79,6 +83,7 @@ def test_each_command_is_applied_once_and_answered(tmp_path: Path, monkeypatch: 
     finally:
         job.kill()
     assert job.unwanted == []
+    assert torn >= 1
     assert all(accounts[account].known[command] == answer for (account, command), answer in answers.items()), f"seed {SEED}"
     applied = sum(len(account.log) for account in accounts.values())
     assert len(answers) < applied < len(written)
