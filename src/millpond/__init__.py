@@ -6,6 +6,7 @@ Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import (
@@ -16,6 +17,7 @@ from millpond.errors import (
     RequestError,
     SetupError,
     StorageError,
+    importing_pyspark,
 )
 from millpond.settings import Retention
 from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, read_row
@@ -64,40 +66,29 @@ __all__ = [
     "session",
     "start",
 ]
-_SPARK_SIDE = frozenset({"Job", "define", "publish", "salted", "session", "start"})
-_MODELS = frozenset({"read_models", "serve_models"})
-_MODEL_RECORDS = frozenset({"publish_model", "remove_model", "roll_back_model"})
-_CLIENT = frozenset({"connect", "connect_async"})
+_LATER = {
+    "HotKeys": "millpond.spark.hot_keys",
+    "Job": "millpond.spark",
+    "broadcast": "millpond.spark.broadcast",
+    "buffered": "millpond.spark.buffered",
+    "connect": "millpond.client",
+    "connect_async": "millpond.client",
+    "define": "millpond.spark",
+    "publish": "millpond.spark",
+    "publish_model": "millpond.spark.model_records",
+    "read_models": "millpond.spark.models",
+    "remove_model": "millpond.spark.model_records",
+    "roll_back_model": "millpond.spark.model_records",
+    "salted": "millpond.spark",
+    "serve_models": "millpond.spark.models",
+    "session": "millpond.spark",
+    "start": "millpond.spark",
+}
+"""What is imported at its first use, and from where: PySpark never by a reader."""
 
 
 def __getattr__(name: str) -> Any:
-    # PySpark is imported at the first use of the job's side, never by a reader.
-    if name in _SPARK_SIDE:
-        from millpond import spark
-
-        return getattr(spark, name)
-    if name == "broadcast":
-        from millpond.spark.broadcast import broadcast
-
-        return broadcast
-    if name == "buffered":
-        from millpond.spark.buffered import buffered
-
-        return buffered
-    if name == "HotKeys":
-        from millpond.spark.hot_keys import HotKeys
-
-        return HotKeys
-    if name in _MODELS:
-        from millpond.spark import models
-
-        return getattr(models, name)
-    if name in _MODEL_RECORDS:
-        from millpond.spark import model_records
-
-        return getattr(model_records, name)
-    if name in _CLIENT:
-        from millpond import client
-
-        return getattr(client, name)
-    raise AttributeError(f"module 'millpond' has no attribute {name!r}")
+    if name not in _LATER:
+        raise AttributeError(f"module 'millpond' has no attribute {name!r}")
+    with importing_pyspark():
+        return getattr(import_module(_LATER[name]), name)

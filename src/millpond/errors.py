@@ -13,7 +13,12 @@ Match on `condition`, never on the sentence.  `CONDITIONS` below maps each condi
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
+
+# What the job's side imports that a reader doesn't need.
+_PYSPARK = frozenset({"pyspark", "py4j", "pandas", "numpy", "pyarrow"})
 
 
 class MillpondError(Exception):
@@ -175,6 +180,24 @@ def real_time_mode(what: str) -> CheckpointError:
         what,
         hint="Run the query with trigger(processingTime=…), or without a trigger: real-time mode isn't supported.",
     )
+
+
+@contextmanager
+def importing_pyspark() -> Iterator[None]:
+    """Imports of the job's side stand in it.
+
+    Raises:  PYSPARK_MISSING where PySpark, or what it works with, isn't installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in _PYSPARK:
+            raise
+        raise SetupError(
+            "PYSPARK_MISSING",
+            f"The job's side needs PySpark; {missing.name} isn't installed.",
+            hint="Run: pip install 'millpond[spark]'",
+        ) from missing
 
 
 def library_missing(library: str, extra: str) -> SetupError:

@@ -18,7 +18,7 @@ import click
 
 import millpond
 from millpond.cli.demo_view import Screen, look, show_end
-from millpond.errors import RequestError, SetupError
+from millpond.errors import RequestError, importing_pyspark
 from millpond.settings import home
 
 if TYPE_CHECKING:
@@ -70,17 +70,9 @@ def demo(
     _refuse(once and speed is not None, "--once reads as fast as possible, --speed doesn't", "Name one of them.")
     _refuse(log is None and speed is not None, "--speed replays a log, and none is named", "Name it with --log.")
     _refuse(log is not None and (rate or rows) is not None, "--rate and --rows are for generated visits", "Leave out --log.")
-    try:
+    with importing_pyspark():
         from millpond.spark.job import stop_signals
         from millpond.spark.pageviews_run import Input, check_jobs, running_main_job
-    except ModuleNotFoundError as missing:
-        if (missing.name or "").split(".")[0] not in ("pyspark", "py4j", "pandas", "numpy", "pyarrow"):
-            raise
-        raise SetupError(
-            "PYSPARK_MISSING",
-            f"The job's side needs PySpark; {missing.name} isn't installed.",
-            hint="Run: pip install 'millpond[spark]'",
-        ) from missing
     if log is not None:
         from millpond.spark.accesslog_files import find_logs
 

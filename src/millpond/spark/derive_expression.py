@@ -10,8 +10,6 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-from py4j.protocol import Py4JError
-
 from millpond.errors import MillpondError
 from millpond.schema.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
@@ -45,6 +43,8 @@ class Scope:
 
     def add_lazily(self, identity: int, build: Callable[[], Expression], buffers: tuple[int, ...]) -> None:
         """The same for an aggregate's result, which may not be expressible."""
+        from py4j.protocol import Py4JError
+
         try:
             self._values[int(identity)] = build()
         except NotExpressible as obstacle:
@@ -120,6 +120,8 @@ def translate(expression: Java, scope: Scope) -> Expression:
 
     Raises:  NotExpressible, with the buffers that the expression uses.
     """
+    from py4j.protocol import Py4JError
+
     try:
         return _translate(expression, scope)
     except NotExpressible as obstacle:

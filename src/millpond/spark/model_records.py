@@ -42,7 +42,7 @@ def publish_model(
     shadow:  it scores all records and answers none: what it does is seen in the statistics alone
 
     The bytes are written beside the record, which appears when they are whole.
-    Raises:  NOT_WRITABLE, DISK_FULL, NO_FILE.
+    Raises:  NOT_WRITABLE, DISK_FULL; OSError where the file of a model can't be read.
     """
     if isinstance(content, Path):
         content = content.read_bytes()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import DefinitionError, real_time_mode
+from millpond.errors import DefinitionError, importing_pyspark, real_time_mode
 from millpond.schema.types import Field, SparkType, parse_type
 
 # Objects in the JVM; py4j has no types to offer.
@@ -58,8 +58,10 @@ class StatefulNode:
 def require_classic(thing: object, attribute: str) -> None:
     """Refuse objects of a Spark Connect session, which has no JVM to ask.
 
-    Raises:  SPARK_CONNECT.
+    Raises:  SPARK_CONNECT; PYSPARK_MISSING.
     """
+    with importing_pyspark():
+        import pyspark  # noqa: F401 - where it isn't installed no object is of it
     if type(thing).__module__.startswith("pyspark.sql.connect") or not hasattr(thing, attribute):
         raise DefinitionError(
             "SPARK_CONNECT",

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NamedTuple
 
-from millpond.errors import SetupError
+from millpond.errors import importing_pyspark
 from millpond.spark.java import require_java
 
 if TYPE_CHECKING:
@@ -62,14 +62,8 @@ def session(name: str, **conf: str) -> SparkSession:
     conf:  Spark settings by their full names, `**{"spark.master": "local[4]"}`; they win over SETTINGS
     Raises:  JAVA_MISSING, PYSPARK_MISSING.
     """
-    try:
+    with importing_pyspark():
         from pyspark.sql import SparkSession
-    except ImportError as missing:
-        raise SetupError(
-            "PYSPARK_MISSING",
-            "The job's side needs PySpark, which isn't installed.",
-            hint="Run: pip install 'millpond[spark]'",
-        ) from missing
     require_java()
     # Spark starts `python3` from PATH for its workers, which may be another version than the driver's.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
