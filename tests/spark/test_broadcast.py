@@ -237,10 +237,11 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
     assert what in refused.value.message
 
 
-def test_events_with_a_map_go_by_other_columns(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_", ["map<string, string>", "variant"])
+def test_events_that_cant_be_hashed_go_by_other_columns(spark: SparkSession, tmp_path: Path, type_: str) -> None:
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
-    events = spark.readStream.schema("id long, tags map<string, string>").json(str(tmp_path / "events"))
+    events = spark.readStream.schema(f"id long, tags {type_}").json(str(tmp_path / "events"))
     control = spark.readStream.schema(CONTROL).json(str(tmp_path / "control"))
     options: dict[str, Any] = {"output": "id long", "key": "rule", "order": "seq", "partitions": 2}
     with pytest.raises(RequestError) as refused:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.spark.broadcast_chunks import EVENTS, SHARD, iter_together, pack, unpack
+from millpond.spark.broadcast_chunks import EVENTS, iter_together, pack, unpack
+from millpond.spark.shards import SHARD
 
 ROWS = st.lists(
     st.tuples(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.parts import COPIES, METADATA
-from millpond.spark.broadcast_chunks import EVENTS, PACKED, SHARD, pack
+from millpond.spark.broadcast_chunks import EVENTS, PACKED, pack
 from millpond.spark.broadcast_shard import (
     CONTROL_COLUMN,
     NAMES,
@@ -27,7 +27,7 @@ from millpond.spark.broadcast_shard import (
 )
 from millpond.spark.control import Change, Control, Records, is_simple
 from millpond.spark.plan import require_classic
-from millpond.spark.shards import shard_values
+from millpond.spark.shards import SHARD, pick_shards, shard_of, unhashable
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,19 +130,15 @@ def run_shards(
         raise invalid(f"keep_versions is {keep_versions}", "Use a whole number from 1.")
     _check_columns(events, control, key, order)
     spark = events.sparkSession
-    if shards is None:
-        cores = int(spark.sparkContext.defaultParallelism)
-        shards = cores if partitions is None else min(partitions, cores)
-    values = shard_values(shards, partitions or shards)
-    numbers = F.array(*[F.lit(value) for value in values])
-    of_event = _spread(events, by, len(values))
+    values = pick_shards(spark, shards, partitions)
+    of_event = shard_of(_told_apart(events, by), values)
     told = control.select(
         F.to_json(F.struct(*[c for c in control.columns if c != order or c == key])).alias(CONTROL_COLUMN),
         order_number(control, order).alias(ORDER_COLUMN),
         F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
-        F.explode(numbers).alias(SHARD),
+        F.explode(F.array(*[F.lit(value) for value in values])).alias(SHARD),
     )
-    packed = events.withColumn(SHARD, F.element_at(numbers, of_event + 1)).mapInArrow(pack, PACKED)
+    packed = events.withColumn(SHARD, of_event).mapInArrow(pack, PACKED)
     nothing = {CONTROL_COLUMN: F.lit(None).cast("string"), ORDER_COLUMN: F.lit(0).cast("long"), TIME_COLUMN: F.lit(0).cast("long")}
     both = told.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
     columns = [f for f in control.schema.fields if f.name != order or f.name == key]
@@ -195,21 +191,16 @@ def _check_columns(events: DataFrame, control: DataFrame, key: str, order: str) 
         )
 
 
-def _spread(events: DataFrame, by: str | list[str] | None, shards: int) -> Column:
-    """The place of an event's shard, from 0.
-
-    A hash of the event, never a random number, by which a task that is tried again would send it elsewhere.
-    """
-    from pyspark.sql import functions as F
-
+def _told_apart(events: DataFrame, by: str | list[str] | None) -> list[str]:
+    """The columns that an event's shard is told by."""
     names = [by] if isinstance(by, str) else by or events.columns
-    unhashed = [f.name for f in events.schema.fields if f.name in names and "map<" in f.dataType.simpleString()]
-    if unhashed:
-        raise invalid(f"Spark can't hash the column {unhashed[0]}, which has a map", "Name other columns with by=[…].")
     unknown = [name for name in names if name not in events.columns]
     if unknown:
         raise invalid(f"the events have no column {unknown[0]!r} to go by", f"Name some of {', '.join(events.columns)}.")
-    return F.pmod(F.xxhash64(*[F.col(f"`{name}`") for name in names]), F.lit(shards)).cast("int")
+    unhashed = unhashable(events.schema, names)
+    if unhashed:
+        raise invalid(f"Spark can't hash the column {unhashed[0]}, a map or variant", "Name other columns with by=[…].")
+    return names
 
 
 def order_number(control: DataFrame, order: str) -> Column:

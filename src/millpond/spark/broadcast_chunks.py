@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from millpond.spark.shards import SHARD
+
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-SHARD, EVENTS = "shard", "millpond_events"
+EVENTS = "millpond_events"
 PACKED = f"{SHARD} int, {EVENTS} binary"
 _AT_ONCE_BYTES = 4 << 20
 

@@ -1,7 +1,6 @@
 """Operator state with a use: rows wait in the state of the parallel instance that got them, and are let go many at a time.
 
-An instance is a shard: a value to group by that has a partition of its own (`shards`).  Which shard a row goes to is told by a hash
-of the row, never by a random number, by which a task that is tried again would send it elsewhere.
+An instance is a shard: a value to group by that has a partition of its own (`shards`).
 
 1. Rows of a batch come to a shard: they are put behind those that wait, and a timer is set where none waited.
 2. As soon as there are enough, all that wait and all that the batch still has are let go.
@@ -25,20 +24,19 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
-from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from millpond.errors import RequestError
 from millpond.spark.plan import require_classic
 from millpond.spark.session import default_partitions
-from millpond.spark.shards import shard_values
+from millpond.spark.shards import SHARD, pick_shards, shard_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, StatefulProcessorHandle, TimerValues
 
-SHARD, RELEASE = "shard", "release"
+RELEASE = "release"
 _FILL = "rows long, due_ms long, releases long"
 # Types whose values come back from the state as they went in.
 _TYPES = frozenset(
@@ -73,10 +71,8 @@ def buffered(
         raise _invalid(f"after_seconds is {after_seconds!r}", "Use a number of seconds from 0.001.")
     _check_columns(df.schema)
     spark = df.sparkSession
-    wanted = partitions or default_partitions(spark)
-    values = shard_values(min(wanted, spark.sparkContext.defaultParallelism) if shards is None else shards, wanted)
-    place = F.pmod(F.xxhash64(*[F.col(_quoted(name)) for name in df.columns]), F.lit(len(values))).cast("int")
-    spread = df.withColumn(SHARD, F.element_at(F.array(*[F.lit(value) for value in values]), place + 1))
+    values = pick_shards(spark, shards, default_partitions(spark) if partitions is None else partitions)
+    spread = df.withColumn(SHARD, shard_of(df.columns, values))
     ours = [StructField(SHARD, IntegerType()), StructField(RELEASE, LongType())]
     return spread.groupBy(SHARD).transformWithState(
         _Buffer(StructType(df.schema.fields), at_least, after_ms),
@@ -157,10 +153,6 @@ def _check_columns(schema: StructType) -> None:
                 hint="Give texts, numbers, booleans, bytes, days and times; of what is nested to_json(…).",
                 column=field.name,
             )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _invalid(what: str, hint: str) -> RequestError:

@@ -16,6 +16,7 @@ from millpond.errors import RequestError
 from millpond.schema.parts import METADATA
 from millpond.spark.hot_keys import HotKeys
 from millpond.spark.plan import require_classic
+from millpond.spark.shards import place_of, unhashable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +60,6 @@ def salted(
     Raises:  INVALID_REQUEST, SPARK_CONNECT.
     """
     from pyspark.sql import functions as sf
-    from pyspark.sql.types import IntegerType
 
     require_classic(df, "_jdf")
     if isinstance(salts, bool) or not isinstance(salts, int) or not 1 <= salts <= MOST_SALTS:
@@ -68,7 +68,7 @@ def salted(
         raise _invalid(f"by is {by!r}", 'Name what to group by in a list: by=["page"].')
     if SALT in df.columns or SALT in by_names(by):
         raise _invalid(f"the stream has a column {SALT!r} already", "Rename that column.")
-    place = sf.pmod(sf.xxhash64(*_told_apart(df, source)), sf.lit(salts)).cast(IntegerType())
+    place = place_of(_told_apart(df, source), salts)
     if isinstance(hot, HotKeys):
         if not by_names(by):
             raise _invalid("hot needs a name in by", "Make a column with withColumn, and group by its name.")
@@ -84,7 +84,7 @@ def by_names(by: Sequence[str | Column]) -> list[str]:
     return [column for column in by if isinstance(column, str)]
 
 
-def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[Column]:
+def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[str]:
     """The columns that a row's salt is a hash of.
 
     Raises:  INVALID_REQUEST where the same row could get two salts, or Spark can't hash them.
@@ -97,11 +97,10 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[Column]:
             "the stream computes columns that are not the same when a task runs again",
             "Name columns that are with source=[…], such as partition and offset.",
         )
-    texts = {name: df.schema[name].dataType.simpleString() for name in names}  # types inside of others too
-    unhashed = [name for name, text in texts.items() if "map<" in text or "variant" in text]
+    unhashed = unhashable(df.schema, names)
     if unhashed:
         raise _invalid(f"Spark can't hash the columns {', '.join(unhashed)}", "Name other columns with source=[…].")
-    return [df[f"`{name}`"] for name in names]
+    return names
 
 
 def _is_hot(column: str | Column, hot: Sequence[Any]) -> Column:

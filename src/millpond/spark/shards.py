@@ -1,4 +1,4 @@
-"""Values to group by so that each has a partition of its own.
+"""Values to group by so that each has a partition of its own, and which of them a row goes to.
 
 Spark sends a row to the partition that its group's hash names, and small numbers collide: of 0 and 1 both fall into one of two
 partitions.
@@ -6,13 +6,34 @@ partitions.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
 from millpond.schema.murmur import partition_of
 from millpond.schema.types import Field, atomic
 
-_COLUMN = (Field("shard", atomic("integer")),)
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.types import DataType, StructType
+
+SHARD = "shard"
+"""The column that is grouped by."""
+_COLUMN = (Field(SHARD, atomic("integer")),)
+
+
+def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None) -> tuple[int, ...]:
+    """The values of a job's shards.
+
+    shards:      None for one a core, or a partition where these are fewer
+    partitions:  None for as many as shards
+    Raises:      INVALID_REQUEST.
+    """
+    if shards is None:
+        cores = int(spark.sparkContext.defaultParallelism)
+        shards = cores if partitions is None else min(partitions, cores)
+    return shard_values(shards, shards if partitions is None else partitions)
 
 
 def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
@@ -35,3 +56,36 @@ def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
         if len(values) == shards:
             return tuple(sorted(values.values()))
     raise AssertionError("count never ends")
+
+
+def place_of(names: Iterable[str], parts: int) -> Column:
+    """Which of so many parts a row goes to, from 0.
+
+    A hash of its columns, never a random number, by which a task that is tried again would send it elsewhere.
+    """
+    from pyspark.sql import functions as F
+
+    columns = [F.col("`" + name.replace("`", "``") + "`") for name in names]
+    return F.pmod(F.xxhash64(*columns), F.lit(parts)).cast("int")
+
+
+def shard_of(names: Iterable[str], values: Sequence[int]) -> Column:
+    """Which of these shards a row goes to."""
+    from pyspark.sql import functions as F
+
+    return F.element_at(F.array(*[F.lit(value) for value in values]), place_of(names, len(values)) + 1)
+
+
+def unhashable(schema: StructType, names: Iterable[str]) -> list[str]:
+    """Those of the columns that Spark has no hash of: maps, variants, and what holds one."""
+    return [name for name in names if _holds_unhashable(schema[name].dataType)]
+
+
+def _holds_unhashable(type_: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, StructType
+
+    if isinstance(type_, ArrayType):
+        return _holds_unhashable(type_.elementType)
+    if isinstance(type_, StructType):
+        return any(_holds_unhashable(field.dataType) for field in type_.fields)
+    return type_.typeName() in ("map", "variant")
