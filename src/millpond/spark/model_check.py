@@ -16,7 +16,7 @@ import numpy as np
 
 from millpond.errors import MillpondError
 from millpond.spark.control import PUT
-from millpond.spark.model_formats import RUNS_CODE, ModelFormat
+from millpond.spark.model_formats import RUNS_CODE, ModelFormat, first_line
 from millpond.spark.model_records import BESIDE
 from millpond.spark.model_store import ModelStore
 from millpond.storage import open_storage
@@ -109,12 +109,12 @@ class ModelCheck:
         except MillpondError:
             raise  # the library isn't there: no fault of the model's
         except Exception as broken:  # noqa: BLE001 a library's loader may raise anything
-            raise _Refused(f"it doesn't load: {_first_line(broken)}") from None
+            raise _Refused(f"it doesn't load: {first_line(broken)}") from None
         sample = self.sample or (0.0,) * len(self.inputs)
         try:
             (result,) = model.score([np.array([value]) for value in sample])
         except Exception as broken:  # noqa: BLE001
-            raise _Refused(f"it doesn't score a sample: {_first_line(broken)}") from None
+            raise _Refused(f"it doesn't score a sample: {first_line(broken)}") from None
         if self.sample is not None and not np.isfinite(result):
             raise _Refused(f"it scores the sample as {result}")
 
@@ -132,10 +132,6 @@ def _check_share(type_: str, share: float | None, shadow: bool | None) -> None:
 
 class _Refused(Exception):
     """Why a model may not replace another."""
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 
 def _is_null(value: Any) -> bool:

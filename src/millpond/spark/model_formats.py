@@ -98,4 +98,9 @@ class _OnnxModel:
         return result
 
 
+def first_line(error: Exception) -> str:
+    """What a model or its format has raised, in at most 300 characters."""
+    return f"{type(error).__name__}: {error}".splitlines()[0][:300]
+
+
 FORMATS: dict[str, ModelFormat] = {"onnx": Onnx()}

@@ -18,7 +18,7 @@ import numpy as np
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
 from millpond.spark.control import Change, Control
-from millpond.spark.model_formats import Array, Model, ModelFormat
+from millpond.spark.model_formats import Array, Model, ModelFormat, first_line
 from millpond.spark.model_records import BESIDE
 from millpond.spark.model_store import ModelStore
 
@@ -220,7 +220,7 @@ def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, co
             for i, place in enumerate(places):
                 _call(model, [column[i : i + 1] for column in columns], np.array([place]), scores, counted)
             return
-        scores.errors[places] = f"{type(broken).__name__}: {broken}".splitlines()[0][:300]
+        scores.errors[places] = first_line(broken)
         counted.errors += 1
         return
     seconds = time.perf_counter() - began
