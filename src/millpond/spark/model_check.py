@@ -17,17 +17,14 @@ import numpy as np
 from millpond.errors import MillpondError
 from millpond.spark.control import PUT
 from millpond.spark.model_formats import RUNS_CODE, ModelFormat, first_line
-from millpond.spark.model_records import BESIDE
+from millpond.spark.model_records import BESIDE, RECORD
 from millpond.spark.model_store import ModelStore
 from millpond.storage import open_storage
 
 if TYPE_CHECKING:
     import pandas as pd
 
-ADMITTED = (
-    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
-    "sha256 string, size_bytes long, reason string"
-)
+ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
 _COLUMNS = [column.split()[0] for column in ADMITTED.split(", ")]
 
 

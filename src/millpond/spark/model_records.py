@@ -18,10 +18,9 @@ from millpond.storage import open_storage
 ONLY_TYPE = "all"
 # Behind a type: which model beside the one that serves it.
 BESIDE = "/"
-PUBLISHED = (
-    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
-    "uri string, published_ns long"
-)
+RECORD = "type string, action string, version long, name string, description string, format string, share double, shadow boolean"
+"""What a record says of a model, wherever it comes from; beside it stands where the model's bytes are."""
+PUBLISHED = f"{RECORD}, uri string, published_ns long"
 
 
 def publish_model(

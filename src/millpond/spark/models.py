@@ -19,7 +19,7 @@ from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
 from millpond.spark.broadcast_shard import Names, invalid
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, ModelFormat
-from millpond.spark.model_records import ONLY_TYPE, PUBLISHED
+from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
 from millpond.spark.model_scoring import COMPUTED, MERGED, STATISTICS, Scoring
 from millpond.spark.plan import require_classic
 from millpond.spark.session import hadoop_uri
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 MAX_MODEL_BYTES = 100 << 20
 _NAMES = Names("models", "versions", "model_errors")
-_RECORD = (
-    "type string, action string, version long, name string, description string, format string, share double, shadow boolean, "
-    "content binary, uri string"
-)
+_TOLD = f"{RECORD}, content binary, uri string"
 _RESULTS = ("result double", "model string", "model_version long", "duration_seconds double", "error string")
 _NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
 
@@ -133,7 +130,7 @@ def _told(models: DataFrame, order: str) -> DataFrame:
         )
     columns: list[Column] = [
         F.col(f.name).cast(f.dataType).alias(f.name) if f.name in models.columns else F.lit(None).cast(f.dataType).alias(f.name)
-        for f in StructType.fromDDL(_RECORD).fields
+        for f in StructType.fromDDL(_TOLD).fields
     ]
     return models.select(*columns, order_number(models, order).alias("order"))
 
