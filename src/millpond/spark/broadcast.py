@@ -232,7 +232,7 @@ class _Function:
     def changed(self, changes: list[Change]) -> None:
         """It sees the control state with its events."""
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control, batch: int) -> Iterator[pd.DataFrame]:  # noqa: ARG002
+    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
         """Its rows, each with the version that it met."""
         import pandas as pd
 

@@ -60,7 +60,7 @@ class Work(Protocol):
     def changed(self, changes: list[Change]) -> None:
         """Told before `run` of what the batch's records have changed."""
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control, batch: int) -> Iterator[pd.DataFrame]:
+    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
         """What comes out for a batch's events, which all meet this control state."""
 
 
@@ -152,7 +152,7 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
             control, changes = self._records.apply([r[1] for r in records], control, self._kept, batch, int(records[0][2]))
             self._kept.set_layout(control)
             self._work.changed(changes)
-        yield from self._work.run(self._unpacked(chunks), control, batch)  # 3
+        yield from self._work.run(self._unpacked(chunks), control)  # 3
 
     def _unpacked(self, chunks: list[bytes]) -> Iterator[pd.DataFrame]:
         for some in iter_together(chunks):

@@ -110,7 +110,7 @@ class Scoring:
                 key = (change.key, change.row["name"], change.version)
                 self._table.updateValue(key, (change.row["description"], change.since_ms, 0, 0, 0.0, None, None))
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control, batch: int) -> Iterator[pd.DataFrame]:  # noqa: ARG002
+    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
         """See `broadcast_shard.Work`."""
         counted: dict[str, _Counted] = {}
         for chunk in events:
