@@ -25,7 +25,7 @@ from millpond.spark.broadcast_shard import (
     Work,
     invalid,
 )
-from millpond.spark.control import Change, Control, Records, is_simple
+from millpond.spark.control import Change, Control, is_simple
 from millpond.spark.plan import require_classic
 from millpond.spark.shards import SHARD, pick_shards, shard_of, unhashable
 
@@ -141,10 +141,9 @@ def run_shards(
     packed = events.withColumn(SHARD, of_event).mapInArrow(pack, PACKED)
     nothing = {CONTROL_COLUMN: F.lit(None).cast("string"), ORDER_COLUMN: F.lit(0).cast("long"), TIME_COLUMN: F.lit(0).cast("long")}
     both = told.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
-    columns = [f for f in control.schema.fields if f.name != order or f.name == key]
     plan = ShardPlan(
         key=key,
-        columns=tuple(columns),
+        columns=tuple(f for f in control.schema.fields if f.name != order or f.name == key),
         timezone=str(spark.conf.get("spark.sql.session.timeZone")),
         shards=len(values),
         keep_versions=keep_versions,
@@ -157,8 +156,7 @@ def run_shards(
         "computed": dict(computed or {}),
     }
     grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
-    processor = BroadcastShard(plan, Records(key, columns, reason), work)
-    return grouped.transformWithStateInPandas(processor, output, "append", "none")
+    return grouped.transformWithStateInPandas(BroadcastShard(plan, work), output, "append", "none")
 
 
 def output_schema(output: str | StructType) -> StructType:

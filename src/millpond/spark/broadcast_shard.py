@@ -121,8 +121,9 @@ _loaded: dict[tuple[str, int], Control] = {}
 class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
     """Spark's processor of all shards that a task has."""
 
-    def __init__(self, plan: ShardPlan, records: Records, work: Work) -> None:
-        self._plan, self._records, self._work = plan, records, work
+    def __init__(self, plan: ShardPlan, work: Work) -> None:
+        self._plan, self._work = plan, work
+        self._records = Records(plan.key, plan.columns, plan.reason)
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         plan, names = self._plan, self._plan.names
@@ -167,7 +168,7 @@ class _Kept:
 
     def __init__(self, plan: ShardPlan, control: MapState, versions: MapState, errors: MapState, layout: Any) -> None:
         self._plan, self._control, self._versions, self._errors, self._layout = plan, control, versions, errors, layout
-        self._names = [f.name for f in plan.control_schemas[1].fields[1:-3]]
+        self._names = [c.name for c in values_of(plan.key, plan.columns, plan.reason)]
 
     def control(self, run: str, shard: int) -> Control:
         """What the batch before has left.  Raises DEFINITION_CHANGED where it was of another number of shards."""
