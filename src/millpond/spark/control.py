@@ -25,8 +25,8 @@ ACTION, VERSION = "action", "version"
 PUT, REMOVE, ROLLBACK = "put", "remove", "rollback"
 _INTEGERS = ("byte", "short", "integer", "long")
 _REALS = ("float", "double")
-SIMPLE = frozenset({"string", "boolean", "binary", *_INTEGERS, *_REALS})
-"""Types of columns that come back from Spark's state as they were, whatever the machine's time zone is; and decimals."""
+SIMPLE = frozenset({"string", "boolean", "binary", "decimal", *_INTEGERS, *_REALS})
+"""Types of columns that come back from Spark's state as they were, whatever the machine's time zone is."""
 
 
 class Change(NamedTuple):
@@ -188,7 +188,7 @@ def values_of(key: str, columns: Sequence[StructField], reason: str | None) -> l
 
 def is_simple(type_: DataType) -> bool:
     """Whether control state may have columns of a type."""
-    return type_.typeName() in SIMPLE or type_.typeName() == "decimal"
+    return type_.typeName() in SIMPLE
 
 
 def _reader(type_: DataType) -> Callable[[Any], Any]:

@@ -71,8 +71,8 @@ class _Counted:
             each = seconds / scored
             self.usage += scored
             self.seconds += seconds
-            self.fastest = each if self.fastest is None else min(self.fastest, each)
-            self.slowest = each if self.slowest is None else max(self.slowest, each)
+            self.fastest = _best(min, self.fastest, each)
+            self.slowest = _best(max, self.slowest, each)
 
 
 class _Scores(NamedTuple):
