@@ -189,21 +189,18 @@ class HttpDoor:
         form = self._ask(request).form
         name, table = self._table(request)
         question = changes_of_url(controls, request.headers.get("last-event-id"), self.settings)
+        if form is not EVENTS:
+            return await self._changes(name, table, question)
         look = self._looking(name, table, question)
-        first = await look(question.since, question.limit or _PAGE_CHANGES, 0.0 if form is EVENTS else question.wait_seconds)
-        if form is EVENTS:
-            headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
-            return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
-        return replies.as_json(first, headers={replies.DEFINITION: self.shape(name, table).digest})
+        first = await look(question.since, question.limit or _PAGE_CHANGES, 0.0)
+        headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
+        return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
 
     async def changes_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
         name, table = self._table(request)
-        question = changes_of_json(body, self.settings)
-        look = self._looking(name, table, question)
-        told = await look(question.since, question.limit or _PAGE_CHANGES, question.wait_seconds)
-        return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
+        return await self._changes(name, table, changes_of_json(body, self.settings))
 
     async def versions(self, request: Request) -> Response:
         columns, controls = _controls(request)
@@ -350,6 +347,11 @@ class HttpDoor:
 
     async def _count(self, name: str, table: Table, key: Key, bounds: Bounds | None, as_of: AsOf) -> Response:
         return await self._in_thread(lambda: replies.as_json(count_json(name, as_of.of(table).count(key, bounds=bounds))), bounds)
+
+    async def _changes(self, name: str, table: Table, question: ChangesQuestion) -> Response:
+        look = self._looking(name, table, question)
+        told = await look(question.since, question.limit or _PAGE_CHANGES, question.wait_seconds)
+        return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
 
     async def _versions(self, name: str, table: Table, question: VersionsQuestion) -> Response:
         def read() -> Response:
