@@ -75,15 +75,6 @@ def records_of(batch: int) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def rocksdb(spark: SparkSession) -> Iterator[SparkSession]:
-    name = "spark.sql.streaming.stateStore.providerClass"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
-    yield spark
-    spark.conf.set(name, before)
-
-
 def by_key(rows: list[dict[str, Any]]) -> dict[tuple[str, int], list[Any]]:
     assert len({(r["model"], r["half"]) for r in rows}) == len(rows)
     return {(r["model"], r["half"]): [r["rows"], r["slowest"], r["text"]] for r in rows}
@@ -95,10 +86,10 @@ def refused(ask: Any) -> MillpondError:
     return raised.value
 
 
-def test_variables_in_parts_are_read_as_one_table(rocksdb: SparkSession, tmp_path: Path) -> None:
+def test_variables_in_parts_are_read_as_one_table(spark: SparkSession, tmp_path: Path) -> None:
     folder, pond_path = tmp_path / "in", tmp_path / "pond"
     folder.mkdir()
-    df = rocksdb.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+    df = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
     longest: dict[str, int] = {}
     usage: dict[tuple[str, int], list[Any]] = {}
     names: list[str] = []
@@ -142,8 +133,8 @@ def test_variables_in_parts_are_read_as_one_table(rocksdb: SparkSession, tmp_pat
     assert "number of shards" in error.hint
 
 
-def test_metadata_that_cannot_be_understood_is_refused(rocksdb: SparkSession, tmp_path: Path) -> None:
-    df = rocksdb.readStream.schema(SCHEMA).json(str(tmp_path))
+def test_metadata_that_cannot_be_understood_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.readStream.schema(SCHEMA).json(str(tmp_path))
     for damaged in ({"values": []}, {"values": [1], "variables": {"usage": {"rows": "first"}}}, {"variables": {}}, [1]):
         error = refused(
             lambda damaged=damaged: millpond.start(grouped(df, {"millpond_parts": damaged}), table="t", pond=tmp_path / "p")
