@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 
 AT_LEAST, AFTER_SECONDS, PARTITIONS = 25, 5.0, 2
@@ -17,7 +18,7 @@ def main(incoming: str, pond: str, output: str) -> None:
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        **QUICK_JAVA,
     }
     spark = millpond.session("buffered", **conf)
     spark.sparkContext.setLogLevel("ERROR")

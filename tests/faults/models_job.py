@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 
 
@@ -11,7 +12,7 @@ def main(records: str, published: str, pond: str, output: str) -> None:
     """Run until killed."""
     import millpond
 
-    conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g"}
+    conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
     spark = millpond.session("models", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     scored = millpond.serve_models(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 
 PARTITIONS = 3
@@ -22,6 +23,7 @@ def main(incoming: str, pond: str, provider: str) -> None:
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
+        **QUICK_JAVA,
         "spark.sql.streaming.minBatchesToRetain": str(RETAINED),
         f"{state}.providerClass": f"org.apache.spark.sql.execution.streaming.state.{provider}",
         f"{state}.maintenanceInterval": "1s",

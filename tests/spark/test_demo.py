@@ -20,6 +20,7 @@ import millpond
 from millpond.cli.demo import demo
 from millpond.errors import MillpondError
 from millpond.spark.visits import VisitOptions, iter_visits
+from quick_java import QUICK_JAVA_ENVIRONMENT
 
 pytest.importorskip("pyspark")
 REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / (
@@ -36,7 +37,8 @@ class Demo:
     def __init__(self, folder: Path, *options: str) -> None:
         self.mark = f"MILLPOND_TEST={folder}-{time.monotonic_ns()}"
         name, value = self.mark.split("=")
-        env = {**os.environ, name: value, "MILLPOND_HOME": str(folder / "home"), "TMPDIR": str(folder)}
+        places = {"MILLPOND_HOME": str(folder / "home"), "TMPDIR": str(folder)}
+        env = {**os.environ, **QUICK_JAVA_ENVIRONMENT, **places, name: value}
         self.out, self.err = folder / "out", folder / "err"
         with self.out.open("ab") as out, self.err.open("ab") as err:
             self.process = subprocess.Popen(

@@ -18,6 +18,7 @@ from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, MillpondError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.plan import require_classic
+from quick_java import QUICK_JAVA_ENVIRONMENT
 
 
 @pytest.fixture
@@ -308,7 +309,8 @@ def test_a_signal_stops_query_and_session_and_leaves_no_java(tmp_path, number):
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(_STOPPED))
     with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
-        process = subprocess.Popen([sys.executable, str(program), str(tmp_path / "pond")], stdout=out, stderr=err)
+        command, env = [sys.executable, str(program), str(tmp_path / "pond")], {**os.environ, **QUICK_JAVA_ENVIRONMENT}
+        process = subprocess.Popen(command, env=env, stdout=out, stderr=err)
     try:
         deadline = time.monotonic() + 150
         while "running" not in (tmp_path / "out").read_text():
