@@ -13,6 +13,7 @@ CALLS = [
     "millpond.start(None, table='t', pond='p')",
     "millpond.publish(None, table='t')",
     "millpond.define(None, 'c', table='t')",
+    "millpond.salted(None, by=['a'])",
     "millpond.buffered",
     "from millpond import broadcast; broadcast(None, None, print, output='a long', key='a', order='a')",
     "from millpond import serve_models",

@@ -59,9 +59,9 @@ def salted(
              HotKeys, which finds them while the job runs, by all columns of `by` that are names.  No answer depends on the list
     Raises:  INVALID_REQUEST, SPARK_CONNECT.
     """
+    require_classic(df, "_jdf")
     from pyspark.sql import functions as sf
 
-    require_classic(df, "_jdf")
     if isinstance(salts, bool) or not isinstance(salts, int) or not 1 <= salts <= MOST_SALTS:
         raise _invalid(f"salts is {salts!r}", f"Use a whole number from 1 to {MOST_SALTS}.")
     if isinstance(by, str) or not by:
