@@ -31,9 +31,6 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 import millpond
 from millpond.spark.job import Job, run_until_stopped
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-}
 KEEP = 1000
 MOST_CENTS = 10**15  # of a command and of a balance: what is larger is refused, and never overflows
 KINDS = ("deposit", "withdraw")
@@ -158,7 +155,7 @@ def start(records: DataFrame, pond: str, keep: int = KEEP, **options: Any) -> Jo
 
 def serve(pond: str, bootstrap: str, topic: str, partitions: int | None) -> None:
     """The job, until Ctrl-C."""
-    spark = millpond.session("accounts", **ROCKSDB)
+    spark = millpond.session("accounts")
     records = (
         spark.readStream.format("kafka")
         .option("kafka.bootstrap.servers", bootstrap)

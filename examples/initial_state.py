@@ -26,10 +26,6 @@ import millpond
 from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-}
-
 
 class Totals(StatefulProcessor):
     """Requests per page, and the host that asked last."""
@@ -84,7 +80,7 @@ def start_after(requests: DataFrame, pond: str, **options: Any) -> Job:
 
 def main(which: str, log: str, pond: str) -> None:
     """To the end of the log, or until Ctrl-C."""
-    spark = millpond.session("initial state", **ROCKSDB)
+    spark = millpond.session("initial state")
     requests = log_stream(spark, log).where("error IS NULL")
     begin = start_before if which == "before" else start_after
     run_until_stopped([begin(requests, pond, trigger="available-now")])

@@ -26,10 +26,6 @@ import millpond
 from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-}
-
 
 class Recent(StatefulProcessor):
     """The last page, the trail of pages, and how often each was asked for, as long as they count."""
@@ -73,7 +69,7 @@ def start(requests: DataFrame, pond: str, ttl_seconds: float = 600.0, **options:
 
 def main(log: str, pond: str) -> None:
     """Until Ctrl-C."""
-    spark = millpond.session("recent", **ROCKSDB)
+    spark = millpond.session("recent")
     requests = log_stream(spark, log).where("error IS NULL")
     run_until_stopped([start(requests, pond, trigger="1 second")])
 

@@ -25,9 +25,6 @@ import millpond
 from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-}
 GAP_MS = 30 * 60 * 1000
 LATE = "10 minutes"
 STATE = "started_ms long, last_ms long, requests long"
@@ -116,7 +113,7 @@ def start(requests: DataFrame, pond: str, **options: Any) -> Job:
 
 def main(log: str, pond: str) -> None:
     """Until Ctrl-C; sessions that have ended are written to the terminal."""
-    spark = millpond.session("sessions", **ROCKSDB)
+    spark = millpond.session("sessions")
     requests = log_stream(spark, log).where("error IS NULL")
     run_until_stopped([start(requests, pond, trigger="1 second", sink="console")])
 
