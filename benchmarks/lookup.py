@@ -3,7 +3,8 @@
     python benchmarks/lookup.py [--keys 500000] [--seconds 3] [--write]
 
 A Spark job (count, sum and average by a text key) writes the state; then `Table.get` with random keys, every answer a decoded row
-that names its batch and its lag, is timed beside `lmdb.Transaction.get` of the stored key in a transaction of its own.
+that names its batch and its lag, is timed beside `lmdb.Transaction.get` of the stored key in a transaction of its own.  Then the
+parts of such a get are timed alone, one after the other: where its time goes.
 """
 
 from __future__ import annotations
@@ -44,6 +45,42 @@ def bare_rate(folder: str, store: str, keys: list[bytes], seconds: float) -> flo
                 assert transaction.get(key, db=handle) is not None
 
         return rate(bare, keys, seconds)
+
+
+def parts_of_a_get(table: Any, pages: list[str]) -> dict[str, float]:
+    """Microseconds of each step of `Table.get`, called as it calls them."""
+    from millpond.replica.ordered import split_value, store_key
+    from millpond.replica.stamp import without_stamp
+    from millpond.tables.answer import Row
+
+    def open_view(_: str) -> None:
+        table._open(None)[0].__exit__()
+
+    view, binding, cut = table._open(None)
+    rows = binding.rows(view)
+
+    def encode(page: str) -> bytes:
+        key: bytes = binding.codec.encode(table._keys.row(table._keys.stored({"page": page})))
+        return key
+
+    keys = {page: store_key(encode(page)) for page in pages}
+    stored = {page: rows.get(binding.table, key) for page, key in keys.items()}
+
+    def decode(page: str) -> Any:
+        return binding.finish((page,), binding.decode_value(split_value(keys[page], without_stamp(stored[page]))[1]))
+
+    values = {page: decode(page) for page in pages}
+    steps: dict[str, Callable[[str], object]] = {
+        "open a view, with batch and lag": open_view,
+        "key from names": lambda page: store_key(encode(page)),
+        "LMDB": lambda page: rows.get(binding.table, keys[page]),
+        "decode the row": decode,
+        "the answer": lambda page: Row(values[page], cut, stored[page]),
+    }
+    nothing = 1e6 / rate(lambda _: None, pages, 1)
+    found = {name: round(1e6 / rate(step, pages, 1) - nothing, 2) for name, step in steps.items()}
+    view.__exit__()
+    return found
 
 
 def main() -> None:
@@ -93,6 +130,7 @@ def main() -> None:
                     bare_rates.append(other.submit(bare_rate, str(folder), store, raw_keys, options.seconds).result())
                     get_rates.append(rate(whole, pages, options.seconds))
             rows = int(table.count())
+            parts = parts_of_a_get(table, pages)
     get, own = sorted(get_rates)[1], sorted(bare_rates)[1]
     result = {
         "machine": machine(),
@@ -100,6 +138,8 @@ def main() -> None:
         "table_get_per_second": round(get),
         "lmdb_get_per_second": round(own),
         "ratio": round(get / own, 3),
+        "microseconds_of_a_get": round(1e6 / get, 2),
+        "of_these": parts,
     }
     print(json.dumps(result, indent=1))
     if options.write:

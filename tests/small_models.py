@@ -27,6 +27,18 @@ def logarithm() -> bytes:
     return _model([helper.make_node("Log", ["x"], ["y"])], [_matrix("x", 1)], {})
 
 
+def doubled(name: str, taken: str) -> bytes:
+    """One column of whole numbers in, int64 or int32; twice as much out."""
+    kind = {"int64": TensorProto.INT64, "int32": TensorProto.INT32}[taken]
+    graph = helper.make_graph(
+        [helper.make_node("Add", [name, name], ["y"])],
+        "small",
+        [helper.make_tensor_value_info(name, kind, [None, 1])],
+        [helper.make_tensor_value_info("y", kind, [None, 1])],
+    )
+    return _serialized(graph)
+
+
 def two_numbers() -> bytes:
     """A matrix of two columns, as it came: no number a row."""
     return _model([helper.make_node("Identity", ["x"], ["y"])], [_matrix("x", 2)], {}, width=2)
@@ -44,5 +56,9 @@ def _model(nodes: list[Any], inputs: list[Any], constants: dict[str, Any], width
         [_matrix("y", width)],
         [numpy_helper.from_array(value, name) for name, value in constants.items()],
     )
+    return _serialized(graph)
+
+
+def _serialized(graph: Any) -> bytes:
     found: bytes = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9).SerializeToString()
     return found

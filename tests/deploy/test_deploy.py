@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import click
@@ -44,6 +45,24 @@ def test_the_container_file_has_nothing_that_hadolint_complains_of() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run([hadolint, str(DEPLOY / "Containerfile")], capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_container_has_all_that_the_package_is_built_of(tmp_path: Path) -> None:
+    """By its own build, of what the Containerfile copies and nothing else."""
+    for copied in re.findall(r"(?m)^COPY ((?!--from).*)$", (DEPLOY / "Containerfile").read_text()):
+        *sources, target = copied.split()
+        for source in sources:
+            place = DEPLOY.parent / source
+            if place.is_dir():
+                shutil.copytree(place, tmp_path / target, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+            else:
+                shutil.copy(place, tmp_path / target)
+    done = subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel"], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert any(name.endswith("libmillpond.so") for name in zipfile.ZipFile(wheel).namelist())
 
 
 def test_the_container_asks_for_tokens_before_it_opens_itself() -> None:

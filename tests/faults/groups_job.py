@@ -23,7 +23,8 @@ def main(incoming: str, pond: str) -> None:
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(visitors)
-    conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
+    # A task may fail three times: its Python worker is killed as well.
+    conf = {"spark.master": "local[2,4]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
     spark = millpond.session("groups", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     events = spark.readStream.schema("n long, page string, host string").json(incoming)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import signal
 import sys
 import time
 from collections import Counter
@@ -70,16 +71,28 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
     feed()
     job = Process("job", lambda: [sys.executable, "-m", "faults.groups_job", str(incoming), str(pond)], log)
     job.start()
+    killed_workers = 0
+
+    def wait_for_batches(more: int) -> None:
+        fed, before, deadline = -1, batches(), time.monotonic() + WAIT
+        while (done := batches()) < before + more:
+            assert job.alive(), log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            if done > fed:
+                feed()
+                fed = done
+            time.sleep(0.05)
+
     try:
         for kill in range(KILLS + 1):
-            before, deadline = batches(), time.monotonic() + WAIT
-            while batches() < before + 2:
-                assert job.alive(), log.read_text()[-3000:]
-                assert time.monotonic() < deadline, log.read_text()[-3000:]
-                if len(files) <= batches():
-                    feed()
-                time.sleep(0.05)
+            wait_for_batches(2)
             if kill < KILLS:
+                feed()
+                # A worker alone, which Spark replaces; then all together.
+                for worker in chance.sample(workers := python_workers(job), min(1, len(workers))):
+                    os.kill(worker, signal.SIGKILL)
+                    killed_workers += 1
+                wait_for_batches(2)
                 feed()
                 time.sleep(chance.uniform(0.1, 1.5))
                 job.kill()
@@ -96,7 +109,15 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
     finally:
         job.kill()
     assert job.unwanted == []
+    assert killed_workers
     assert len(millpond.HotKeys(pond, "views").found()) == 1  # so rows were split
+
+
+def python_workers(job: Process) -> list[int]:
+    """Those that run tasks: children of the daemon that Spark starts for them."""
+    command = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in job.members() if Path(f"/proc/{pid}").exists()}
+    daemons = {pid for pid, words in command.items() if words.endswith(b"pyspark.daemon\0pyspark.worker\0")}
+    return sorted(pid for pid in daemons if int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) in daemons)
 
 
 def hosts_of(rows: list[dict[str, Any]]) -> dict[str, set[str]]:

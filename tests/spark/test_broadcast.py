@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql import functions as sf
+from pyspark.sql.streaming import StatefulProcessor
 
 import millpond
 from millpond.errors import DefinitionError, RequestError
@@ -216,6 +220,9 @@ def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path
         ({"output": "what is this"}, "schema"),
         ({"output": "id long, control_version long"}, "control_version"),
         ({"process": "no function"}, "process"),
+        ({"process": StatefulProcessor}, "process"),
+        ({"shards": 1.5}, "1.5 shards"),
+        ({"shards": True}, "True shards"),
     ],
 )
 def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], what: str) -> None:
@@ -235,6 +242,54 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
         broadcast(**{**given, **wrong})
     assert refused.value.condition == "INVALID_REQUEST"
     assert what in refused.value.message
+
+
+def test_two_broadcasts_of_one_query_have_each_its_own_control_state(spark: SparkSession, tmp_path: Path) -> None:
+    """In the same workers, at the same versions."""
+    read = spark.readStream
+    (tmp_path / "events").mkdir()
+    events = read.schema(EVENT).option("maxFilesPerTrigger", 1).json(str(tmp_path / "events"))
+    streams = []
+    for number, rule in enumerate(("first", "second")):
+        folder = tmp_path / rule
+        folder.mkdir()
+        (folder / "0.json").write_text(json.dumps({"rule": rule, "least": number, "ratio": 0.5, "label": rule, "seq": 1}))
+        control = read.schema(CONTROL).json(str(folder))
+        streams.append(
+            broadcast(events, control, match, output=OUTPUT, key="rule", order="seq", shards=2, partitions=2).withColumn(
+                "of", sf.lit(rule)
+            )
+        )
+    out: list[Any] = []
+    writer = streams[0].unionByName(streams[1]).writeStream.outputMode("append").trigger(availableNow=True)
+    for batch in range(3):
+        write = tmp_path / "next"
+        write.write_text("\n".join(json.dumps(row) for row in events_of(batch)))
+        write.rename(tmp_path / "events" / f"{batch}.json")
+    with with_rocksdb(spark):
+        query = (
+            writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .foreachBatch(lambda frame, _: out.extend(frame.collect()))
+            .start()
+        )
+        assert query.awaitTermination(120)
+    assert len(out) == 2 * 3 * 50
+    for row in out:
+        least = 0 if row.of == "first" else 1
+        met = [[row.of, least, 0.5, row.of]] if row.amount >= least else []
+        assert json.loads(row.matches) == met
+
+
+@contextmanager
+def with_rocksdb(spark: SparkSession) -> Iterator[None]:
+    """For a query that isn't started by `start`: transformWithState wants RocksDB."""
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    before = spark.conf.get(provider)
+    spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")
+    try:
+        yield
+    finally:
+        spark.conf.set(provider, str(before))
 
 
 @pytest.mark.parametrize("type_", ["map<string, string>", "variant"])

@@ -155,10 +155,19 @@ def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Str
     good = path.read_bytes()
     told = json.loads(good)
     twice = json.dumps({**told, "hot": told["hot"] * 2, "unnamed": told["hot"] * 2}).encode()
-    for content in (b"", b"[1, 2", b"[{}, {}]", b'{"hot": "x"}', good[:-9], twice, good):
-        path.with_name("next").write_bytes(content)
-        path.with_name("next").rename(path)
+    for content in (b"", b"[1, 2", b"[{}, {}]", b'{"hot": "x"}', good[:-9], twice, None):
+        if content is None:
+            path.unlink()
+        else:
+            path.with_name("next").write_bytes(content)
+            path.with_name("next").rename(path)
         streams.feed("/hot")
+    path.write_bytes(b"{}")
+    streams.stop()
+    streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
+    streams.start()
+    assert "CORRUPT_FILE" in str(streams.keys.last_error)
+    streams.feed("/hot")
     assert shown(streams.folder / "pond", "hot") == shown(streams.folder / "pond", "plain")
 
 

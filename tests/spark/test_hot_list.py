@@ -49,8 +49,10 @@ def test_a_name_is_taken_once_and_kept() -> None:
     judged = HotList(0.1)
     judged.take(0, 5000, [(-3, 4000)], [])
     assert judged.take(1, 5000, [(-3, 4000)], ['-3 {"page":"a b"}', '9 {"page":"never hot"}'])
+    assert judged.take(2, 5000, [(-3, 4000)], []), "as long as nobody says that it was written"
+    judged.written()
     assert judged.keys[0].key == {"page": "a b"}
-    assert not judged.take(2, 5000, [(-3, 4000)], [])
+    assert not judged.take(3, 5000, [(-3, 4000)], [])
     assert judged.keys[0].key == {"page": "a b"}
 
 
@@ -74,6 +76,7 @@ def test_no_more_groups_are_hot_than_there_is_room_for(batches: list[list[tuple[
     for batch, counted in enumerate(batches):
         if judged.take(batch, sum(count for _, count in counted), counted, []):
             written = from_bytes(to_bytes(judged.keys))
+            judged.written()
         shares = [key.share for key in judged.keys]
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) <= 1 + 1e-9

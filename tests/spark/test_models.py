@@ -13,12 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import millpond
 from millpond.errors import RequestError
+from millpond.spark.model_formats import Onnx
+from millpond.spark.model_scoring import row_hashes
 from millpond.spark.model_store import ModelStore
-from small_models import by_name, linear, logarithm, two_numbers
+from small_models import by_name, doubled, linear, logarithm, two_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,6 +269,7 @@ def test_bytes_are_kept_once(tmp_path: Path) -> None:
         {"type_column": "a"},
         {"sample": [1.0]},
         {"order": "name"},
+        {"formats": {"pickle": Onnx()}},
     ],
 )
 def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any]) -> None:
@@ -281,9 +285,41 @@ def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: 
     assert refused.value.condition == "INVALID_REQUEST"
 
 
-def test_onnx_takes_columns_by_name_or_as_a_matrix() -> None:
-    from millpond.spark.model_formats import Onnx
+DOUBLES = {"a": "double", "b": "double"}
 
+
+def test_onnx_takes_columns_by_name_or_as_a_matrix() -> None:
     columns = [np.array([1.0, 2.0]), np.array([3.0, 5.0])]
-    assert Onnx().load(by_name("b", "a"), ["a", "b"]).score(columns).tolist() == [3.0, 10.0]
-    assert Onnx().load(linear([1.0, 10.0], 0.0), ["a", "b"]).score(columns).tolist() == [31.0, 52.0]
+    assert Onnx().load(by_name("b", "a"), DOUBLES).score(columns).tolist() == [3.0, 10.0]
+    assert Onnx().load(linear([1.0, 10.0], 0.0), DOUBLES).score(columns).tolist() == [31.0, 52.0]
+
+
+@pytest.mark.parametrize(
+    ("taken", "kinds"), [("int64", ["byte", "short", "integer", "long"]), ("int32", ["byte", "short", "integer"])]
+)
+def test_a_model_of_whole_numbers_takes_no_others(taken: str, kinds: list[str]) -> None:
+    """3.7 would be cut to 3, and a long to what an int holds."""
+    for kind in ("byte", "short", "integer", "long", "float", "double"):
+        for model in (doubled("x", taken), doubled("a", taken)):
+            if kind in kinds:
+                assert Onnx().load(model, {"a": kind}).score([np.array([3, -4])]).tolist() == [6.0, -8.0]
+                continue
+            with pytest.raises(ValueError, match=f"can't hold every {kind}"):
+                Onnx().load(model, {"a": kind})
+
+
+def test_a_record_is_answered_by_the_same_model_in_whatever_chunk_it_comes() -> None:
+    """pandas has other types for a column with a NULL."""
+    alone = [pd.Series([1, 2]), pd.Series([True, False]), pd.Series(["x", "y"]), pd.Series([0.5, 2.0])]
+    beside = [
+        pd.Series([1, 2, None], dtype="Int64"),
+        pd.Series([True, False, None], dtype=object),
+        pd.Series(["x", "y", None]),
+        pd.Series([0.5, 2.0, None]),
+    ]
+    for some, more in zip(alone, beside, strict=True):
+        assert row_hashes([some]).tolist() == row_hashes([more]).tolist()[:2]
+    assert row_hashes(alone).tolist() == row_hashes(beside).tolist()[:2]
+    nothing = [pd.Series([None], dtype=dtype) for dtype in ("Int64", object, "float64")]
+    assert len({int(row_hashes([series])[0]) for series in nothing}) == 1
+    assert len(set(row_hashes([pd.Series(range(1000))]).tolist())) == 1000

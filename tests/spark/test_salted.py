@@ -288,6 +288,7 @@ def test_wrong_calls_are_refused(events: DataFrame) -> None:
 
     calls: list[dict[str, Any]] = [
         {"by": "page"}, {"by": []}, {"by": ["page"], "salts": 0}, {"by": ["page"], "salts": True}, {"by": ["page"], "salts": 5000},
+        {"by": ["page"], "hot": "/hot"}, {"by": ["PAGE", "Salt"]},
         {"by": ["page"], "source": []}, {"by": ["page"], "source": ["offset"]}, {"by": [sf.col("page")], "hot": ["/hot"]},
     ]  # fmt: skip
     for how in calls:
@@ -295,6 +296,7 @@ def test_wrong_calls_are_refused(events: DataFrame) -> None:
     assert refused(lambda: millpond.salted(events.withColumn("salt", sf.lit(1)), by=["page"])).condition == "INVALID_REQUEST"
     drawn = events.withColumn("drawn", sf.rand())
     assert "source=" in refused(lambda: millpond.salted(drawn, by=["page"])).hint
+    assert "source=" in refused(lambda: millpond.salted(drawn, by=["page"], source=["at", "drawn"])).hint
     millpond.salted(drawn, by=["page"], source=["at", "n"])
     mapped = events.withColumn("all", sf.array(sf.create_map("page", "n")))
     assert "all" in refused(lambda: millpond.salted(mapped, by=["page"])).message

@@ -8,6 +8,7 @@ readers are shown one copy.  A stream-static join can't do that: a static side t
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -74,7 +75,7 @@ def broadcast(
     Tables:     `<table>_control`, `<table>_versions`, `<table>_errors`
     Raises:     INVALID_REQUEST, SPARK_CONNECT.
     """
-    if not callable(process):
+    if not callable(process) or isinstance(process, type):  # such as a class of Spark's stateful processors
         raise invalid(
             f"process is {process!r:.60}",
             "Give a function of events and control state; state and timers for each key of the events can't be had beside it.",
@@ -147,6 +148,7 @@ def run_shards(
         timezone=str(spark.conf.get("spark.sql.session.timeZone")),
         shards=len(values),
         keep_versions=keep_versions,
+        identity=uuid.uuid4().hex,
         names=names,
         reason=reason,
     )
@@ -178,7 +180,7 @@ def _check_columns(events: DataFrame, control: DataFrame, key: str, order: str) 
     for name in (key, order):
         if name not in control.columns:
             raise invalid(f"the control records have no column {name!r}", f"Name one of {', '.join(control.columns)}.")
-    ours = {SHARD} & set(events.columns)
+    ours = {name for name in events.columns if name.lower() == SHARD}
     if ours:
         raise invalid(f"the events have a column {', '.join(sorted(ours))}", "Call it otherwise: withColumnRenamed.")
     others = [f for f in control.schema.fields if not is_simple(f.dataType) and f.name != order]

@@ -73,6 +73,7 @@ class ShardPlan:
     timezone:   the session's
     shards:     how many there are
     keep_versions:  so many changes, and refused records, are remembered
+    identity:   of this broadcast among all: a query may have several
     reason:     the control stream's column that says why a record is refused already, see `control.Records`
     """
 
@@ -81,6 +82,7 @@ class ShardPlan:
     timezone: str
     shards: int
     keep_versions: int
+    identity: str
     names: Names = NAMES
     reason: str | None = None
 
@@ -114,8 +116,8 @@ class ShardPlan:
 
 LAYOUT = StructType([StructField("shards", IntegerType()), StructField("version", LongType()), StructField("refused", LongType())])
 
-_loaded: dict[tuple[str, int], Control] = {}
-"""Of (run of a query, shard): the state that this worker has seen last; another version of it was read since"""
+_loaded: dict[tuple[str, str, int], Control] = {}
+"""Of (run of a query, broadcast, shard): the state that this worker has seen last; another version of it was read since"""
 
 
 class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
@@ -178,9 +180,10 @@ class _Kept:
         shards, version, refused = layout
         if shards != self._plan.shards:
             raise shards_changed(shards, self._plan.shards)
-        found = _loaded.get((run, shard))
+        loaded = (run, self._plan.identity, shard)
+        found = _loaded.get(loaded)
         if found is None or (found.version, found.refused) != (version, refused):
-            found = _loaded[run, shard] = Control(version, refused, self._rows())
+            found = _loaded[loaded] = Control(version, refused, self._rows())
         return found
 
     def set_layout(self, control: Control) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import HOT_KEYS, create_job, job_of
-from millpond.errors import MillpondError, RequestError
+from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.hot_keys import HotKey
 from millpond.spark.hot_list import HotList
 from millpond.spark.session import hadoop_uri
@@ -30,6 +30,9 @@ _HASH, _LIST = "millpond hash of group", "millpond hot groups"
 # The sketch looks for so many times the groups that could be hot at once.
 _LOOKED_FOR, _TRACKED = 2, 10
 _MOST_LOOKED_FOR = 1000
+
+_listeners: dict[str, tuple[SparkSession, StreamingQueryListener]] = {}
+"""By the name of what they listen to, with their session."""
 
 
 class HotKeys:
@@ -47,9 +50,8 @@ class HotKeys:
         self.share = float(share)
         self._pond = pond
         self._folder = job_of(pond, job)
-        self._name = f"millpond hot keys of {job}"
+        self._name = f"millpond hot keys of {self._folder.storage.uri}"
         self._list: HotList | None = None
-        self._listener: StreamingQueryListener | None = None
         self.last_error: str | None = None
 
     def found(self) -> list[HotKey]:
@@ -63,21 +65,25 @@ class HotKeys:
         """The stream with what finds its hot groups, and the part of each row: `place` for those of hot groups, 0 for all others.
 
         by:  names of the columns that tell the groups apart
-        Raises:  NOT_WRITABLE, and what else `start` raises of a job's folder; CORRUPT_FILE.
+        Raises:  NOT_WRITABLE, and what else `start` raises of a job's folder.
         """
         from pyspark.sql import functions as sf
 
         spark = df.sparkSession
         create_job(self._pond, self._folder.job)
         if self._list is None:
-            self._list = HotList(self.share, self.found())
+            try:
+                self._list = HotList(self.share, self.found())
+            except CheckpointError as broken:  # the keys are found again
+                self._list, self.last_error = HotList(self.share), str(broken)
         # The file must be there before Spark plans to read it, with the fields that it reads.
         self._folder.write_hot_keys(self._list.keys)
+        self._list.written()
         self._listen(spark)
         file = hadoop_uri(f"{self._folder.storage.uri}/{HOT_KEYS}")
         # As one JSON document the file is read as it is, whatever its length was when the query was planned.
-        listed = spark.read.schema(_SCHEMA).option("multiLine", True).json(file).limit(1)
-        names = [sf.col(f"`{name}`") for name in by]
+        listed = spark.read.schema(_SCHEMA).option("multiLine", True).option("ignoreMissingFiles", True).json(file).limit(1)
+        names = [sf.col(name) for name in by]  # as groupBy takes them
         looked_for = min(_MOST_LOOKED_FOR, math.ceil(_LOOKED_FOR / self.share))
         hash_, unnamed = sf.col(f"`{_HASH}`"), sf.col(f"`{_LIST}`.unnamed")
         named = sf.concat_ws(" ", hash_.cast("string"), sf.to_json(sf.struct(*names), {"ignoreNullFields": "false"}))
@@ -91,11 +97,9 @@ class HotKeys:
         return found, sf.when(is_hot, place).otherwise(sf.lit(0))
 
     def _listen(self, spark: SparkSession) -> None:
-        """Be told of each batch of this session's queries, once however often the stream is made."""
+        """Be told of each batch of this session's queries, in place of whoever was told of this job's before."""
         from pyspark.sql.streaming.listener import StreamingQueryListener
 
-        if self._listener is not None:
-            spark.streams.removeListener(self._listener)
         keys = self
 
         class Listener(StreamingQueryListener):  # type: ignore[misc]  # PySpark hides its base's type
@@ -108,8 +112,12 @@ class HotKeys:
                 if observed is not None:
                     keys._take(event.progress.batchId, observed)
 
-        self._listener = Listener()
-        spark.streams.addListener(self._listener)
+        before = _listeners.pop(self._name, None)
+        if before is not None and before[0] is spark:
+            spark.streams.removeListener(before[1])
+        listener = Listener()
+        spark.streams.addListener(listener)
+        _listeners[self._name] = spark, listener
 
     def _take(self, batch: int, observed: Any) -> None:
         assert self._list is not None
@@ -117,6 +125,7 @@ class HotKeys:
             counted = [(int(group), int(count)) for group, count in observed.counted or ()]
             if self._list.take(batch, int(observed.rows), counted, observed.named or ()):
                 self._folder.write_hot_keys(self._list.keys)
+                self._list.written()
             self.last_error = None
         except (MillpondError, ValueError, OSError) as broken:
             # The job goes on: rows of a group that nobody knows to be hot lie in one part.

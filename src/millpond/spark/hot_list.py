@@ -65,6 +65,10 @@ class HotList:
                 self._hot[group] = replace(self._hot[group], key=json.loads(values))
         return self._differs()
 
+    def written(self) -> None:
+        """Told that readers have the list as it is now."""
+        self._written = dict(self._hot)
+
     def _judge(self, batch: int) -> None:
         shares = {group: min(1.0, count / self._rows) for group, count in self._counts.items()}
         judged = {}
@@ -77,11 +81,8 @@ class HotList:
         self._hot = judged
 
     def _differs(self) -> bool:
-        """Whether readers of what was written last would be told something else; if so this is what was."""
-        same = self._hot.keys() == self._written.keys() and all(
-            key.key == self._written[group].key and abs(key.share - self._written[group].share) < _MOVED
+        """Whether readers of what was written last would be told something else."""
+        return self._hot.keys() != self._written.keys() or any(
+            key.key != self._written[group].key or abs(key.share - self._written[group].share) >= _MOVED
             for group, key in self._hot.items()
         )
-        if not same:
-            self._written = dict(self._hot)
-        return not same

@@ -32,13 +32,13 @@ _COLUMNS = [column.split()[0] for column in ADMITTED.split(", ")]
 class ModelCheck:
     """Checks records of the model stream.
 
-    inputs:     the records' columns that models take
+    inputs:     the records' columns that models take, with Spark's names of their types
     sample:     values of these; None for zeros
     max_bytes:  of a model
     """
 
     pond: str
-    inputs: tuple[str, ...]
+    inputs: Mapping[str, str]
     sample: tuple[float, ...] | None
     formats: Mapping[str, ModelFormat]
     max_bytes: int
@@ -97,7 +97,7 @@ class ModelCheck:
             raise _Refused(f"the model has {size_bytes:,} bytes, and {self.max_bytes:,} is the limit")
 
     def _try(self, content: bytes, name: str) -> None:
-        if name in RUNS_CODE and name not in self.formats:
+        if name in RUNS_CODE:
             raise _Refused(f"{name} runs code of the file's on loading, and is never loaded: convert the model to ONNX")
         if name not in self.formats:
             raise _Refused(f"the format {name!r:.40} isn't known; known are {', '.join(sorted(self.formats))}")

@@ -6,7 +6,7 @@ could do whatever the job may.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,6 +21,8 @@ _DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
+_WHOLE = {"tensor(int64)": ("byte", "short", "integer", "long"), "tensor(int32)": ("byte", "short", "integer")}
+"""Types of columns whose values these can hold: any other number would be cut to a whole one."""
 
 
 class Model(Protocol):
@@ -36,8 +38,8 @@ class Model(Protocol):
 class ModelFormat(Protocol):
     """Loads models."""
 
-    def load(self, content: bytes, inputs: Sequence[str]) -> Model:
-        """A model for inputs of these names, numbers all.
+    def load(self, content: bytes, inputs: Mapping[str, str]) -> Model:
+        """A model for these inputs, in their order: names, and Spark's names of their types, numbers all (`double`, `long`, …).
 
         Raises:  ValueError where it isn't of this format, or takes other inputs; whatever else goes wrong.
         """
@@ -50,7 +52,7 @@ class Onnx:
     is the result, a number a row.
     """
 
-    def load(self, content: bytes, inputs: Sequence[str]) -> Model:
+    def load(self, content: bytes, inputs: Mapping[str, str]) -> Model:
         try:
             import onnxruntime
         except ImportError as missing:
@@ -59,11 +61,11 @@ class Onnx:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.log_severity_level = 4  # what goes wrong is raised, and told with the record
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-        return _OnnxModel(session, list(inputs))
+        return _OnnxModel(session, inputs)
 
 
 class _OnnxModel:
-    def __init__(self, session: Any, inputs: list[str]) -> None:
+    def __init__(self, session: Any, inputs: Mapping[str, str]) -> None:
         self._session = session
         taken = {i.name: i for i in session.get_inputs()}
         unknown = sorted({i.type for i in taken.values()} - _DTYPES.keys())
@@ -78,6 +80,10 @@ class _OnnxModel:
                 raise ValueError(f"it takes a matrix of shape {self._matrix.shape}, and the records have {len(inputs)} inputs")
         elif set(taken) != set(inputs):
             raise ValueError(f"it takes the inputs {sorted(taken)}, and the records have {sorted(inputs)}")
+        for name, kind in inputs.items():
+            wanted = (self._matrix or taken[name]).type
+            if kind not in _WHOLE.get(wanted, (kind,)):
+                raise ValueError(f"it takes {name} as a {wanted}, which can't hold every {kind}")
         self._dtypes = {name: _DTYPES[i.type] for name, i in taken.items()}
         self._output = session.get_outputs()[0].name
 

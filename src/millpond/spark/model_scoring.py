@@ -52,7 +52,7 @@ MERGED = {
 COMPUTED = {"since": ["time", "since_ms"], "average": ["mean", "seconds", "usage"]}
 """And what else it has."""
 _MOST_LOADED = 16
-_loaded: dict[tuple[str, str, tuple[str, ...], str], Model] = {}
+_loaded: dict[tuple[str, str, tuple[tuple[str, str], ...], str], Model] = {}
 """Of (pond, hash, inputs, format), in the order of their last use: what this worker has loaded"""
 
 
@@ -87,12 +87,13 @@ class _Scores(NamedTuple):
 class Scoring:
     """The work of a shard that serves models.
 
+    inputs:       the columns that models take, with Spark's names of their types
     type_column:  the records' column that says which model scores a record; None where all records are of `only_type`
     split_by:     their columns that say which of the models that share a type
     """
 
     pond: str
-    inputs: tuple[str, ...]
+    inputs: Mapping[str, str]
     formats: Mapping[str, ModelFormat]
     type_column: str | None
     only_type: str
@@ -143,9 +144,7 @@ class Scoring:
         if not beside:
             yield type_, group
             return
-        from pandas.util import hash_pandas_object
-
-        places = hash_pandas_object(group[list(self.split_by)], index=False).to_numpy() / 2.0**64
+        places = row_hashes([group[name] for name in self.split_by]) / 2.0**64
         ends = np.cumsum([control[key]["share"] for key in beside])
         owners = np.searchsorted(ends, places, side="right")
         for number, key in enumerate([*beside, type_]):
@@ -160,7 +159,7 @@ class Scoring:
             name = version = None
         else:
             model = _load(self.pond, row["sha256"], self.inputs, row["format"], self.formats)
-            scores = _scores(model, [records[name] for name in self.inputs], self.inputs, counted.setdefault(type_, _Counted()))
+            scores = _scores(model, {name: records[name] for name in self.inputs}, counted.setdefault(type_, _Counted()))
             name, version = row["name"], control.version_of(type_)
         return records.assign(
             result=scores.results,
@@ -189,13 +188,13 @@ class Scoring:
         )
 
 
-def _scores(model: Model, inputs: list[pd.Series], names: tuple[str, ...], counted: _Counted) -> _Scores:
+def _scores(model: Model, inputs: Mapping[str, pd.Series], counted: _Counted) -> _Scores:
     """The scores of records by a model; what it can't score is told record by record."""
-    rows = len(inputs[0])
+    rows = len(next(iter(inputs.values())))
     scores = _nothing(rows, None)
     usable: Array = np.ones(rows, bool)
     columns: list[Array] = []
-    for name, series in zip(names, inputs, strict=True):
+    for name, series in inputs.items():
         missing = series.isna().to_numpy()
         scores.errors[missing & usable] = f"{name} is NULL"
         usable &= ~missing
@@ -232,13 +231,26 @@ def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, co
     counted.note(int(finite.sum()), int((~finite).sum()), seconds)
 
 
+def row_hashes(columns: list[pd.Series]) -> Array:
+    """A hash of each row, the same in whatever chunk it comes: pandas makes other types of a column that has a NULL in it."""
+    from pandas.api.types import infer_dtype
+    from pandas.util import hash_pandas_object
+
+    found: Array = np.zeros(len(columns[0]), np.uint64)
+    for series in columns:
+        is_number = series.dtype.kind in "biuf" or infer_dtype(series, skipna=True) == "boolean"
+        hashes = hash_pandas_object(series.astype(np.float64) if is_number else series, index=False).to_numpy()
+        found = found * np.uint64(1_000_003) + np.where(series.isna(), np.uint64(0), hashes)
+    return found
+
+
 def _nothing(rows: int, error: str | None) -> _Scores:
     return _Scores(np.full(rows, np.nan), np.full(rows, np.nan), np.full(rows, error, object))
 
 
-def _load(pond: str, digest: str, inputs: tuple[str, ...], name: str, formats: Mapping[str, ModelFormat]) -> Model:
+def _load(pond: str, digest: str, inputs: Mapping[str, str], name: str, formats: Mapping[str, ModelFormat]) -> Model:
     """A model as this worker has it, once for all batches.  Raises MODEL_LOST."""
-    wanted = (pond, digest, inputs, name)
+    wanted = (pond, digest, tuple(inputs.items()), name)
     model = _loaded.pop(wanted, None)
     if model is None:
         model = formats[name].load(ModelStore(pond).read(digest), inputs)

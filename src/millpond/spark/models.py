@@ -18,7 +18,7 @@ from millpond.errors import RequestError
 from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
 from millpond.spark.broadcast_shard import Names, invalid
 from millpond.spark.model_check import ADMITTED, ModelCheck
-from millpond.spark.model_formats import FORMATS, ModelFormat
+from millpond.spark.model_formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
 from millpond.spark.model_scoring import COMPUTED, MERGED, STATISTICS, Scoring
 from millpond.spark.plan import require_classic
@@ -77,10 +77,13 @@ def serve_models(
     for df in (records, models):
         require_classic(df, "_jdf")
     known = {**FORMATS, **(formats or {})}
+    if RUNS_CODE & known.keys():
+        named = ", ".join(sorted(RUNS_CODE & known.keys()))
+        raise invalid(f"formats names {named}, which runs code of the file's on loading", "Convert such models to ONNX.")
     _check_records(records, inputs, type_column, sample)
     check = ModelCheck(
         pond=open_storage(pond).uri,
-        inputs=tuple(inputs),
+        inputs={name: records.schema[name].dataType.typeName() for name in inputs},
         sample=None if sample is None else tuple(float(value) for value in sample),
         formats=known,
         max_bytes=max_bytes,

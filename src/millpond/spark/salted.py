@@ -9,13 +9,12 @@ are counted twice or lost.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import RequestError
 from millpond.schema.parts import METADATA
 from millpond.spark.hot_keys import HotKeys
-from millpond.spark.plan import require_classic
+from millpond.spark.plan import optimized_plan, require_classic
 from millpond.spark.shards import place_of, unhashable
 
 if TYPE_CHECKING:
@@ -66,7 +65,7 @@ def salted(
         raise _invalid(f"salts is {salts!r}", f"Use a whole number from 1 to {MOST_SALTS}.")
     if isinstance(by, str) or not by:
         raise _invalid(f"by is {by!r}", 'Name what to group by in a list: by=["page"].')
-    if SALT in df.columns or SALT in by_names(by):
+    if any(name.lower() == SALT for name in (*df.columns, *by_names(by))):
         raise _invalid(f"the stream has a column {SALT!r} already", "Rename that column.")
     place = place_of(_told_apart(df, source), salts)
     if isinstance(hot, HotKeys):
@@ -92,7 +91,9 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[str]:
     if source is not None and (isinstance(source, str) or not source or any(name not in df.columns for name in source)):
         raise _invalid(f"source is {source!r}", f"Name some of its columns: {', '.join(df.columns)}.")
     names = df.columns if source is None else list(source)
-    if source is None and not df._jdf.queryExecution().analyzed().deterministic():
+    told = df if source is None else df.select(*[df[f"`{name}`"] for name in names])
+    # Optimized, so that a column that isn't asked for doesn't count.
+    if not optimized_plan(df.sparkSession._jsparkSession, told._jdf.queryExecution().analyzed()).deterministic():
         raise _invalid(
             "the stream computes columns that are not the same when a task runs again",
             "Name columns that are with source=[…], such as partition and offset.",
@@ -108,8 +109,10 @@ def _is_hot(column: str | Column, hot: Sequence[Any]) -> Column:
 
     if not isinstance(column, str):
         raise _invalid("hot needs a name as the first of by", "Make a column with withColumn, and group by its name first.")
-    same = [sf.col(column).eqNullSafe(sf.lit(value)) for value in hot]
-    return reduce(lambda a, b: a | b, same, sf.lit(False))
+    if isinstance(hot, str):
+        raise _invalid(f"hot is {hot!r}", "Give a list of values, or HotKeys.")
+    is_hot = sf.col(column).isin([value for value in hot if value is not None])
+    return is_hot | sf.col(column).isNull() if None in hot else is_hot
 
 
 def _invalid(found: str, hint: str) -> RequestError:

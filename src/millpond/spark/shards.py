@@ -42,11 +42,11 @@ def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
     Shape:   one for each shard, ascending; 32 bits in Spark
     Raises:  INVALID_REQUEST where there is no shard, or not a partition for each.
     """
-    if not 1 <= shards <= partitions:
+    if type(shards) is not int or type(partitions) is not int or not 1 <= shards <= partitions:
         raise RequestError(
             "INVALID_REQUEST",
-            f"{shards} shards can't each have one of {partitions} partitions.",
-            hint="Use at least one shard, and at most as many as the state has partitions.",
+            f"{shards!r} shards can't each have one of {partitions!r} partitions.",
+            hint="Use whole numbers: at least one shard, and at most as many as the state has partitions.",
             shards=shards,
             partitions=partitions,
         )
