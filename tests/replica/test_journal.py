@@ -102,6 +102,13 @@ def test_a_frame_that_is_right_and_holds_no_rows_is_refused() -> None:
         assert decode_segment(encode_frame(body, 0)).store is None
 
 
+def test_a_journal_without_a_segment_has_none_to_drop(tmp_path: Path) -> None:
+    journal = StoreJournal(tmp_path / "s", STORE, segment_bytes=1)
+    for batch in (None, 4):
+        journal.drop_before(batch)
+    assert journal.sync() is None
+
+
 def test_segments_are_dropped_when_all_their_rows_are_forgotten(tmp_path: Path) -> None:
     folder = written(tmp_path / "s", some(*range(10)), segment_bytes=1)
     assert len(segments(folder)) == 10

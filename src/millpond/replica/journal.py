@@ -27,6 +27,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import msgspec
@@ -245,7 +246,7 @@ class StoreJournal:
         found = segments(self._folder)
         if batch is None:
             self.close()
-        for path, following in zip(found, [*found[1:], None], strict=True):
+        for path, following in zip_longest(found, found[1:]):
             if batch is None or (following is not None and int(following.name[:20]) < batch):
                 path.unlink(missing_ok=True)
 
