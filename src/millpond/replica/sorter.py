@@ -26,8 +26,10 @@ from millpond.replica.lmdb_backend import explained
 # While a run is made of what is held, some three times as much is needed.
 _HELD_BYTES = 12 << 20
 _BLOCK_BYTES = 32 << 10
-# A run that is merged takes about half a MiB.
-_MOST_RUNS = 128
+# A run that is merged takes about half a MiB, and merging some of them first costs as much time as all the sorting: where there
+# are many already, the next ones are larger.
+_MANY_RUNS, _LARGER = 64, 3
+_MOST_RUNS = 160
 # What a row takes beside its key and value while it is held: where these begin, how long they are, whether it is gone.
 _ROW_BYTES = 33
 
@@ -99,7 +101,7 @@ class RowSorter:
     """Takes rows in write order and gives them in key order.  Used within `with`, by one thread at a time.
 
     folder:      on the disk of the replica; None: everything is held in memory
-    held_bytes:  of rows before they become a run
+    held_bytes:  of rows before they become a run, three times as much where a table has many
     most_runs:   of a table before they are merged
     """
 
@@ -138,7 +140,9 @@ class RowSorter:
         table.values.append(values)
         table.gone.append(gone)
         table.held_bytes += len(keys.data) + len(values.data) + _ROW_BYTES * len(gone)
-        while self._folder is not None and sum(t.held_bytes for t in self._tables.values()) > self._room:
+        many = any(len(t.runs) >= _MANY_RUNS for t in self._tables.values())
+        room = self._room * _LARGER if many else self._room
+        while self._folder is not None and sum(t.held_bytes for t in self._tables.values()) > room:
             self._write_run(max(self._tables.values(), key=_held_bytes), self._folder)  # 1
 
     def iter_rows(self, name: str) -> Iterator[tuple[Spans, Spans]]:
