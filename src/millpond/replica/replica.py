@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, MillpondError, ReplicaError, StorageError
@@ -262,7 +264,7 @@ class Replica:
         """Where the replica lies, its size, requests made, and what its follower does, with its last error."""
         follower = self._follower.statistics() if self._follower is not None else {"following": False}
         if not follower["following"] and self._place is not None and (status := self._place.read_status()) is not None:
-            follower |= {"state": status.state, "pid": status.pid, "error": status.error}
+            follower |= msgspec.to_builtins(status)
         serving = self._serving
         return {
             "path": str(self._place.path) if self._place is not None else MEMORY,
