@@ -6,8 +6,9 @@ segment by segment from its raw bytes, so that a name may hold a slash.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -77,6 +78,7 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
 from millpond.tables.values import Json, decode_json
+from millpond.tables.walk import too_long
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
@@ -394,6 +396,7 @@ class HttpDoor:
         """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
         with ExitStack() as opened:
             if question.as_of.is_newest:
+                opened.enter_context(_in_time(table.name, self.settings.max_seconds))
                 table = opened.enter_context(self.ponds.cut(name, question.bounds))[table.name]
                 question = replace(question, bounds=None)  # the cut meets them
             reads = question.as_of.of(table)
@@ -407,6 +410,18 @@ class HttpDoor:
             else:
                 pieces = write_pages(ask.form, shape.definition, chain([first], pages))
             return replies.stream(ask, shape, first.cut, _closing(pieces, opened.pop_all()), more=False)
+
+
+@contextmanager
+def _in_time(table: str, seconds: float) -> Iterator[None]:
+    """Where a cut that nobody asked for ends by time, the read was too long.  Raises READ_TOO_LONG for that."""
+    ends = time.monotonic() + seconds
+    try:
+        yield
+    except ReplicaError as error:
+        if error.condition != "CUT_EXPIRED" or time.monotonic() < ends:
+            raise
+        raise too_long(table, seconds) from None
 
 
 def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:

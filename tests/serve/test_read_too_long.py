@@ -1,0 +1,117 @@
+"""A read that takes longer than it may is ended, in Python and over HTTP; short reads of the same table go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import millpond
+from millpond.errors import ReplicaError
+from millpond.schema.types import Field, atomic
+from millpond.settings import ReplicaSettings
+from ready import wait_until_ready
+from written_checkpoint import WrittenCheckpoint
+
+TABLE = "job.aggregate_0"
+ROWS = 60_000
+GROUPS = 600
+# A part of what any machine takes for so many rows, and many times what it takes for a hundred.
+SECONDS = 0.03
+# No part of the key's beginning: every row is looked at.
+LAST_COLUMN = {"n": ROWS - 1}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As many rows of a key of two columns: `g`, a hundred rows each, and `n`."""
+    job = WrittenCheckpoint(tmp_path_factory.mktemp("long") / "job", key=(Field("g", atomic("long")), Field("n", atomic("long"))))
+    job.plan([((n % GROUPS, n), n) for n in range(ROWS)], snapshot=False)
+    job.commit()
+    return job.path
+
+
+@pytest.fixture(scope="module")
+def home(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the replica is, so that nobody builds it while time counts."""
+    place = tmp_path_factory.mktemp("long-home")
+    with millpond.open(checkpoint, replica_dir=place) as pond:
+        assert pond[TABLE].count() == ROWS
+    return place
+
+
+@pytest.fixture(scope="module")
+def in_no_time(checkpoint: Path, home: Path) -> Iterator[Any]:
+    """The table of a pond whose reads may take no time."""
+    with millpond.open(checkpoint, replica_dir=home, settings=ReplicaSettings(read_deadline_seconds=SECONDS)) as pond:
+        yield pond[TABLE]
+
+
+LONG: dict[str, Callable[[Any], Any]] = {
+    "scan": lambda table: table.scan(),
+    "scan, from the end": lambda table: table.scan(reverse=True),
+    "scan for the last column": lambda table: table.scan(LAST_COLUMN, limit=1),
+    "range": lambda table: table.range(start={"g": 1}),
+    "count": lambda table: table.count(LAST_COLUMN),
+    "arrow, of some": lambda table: table.to_arrow(LAST_COLUMN),
+}
+
+
+@pytest.mark.parametrize("question", LONG)
+def test_a_long_read_is_ended(in_no_time: Any, question: str) -> None:
+    with pytest.raises(ReplicaError) as refused:
+        LONG[question](in_no_time)
+    assert refused.value.condition == "READ_TOO_LONG"
+    assert refused.value.context == {"table": TABLE}
+    assert f"longer than {SECONDS:g} seconds" in refused.value.message
+
+
+def test_what_the_hint_says_helps(in_no_time: Any) -> None:
+    assert in_no_time.count() == ROWS  # that is known, and not counted
+    assert in_no_time.get(g=7, n=7)["v"] == 7
+    assert [row["n"] for row in in_no_time.scan(limit=3)] == [0, GROUPS, 2 * GROUPS]
+    assert len(in_no_time.scan(g=GROUPS - 1)) == ROWS // GROUPS
+    assert in_no_time.scan({**LAST_COLUMN, "g": (ROWS - 1) % GROUPS}) == [{"g": GROUPS - 1, "n": ROWS - 1, "v": ROWS - 1}]
+
+
+def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home: Path) -> None:
+    with millpond.open(checkpoint, replica_dir=home) as pond:
+        table = pond[TABLE]
+        assert len(table.scan()) == ROWS
+        assert [row["v"] for row in table.scan(LAST_COLUMN, limit=1)] == [ROWS - 1]
+        assert table.count(LAST_COLUMN) == table.to_arrow(LAST_COLUMN).num_rows == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home: Path, serve: Any, workers: int) -> None:
+    options = ("--max-seconds", str(SECONDS), "--workers", str(workers), "--replica-dir", str(home))
+    with serve(checkpoint, *options) as (address, _), httpx.Client(base_url=f"{address}/tables/{TABLE}", timeout=30) as client:
+        with httpx.Client(base_url=address) as server:
+            wait_until_ready(server)
+        for answer in (
+            client.get("/rows", params={"_limit": ROWS}),
+            client.get("/rows", params={"_limit": ROWS, "_reverse": 1}),
+            client.get("/rows", params=LAST_COLUMN),
+            client.get("/rows", params=LAST_COLUMN, headers={"accept": "application/x-ndjson"}),
+            client.get("/rows", params=LAST_COLUMN, headers={"accept": "application/vnd.apache.arrow.stream"}),
+            client.get("/count", params=LAST_COLUMN),
+            client.post("/rows:scan", json={"key": LAST_COLUMN, "limit": 1}),
+            client.post("/rows:count", json={"key": LAST_COLUMN}),
+        ):
+            assert answer.status_code == 503, answer.text[:200]
+            error = answer.json()["error"]
+            assert (error["condition"], error["context"]) == ("READ_TOO_LONG", {"table": TABLE})
+            assert f"longer than {SECONDS:g} seconds" in error["message"]
+            assert "limit" in error["hint"]
+        with millpond.connect(address) as remote, pytest.raises(ReplicaError) as refused:
+            remote[TABLE].count(LAST_COLUMN)
+        assert refused.value.condition == "READ_TOO_LONG"
+        assert client.get("/count").json()["count"] == ROWS
+        assert client.get("/rows", params={"g": 7, "n": 7}).json()["rows"] == [{"g": 7, "n": 7, "v": 7}]
+        assert len(client.get("/rows", params={"g": 7}).json()["rows"]) == ROWS // GROUPS
+        # Waiting for a batch is a read as well: nobody may ask for longer.
+        refused_wait = client.get("/rows", params={"g": 7, "_min_batch": 5, "_wait_seconds": 1})
+        assert (refused_wait.status_code, refused_wait.json()["error"]["condition"]) == (400, "INVALID_BOUND")
