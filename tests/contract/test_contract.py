@@ -6,6 +6,7 @@ What Python's own `open` says is what all must say, over tables of several opera
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import json
 import os
 import shutil
@@ -168,6 +169,7 @@ def ask_url(asked: Asked, name: str, question: Question) -> Told:
     for option, value in question.options.items():
         if option in ("start", "end"):
             value = encode_json(_json_key(definition, value)).decode()
+        value = value.isoformat() if isinstance(value, dt.date) else value
         words.append((f"_{option}", "1" if value is True else "0" if value is False else str(value)))
     for bound, value in question.bounds.items():
         words.append((f"_{bound}", json.dumps(value) if bound == "min_offsets" else str(value)))
@@ -181,6 +183,7 @@ def ask_json(asked: Asked, name: str, question: Question) -> Told:
     if question.read == "get_all":
         return ask_url(asked, name, question)
     options = {o: _json_key(definition, v) if o in ("start", "end") else v for o, v in question.options.items()}
+    options = {o: v.isoformat() if isinstance(v, dt.date) else v for o, v in options.items()}
     body = {"key": _json_key(definition, question.key), **options}
     return _over_http(asked, name, "rows:count" if question.read == "count" else "rows:scan", question, body)
 
@@ -324,9 +327,31 @@ def questions_of(table: Any) -> list[Question]:
     if next(c.type for c in table.definition.key if c.name == first).is_ordered:
         out.append(Question("range", options={"start": part, "limit": 5000}))
         out.append(Question("range", options={"end": part, "limit": 2, "reverse": True}))
+    out += windows_of(table, picked[-1])
     out.append(Question("get", picked[0], bounds={"min_batch": rows.batch, "max_behind_seconds": 60}))
     out.append(Question("scan", bounds={"min_batch": rows.batch}, options={"limit": 1}))
     return out
+
+
+def windows_of(table: Any, key: dict[str, Any]) -> list[Question]:
+    """The windows of a key from or until a time, where its key has a time; first those of the time itself, which has some."""
+    times = [c.name for c in table.definition.key if c.type.is_time]
+    if not times:
+        return []
+    column = next(name for name in table.key_order if name in times)
+    before = {name: key[name] for name in table.key_order[: table.key_order.index(column)]}
+    starts = sorted({row[column] for row in table.scan(before) if row[column] is not None})
+    if not starts:
+        return []
+    first, middle, last = starts[0], starts[len(starts) // 2], starts[-1]
+    return [
+        Question("windows", before, {"since": last, "limit": 5000}),
+        Question("windows", before, {"until": last, "limit": 5000}),
+        Question("windows", before, {"since": first, "until": last, "limit": 5000}),
+        Question("windows", before, {"since": middle, "limit": 1, "reverse": True}),
+        Question("windows", before, {"since": middle.isoformat(), "until": middle.isoformat(), "limit": 5000}),
+        Question("windows", before, {"since": middle.isoformat(), "limit": 2}, bounds={"min_batch": 0}),
+    ]
 
 
 def mistakes_of(table: Any) -> list[Question]:
@@ -342,6 +367,10 @@ def mistakes_of(table: Any) -> list[Question]:
         Question("get", key, bounds={"min_batch": 10_000}),
         Question("scan", bounds={"contains_offset": "views:0:1"}),
         Question("scan", options={"token": "nonsense"}),
+        Question("windows", options={"since": "2026-01-01T00:00:00Z"}),
+        Question("windows", {"no_such_column": 1}, {"until": "2026-01-01T00:00:00Z"}),
+        Question("windows", key, {"until": "2026-01-01T00:00:00Z"}),
+        Question("windows", options={"until": "yesterday"}),
     ]
     if table.definition.key[0].type.kind != "string":
         out.append(Question("scan", {first: "no such value"}))
@@ -359,11 +388,13 @@ def _ask(door: Callable[[Asked, str, Question], Told], asked: Asked, name: str, 
 
 def test_every_door_says_what_python_says(asked: Asked) -> None:
     compared = 0
-    operators = set()
+    operators, windows = set(), []
     for name, (table, _) in asked.local.items():
         for number, question in enumerate(questions_of(table)):
             said = _ask(ask_python, asked, name, question)
             assert "condition" not in said, (name, question, said)
+            if question.read == "windows":
+                windows.append((name, len(said["rows"])))
             for title, door in DOORS.items():
                 if door in COMMANDS and (question.read not in BY_COMMAND or number % 3):
                     continue
@@ -374,11 +405,13 @@ def test_every_door_says_what_python_says(asked: Asked) -> None:
             operators.add(name.partition(".")[2] or "defined")
     assert compared > 500
     assert len(operators) >= 8, operators
+    assert len({name for name, rows in windows if rows > 1}) >= 3, windows
+    assert any(rows == 0 for _, rows in windows)  # of those that begin before themselves
 
 
 def test_every_door_makes_the_same_mistake_of_it(asked: Asked) -> None:
     met = set()
-    for name in ("counts.aggregate_0", "long", "timestamp", "struct"):
+    for name in ("counts.aggregate_0", "windows.aggregate_0", "long", "timestamp", "struct"):
         table = asked.local[name][0]
         for question in mistakes_of(table):
             said = _ask(ask_python, asked, name, question)
@@ -395,6 +428,7 @@ def test_every_door_makes_the_same_mistake_of_it(asked: Asked) -> None:
                 if door in (ask_client, ask_client_async):
                     assert told == said, (title, name, question)
     assert {"KEY_MISSING", "UNKNOWN_COLUMN", "WRONG_TYPE", "NOT_UP_TO_BOUND", "INVALID_TOKEN", "NOT_A_KEY_COLUMN"} <= met
+    assert "NO_WINDOW" in met
 
 
 def test_pages_by_token_have_every_row_once_through_every_door(asked: Asked) -> None:
