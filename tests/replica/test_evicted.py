@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,3 +57,60 @@ def test_of_a_row_that_came_and_went_while_nobody_looked_it_is_unknown(job: Writ
         assert table.get(k=at(1)).evicted is True
         assert table.get(k=at(2)).evicted is None
         assert table.get(k=at(20)).evicted is False
+
+
+@pytest.mark.parametrize(
+    ("cell", "table"),
+    [
+        ("spark-4.3/join-left-hdfs", "left"),
+        ("spark-4.3/join-left-rocksdb-changelog", "right"),
+        ("spark-4.3/transform-ttl-rocksdb-changelog", "list"),
+    ],
+)
+def test_of_rows_that_arent_kept_when_they_expire_it_is_unknown(
+    golden: Callable[[str], Any], tmp_path: Path, cell: str, table: str
+) -> None:
+    job = golden(cell)
+    job.uncommit()
+    seen: dict[tuple[Any, ...], dict[str, Any]] = {}
+    with millpond.open(job.checkpoint, replica_dir=tmp_path / "home", wait_seconds=0) as pond:
+        for batch in range(job.last + 1):
+            job.commit(batch)
+            pond.catch_up(20)
+            (name,) = (t for t in pond.tables() if t.endswith(f"_{table}"))
+            rows = pond[name].with_closed().scan()
+            for row in rows:
+                key = {column.name: row[column.name] for column in pond[name].definition.key}
+                seen[tuple(key.values())] = key
+        there = {tuple(row[column.name] for column in pond[name].definition.key) for row in pond[name].scan()}
+        gone = [key for values, key in seen.items() if values not in there and None not in values]
+        assert gone
+        for key in gone:
+            assert not pond[name].get(key)
+            cold = millpond.read_row(job.checkpoint, name, key)
+            assert not cold
+            # What lies in the list still, over as it is, is known.
+            is_there = bool(pond[name].with_closed().get(key))
+            assert pond[name].get(key).evicted is (True if is_there else None)
+            assert cold.evicted is (True if is_there else None)
+        assert any(pond[name].get(key).evicted is None for key in gone)
+
+
+def test_where_nothing_expires_no_row_has(golden: Callable[[str], Any], tmp_path: Path) -> None:
+    job = golden("counts-hdfs")
+    with millpond.open(job.checkpoint, replica_dir=tmp_path / "home") as pond:
+        (name,) = pond.tables()
+        assert pond[name].get(page="no such page").evicted is False
+        assert millpond.read_row(job.checkpoint, name, {"page": "no such page"}).evicted is False
+
+
+def test_a_checkpoint_alone_doesnt_tell_which_windows_it_had(golden: Callable[[str], Any], tmp_path: Path) -> None:
+    job = golden("windows-hdfs")
+    with millpond.open(job.checkpoint, replica_dir=tmp_path / "home") as pond:
+        (name,) = pond.tables()
+        row = pond[name].scan()[0]
+        key = {column.name: row[column.name] for column in pond[name].definition.key}
+        before = key | {column: time - dt.timedelta(days=1) for column, time in key.items() if isinstance(time, dt.datetime)}
+        assert millpond.read_row(job.checkpoint, name, key)
+        assert millpond.read_row(job.checkpoint, name, before).evicted is None
+        assert pond[name].get(before).evicted is None

@@ -41,6 +41,14 @@ def may_expire(schema: StoreSchema) -> bool:
     return schema.operator_name in (*_BY_WATERMARK, _SESSIONS) or (schema.ttl and not schema.many)
 
 
+def loses_rows(schema: StoreSchema) -> bool:
+    """Whether a watermark or a TTL takes rows out of this store that aren't kept: joins and lists with a TTL.
+
+    Their keys are places in a list, and the rows behind one that goes may move up to its place.
+    """
+    return schema.operator_name == "symmetricHashJoin" or (schema.ttl and schema.many)
+
+
 def only_expires(schema: StoreSchema) -> bool:
     """Whether a row that is no longer there expired, however many batches did what to it."""
     return schema.operator_name in _BY_WATERMARK

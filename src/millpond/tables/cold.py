@@ -30,6 +30,7 @@ from millpond.checkpoint.whole import Part, read_parts
 from millpond.errors import CheckpointError, ReplicaError, RequestError
 from millpond.native import calls
 from millpond.native.memory import Memory
+from millpond.replica.cause import loses_rows, may_expire
 from millpond.replica.record import make_record, make_stores_record
 from millpond.replica.stamp import as_final, stamp_at_most
 from millpond.schema.definition import TableDefinition
@@ -206,7 +207,13 @@ class _ColdTable:
             event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
         )
         cut = Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state())
-        return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=hidden)
+        evicted = self._may_have_expired() if found is None else hidden
+        return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=evicted)
+
+    def _may_have_expired(self) -> bool | None:
+        """None where a watermark or a TTL takes rows out of this store, which a checkpoint doesn't tell of; else False."""
+        expires = may_expire(self._schema) or loses_rows(self._schema)
+        return None if expires and (self._schema.ttl or self._batch.watermark_ms is not None) else False
 
     def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The value of a key, of all parts where the table lies in some."""

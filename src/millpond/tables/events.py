@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
+from millpond.replica.cause import loses_rows
 from millpond.replica.closed import SnapshotWithClosed
 from millpond.replica.history import first_position, iter_positions
 from millpond.replica.ordered import split_value
@@ -145,6 +146,8 @@ def is_built_late(view: View) -> bool:
 def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
     """Whether a row with this key would no longer be in the state, if it had been."""
     schema = binding.schema
+    if loses_rows(schema):
+        return schema.ttl or view.record.watermark_ms is not None
     if schema.operator_name not in ("stateStoreSave", "dedupe"):
         return True
     if not schema.watermarked:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from millpond.replica.cause import loses_rows
 from millpond.replica.ordered import MAX_KEY_BYTES
 from millpond.replica.replica import View
 from millpond.tables.answer import Cut, Row
@@ -29,7 +30,7 @@ class Lookups:
         self.binding = binding
         self.cut = cut
         self._rows, self._table = binding.rows(view), binding.table
-        self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire
+        self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire or loses_rows(binding.schema)
 
     def get(self, ordered: bytes) -> bytes | None:
         """What is stored under an ordered key, with its stamp: empty where there is no such row.

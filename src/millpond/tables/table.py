@@ -13,6 +13,7 @@ from msgspec import structs
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.backend import Snapshot
+from millpond.replica.cause import loses_rows
 from millpond.replica.closed import SnapshotWithClosed, is_known
 from millpond.replica.history import SnapshotAsOf, kept_of
 from millpond.replica.kept import closed_table
@@ -277,7 +278,7 @@ class Table(PastReads):
         stored = rows.get(binding.table, stored_key)
         if stored is None:
             if not binding.may_expire:
-                return Row((), cut)
+                return Row((), cut, evicted=self._was_lost(view, binding, key))
             stored = rows.get(closed_table(binding.table), stored_key)
             if stored is None or not self._shows_closed(binding) or not is_known(stored_key, stored):
                 return Row((), cut, evicted=self._was_evicted(view, binding, key, stored))
@@ -287,7 +288,7 @@ class Table(PastReads):
         if binding.many:
             element = next(islice(iter_elements(row), key[-1], None), None) if (key[-1] or 0) >= 0 else None
             if element is None or key[-1] is None:
-                return Row((), cut)
+                return Row((), cut, evicted=self._was_lost(view, binding, key))
             row = element
         value, judge = binding.decode_value(row), self._judge(binding, cut)
         marked = stored if judge is None else judge(value, stored)
@@ -317,6 +318,10 @@ class Table(PastReads):
             or is_built_late(view)
         )
         return None if may_be_forgotten else False
+
+    def _was_lost(self, view: View, binding: Binding, key: tuple[Any, ...]) -> bool | None:
+        """The same of a table whose expired rows aren't kept: nobody knows, where they can expire."""
+        return None if loses_rows(binding.schema) and may_have_expired(view, binding, key) else False
 
     def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
         span = prefix_span(binding.definition, binding.codec, columns)
