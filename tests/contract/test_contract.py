@@ -480,3 +480,29 @@ def test_a_table_is_described_alike(asked: Asked) -> None:
         with pytest.raises(RequestError) as refused:
             server["no such table"]
         assert refused.value.condition == "UNKNOWN_TABLE"
+
+
+def test_whether_a_row_that_isnt_there_expired_is_the_same_through_every_door(asked: Asked) -> None:
+    met = {}
+    for name, (table, _) in asked.local.items():
+        numbers = [c.name for c in table.definition.key if c.type.kind in ("long", "int")]
+        rows = table.scan(limit=1)
+        if not numbers or not rows:
+            continue
+        key = {c.name: rows[0][c.name] for c in table.definition.key} | {numbers[-1]: 1_000_000}
+        said = table.get(key)
+        assert not said
+        words = {f"{c}__isnull" if v is None else c: "1" if v is None else to_text(_type_of(table, c))(v) for c, v in key.items()}
+        path = f"{asked.address}/tables/{_quote(name)}"
+        for told in (
+            asked.http.get(f"{path}/rows", params=words).json(),
+            asked.http.post(f"{path}/rows:get", content=encode_json({"keys": [_json_key(table.definition, key)]})).json(),
+        ):
+            assert (told["evicted"], told["maybe_evicted"]) == ([0] * (said.evicted is True), [0] * (said.evicted is None)), name
+        assert asked.client[name].get(key).evicted is said.evicted
+        met[name] = said.evicted
+    assert {met["join.join_0_left"], met["long"]} == {None, False}, met
+
+
+def _type_of(table: Any, column: str) -> Any:
+    return next(c.type for c in table.definition.key if c.name == column)
