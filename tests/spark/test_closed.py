@@ -6,7 +6,6 @@ The oracle is the same job: the rows that it emitted in each batch, and its own 
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -15,25 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from event_files import BEGIN, PROVIDERS, Event, EventJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-BEGIN = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
-STORE = "spark.sql.streaming.stateStore."
-PACKAGE = "org.apache.spark.sql.execution.streaming.state."
-PROVIDERS = {
-    "hdfs": {STORE + "providerClass": PACKAGE + "HDFSBackedStateStoreProvider"},
-    "changelog": {
-        STORE + "providerClass": PACKAGE + "RocksDBStateStoreProvider",
-        STORE + "rocksdb.changelogCheckpointing.enabled": "true",
-    },
-    "snapshots": {
-        STORE + "providerClass": PACKAGE + "RocksDBStateStoreProvider",
-        STORE + "rocksdb.changelogCheckpointing.enabled": "false",
-    },
-}
-Event = tuple[dt.datetime, str, int]
 
 
 def events_of(batch: int, rng: random.Random) -> list[Event]:
@@ -66,46 +50,14 @@ def sessions(frame: DataFrame) -> DataFrame:
     )
 
 
-class Run:
-    """A job over files of events, one a batch, that notes what it emits."""
+def emitted_by(run: EventJob) -> dict[int, set[tuple[Any, ...]]]:
+    """What the job emitted in each batch, as `shown` has it."""
+    return {batch: {_emitted(row) for row in rows} for batch, rows in run.emitted.items()}
 
-    def __init__(self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], provider: str) -> None:
-        self.folder = folder
-        (folder / "in").mkdir()
-        self.emitted: dict[int, set[tuple[Any, ...]]] = {}
-        kept = {name: spark.conf.get(name) for name in PROVIDERS[provider]}
-        for name, value in PROVIDERS[provider].items():
-            spark.conf.set(name, value)
-        try:
-            stream = (
-                spark.readStream.schema("time timestamp, k string, v int").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
-            )
-            frame = query(stream)
-            self.query = (
-                frame.writeStream.outputMode("append")
-                .option("checkpointLocation", str(folder / "ck"))
-                .foreachBatch(self._note)
-                .start()
-            )
-            millpond.publish(self.query, table="t")
-        finally:
-            for name, value in kept.items():
-                spark.conf.set(name, value)
 
-    def _note(self, frame: DataFrame, batch: int) -> None:
-        found = self.emitted.setdefault(batch, set())
-        for row in frame.collect():
-            window = row[0] if "start" in getattr(row[0], "__fields__", ()) else row[1]
-            found.add((window.start.astimezone(dt.UTC), window.end.astimezone(dt.UTC), row["k"], row["n"], row["total"]))
-
-    def add(self, number: int, events: list[Event]) -> Path:
-        path = self.folder / "in" / f"{number:04d}.json"
-        path.write_text("\n".join(json.dumps({"time": t.isoformat(), "k": k, "v": v}) for t, k, v in events))
-        self.query.processAllAvailable()
-        return path
-
-    def dropped(self) -> int:
-        return sum(p["stateOperators"][0]["numRowsDroppedByWatermark"] for p in self.query.recentProgress if p["stateOperators"])
+def _emitted(row: Any) -> tuple[Any, ...]:
+    window = row[0] if "start" in getattr(row[0], "__fields__", ()) else row[1]
+    return window.start.astimezone(dt.UTC), window.end.astimezone(dt.UTC), row["k"], row["n"], row["total"]
 
 
 def shown(row: Any) -> tuple[Any, ...]:
@@ -118,7 +70,7 @@ def shown(row: Any) -> tuple[Any, ...]:
 def test_rows_that_expired_are_the_rows_that_were_emitted(
     spark: SparkSession, tmp_path: Path, query: Callable[[DataFrame], DataFrame], provider: str
 ) -> None:
-    rng, run = random.Random(3), Run(spark, tmp_path, query, provider)
+    rng, run = random.Random(3), EventJob(spark, tmp_path, query, provider)
     retention = millpond.Retention(history_batches=None)
     late: list[tuple[Path, list[Event]]] = []
     try:
@@ -127,10 +79,11 @@ def test_rows_that_expired_are_the_rows_that_were_emitted(
             start = pond["t"].changes().token
             for number in range(1, 9):
                 events = events_of(number, rng)
-                late.append((run.add(number, events), events))
+                late.append((run.add(number, events)[0], events))
             pond.catch_up(60)
             table = pond["t"]
-            emitted = {row for rows in run.emitted.values() for row in rows}
+            by_batch = emitted_by(run)
+            emitted = {row for rows in by_batch.values() for row in rows}
             assert len(emitted) > 8
             everything = table.scan()
             final = [row for row in everything if row.final]
@@ -142,14 +95,14 @@ def test_rows_that_expired_are_the_rows_that_were_emitted(
             gone = [c for c in changes if c.kind == "expire"]
             assert not {c.kind for c in changes} - {"insert", "update", "expire"} or query is sessions
             told = {(c.batch, shown(c.final)) for c in gone if c.final is not None}
-            assert told <= {(batch, row) for batch, rows in run.emitted.items() for row in rows}
+            assert told <= {(batch, row) for batch, rows in by_batch.items() for row in rows}
             if provider == "snapshots":
                 # What a batch put and took out again isn't seen: such a row is said to have expired, and not what it was.
                 assert expired <= emitted
                 assert len(gone) >= len(expired)
             else:
                 assert expired == emitted
-                assert told == {(batch, row) for batch, rows in run.emitted.items() for row in rows}
+                assert told == {(batch, row) for batch, rows in by_batch.items() for row in rows}
             for row in final:
                 key = {name: row[name] for name in table.definition.columns[: len(table.definition.key)]}
                 found = table.get(key)
@@ -165,7 +118,7 @@ def test_rows_that_expired_are_the_rows_that_were_emitted(
         run.query.stop()
 
 
-def check_lateness(run: Run, pond: millpond.Pond, read: list[tuple[Path, list[Event]]]) -> None:
+def check_lateness(run: EventJob, pond: millpond.Pond, read: list[tuple[Path, list[Event]]]) -> None:
     table, late = pond["t"], 0
     for path, events in read:
         for time, k, _ in events:
@@ -178,5 +131,5 @@ def check_lateness(run: Run, pond: millpond.Pond, read: list[tuple[Path, list[Ev
             assert by_time.batch_read == answer.batch_read
             assert by_time.late in (answer.late, "unknown")
             assert answer.late in ("yes", "no")
-    assert late == run.dropped() > 0
+    assert late == sum(run.dropped().values()) > 0
     assert not table.find_event(file=run.folder / "in" / "9999.json").applied

@@ -9,7 +9,7 @@ the batch before was planned with.  It goes by operator and key, so it is said o
    it is: as long as the windows of the table are, wherever they begin.
 
 Source:  IncrementalExecution and WatermarkSupport, Spark 4.3, with statefulOperator.allowMultiple as it is by default; held against
-Spark's own count of dropped rows in tests/spark/test_closed.py.
+Spark's own count of dropped rows in tests/spark/test_late.py and test_closed.py.
 """
 
 from __future__ import annotations

@@ -1,0 +1,85 @@
+"""A live job over files of events, one a batch, that notes what it emits and what Spark says of each batch."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import millpond
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BEGIN = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
+STORE = "spark.sql.streaming.stateStore."
+PACKAGE = "org.apache.spark.sql.execution.streaming.state."
+PROVIDERS = {
+    "hdfs": {STORE + "providerClass": PACKAGE + "HDFSBackedStateStoreProvider"},
+    "changelog": {
+        STORE + "providerClass": PACKAGE + "RocksDBStateStoreProvider",
+        STORE + "rocksdb.changelogCheckpointing.enabled": "true",
+    },
+    "snapshots": {
+        STORE + "providerClass": PACKAGE + "RocksDBStateStoreProvider",
+        STORE + "rocksdb.changelogCheckpointing.enabled": "false",
+    },
+}
+Event = tuple[dt.datetime, str, int]
+"""time, k, v"""
+
+
+class EventJob:
+    """A job in append mode, whose table is `t`; its checkpoint is `ck` in the folder.
+
+    emitted:  batch -> the rows that it emitted
+    """
+
+    def __init__(self, spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame], provider: str) -> None:
+        self.folder = folder
+        (folder / "in").mkdir()
+        self.emitted: dict[int, list[Any]] = {}
+        kept = {name: spark.conf.get(name) for name in PROVIDERS[provider]}
+        for name, value in PROVIDERS[provider].items():
+            spark.conf.set(name, value)
+        try:
+            stream = (
+                spark.readStream.schema("time timestamp, k string, v int").option("maxFilesPerTrigger", 1).json(str(folder / "in"))
+            )
+            self.query = (
+                query(stream)
+                .writeStream.outputMode("append")
+                .option("checkpointLocation", str(folder / "ck"))
+                .foreachBatch(lambda frame, batch: self.emitted.setdefault(batch, []).extend(frame.collect()))
+                .start()
+            )
+            millpond.publish(self.query, table="t")
+        finally:
+            for name, value in kept.items():
+                spark.conf.set(name, value)
+
+    def add(self, number: int, *files: list[Event]) -> list[Path]:
+        """Give it files, the first with that number, and wait until it has read them, each in a batch right after the other."""
+        paths = []
+        for place, events in enumerate(files, number):
+            path = self.folder / "in" / f"{place:04d}.json"
+            # Spark reads files by their times, and takes no notice of this name until it is renamed.
+            hidden = path.with_name(f".{path.name}")
+            hidden.write_text("\n".join(json.dumps({"time": t.isoformat(), "k": k, "v": v}) for t, k, v in events))
+            os.utime(hidden, (BEGIN.timestamp() + place, BEGIN.timestamp() + place))
+            paths.append(path)
+        for path in reversed(paths):  # the first last: when it is seen, so are the others
+            path.with_name(f".{path.name}").rename(path)
+        self.query.processAllAvailable()
+        return paths
+
+    def dropped(self) -> dict[int, int]:
+        """Batch -> how many rows the watermark dropped, of all operators."""
+        return {
+            p["batchId"]: sum(o["numRowsDroppedByWatermark"] for o in p["stateOperators"])
+            for p in self.query.recentProgress
+            if p["stateOperators"]
+        }
