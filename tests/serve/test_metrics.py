@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+import millpond
+from millpond.schema.types import Field, atomic
 from millpond.serve.meter import BUCKETS, Meter
 from ready import wait_until_ready
+from written_checkpoint import WrittenCheckpoint
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -77,6 +82,32 @@ def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) ->
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
 
 
+@pytest.mark.parametrize("options", [(), ("--workers", "2")], ids=["one process", "workers"])
+def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck", key=(Field("k", atomic("timestamp")),), watermarked=True)
+
+    def expire(minute: int) -> None:
+        checkpoint.watermark_ms = 60_000 * minute
+        checkpoint.plan([((60_000_000 * minute,), None)], snapshot=False)
+        checkpoint.commit()
+
+    checkpoint.plan([((60_000_000 * minute,), minute) for minute in range(5)], snapshot=False)
+    checkpoint.commit()
+    expire(0)
+    with millpond.open(checkpoint.path, replica_dir=tmp_path / "home", wait_seconds=10):
+        pass
+    (mark,) = tmp_path.glob("home/replicas/*/closed.json")
+    mark.unlink()
+    mark.mkdir()  # nothing can be renamed to it
+    expire(1)
+    with serve(checkpoint.path, *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        wait_until_ready(client)
+        deadline = time.monotonic() + 20
+        while not _samples(client)["millpond_journal_errors_total", frozenset({("job", "ck")})]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
 def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> None:
     for _ in range(2):
         gone = Meter(tmp_path)
@@ -96,4 +127,4 @@ def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> 
     assert here.total() == total
 
 
-_REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors"), 0)
+_REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors", "journal_errors"), 0)

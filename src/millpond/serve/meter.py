@@ -18,7 +18,7 @@ import msgspec
 
 # Upper ends of the buckets of a request's duration, in seconds.
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-# What followers count, see `replica.follower.FollowerCounts`.
+# What followers count: `replica.follower.Follower.statistics`.
 FOLLOWER_COUNTS = (
     "batches_applied",
     "rows_applied",
@@ -27,6 +27,7 @@ FOLLOWER_COUNTS = (
     "bootstrap_records",
     "bootstrap_seconds",
     "errors",
+    "journal_errors",
 )
 
 
