@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -325,6 +325,10 @@ class AsyncRemotePond:
         """As `RemotePond.at`."""
         batches = await self._transport.run(ServerReads().at(tables, offsets=offsets))
         return {name: self[name]._as_of_batch(batch) for name, batch in batches.items()}
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        for name in await self.tables():
+            yield name
 
     async def close(self) -> None:
         """Close the connections."""
