@@ -66,10 +66,11 @@ def test_a_replica_in_memory_leaves_nothing_on_disk(run: Run, tmp_path: Path, mo
 
 
 def test_get_of_a_row_that_isnt_there_ends_with_one(run: Run) -> None:
-    for flags in ([], ["--json"]):
-        done = run("get", "long", "k=5", *flags)
-        assert (done.exit_code, done.stdout) == (1, "")
-        assert "no row" in done.stderr
+    text, as_json = (run("get", "long", "k=5", *flags) for flags in ([], ["--json"]))
+    assert (text.exit_code, text.stdout, as_json.exit_code, as_json.stdout) == (1, "", 1, "")
+    assert "has no row with this key.\n" in text.stderr
+    told = json.loads(as_json.stderr)
+    assert (told["table"], told["batch"], told["evicted"], told["maybe_evicted"]) == ("long", 1, [], [])
 
 
 def test_null_and_the_empty_text_are_two_keys(run: Run) -> None:
@@ -87,19 +88,24 @@ def test_json_is_one_object_a_row_that_names_its_batch(run: Run) -> None:
     done = run("scan", "long", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert len(rows) == 4
-    assert all(set(row) == {"k", "n", "again", "_batch", "_behind_seconds"} for row in rows)
-    assert all((row["_batch"], row["_behind_seconds"]) == (1, 0.0) for row in rows)
+    assert all(set(row) == {"k", "n", "again", "_batch", "_behind_seconds", "_changed", "_final"} for row in rows)
+    assert all((row["_batch"], row["_behind_seconds"], row["_final"]) == (1, 0.0, False) for row in rows)
     assert {row["k"] for row in rows} == {None, 2**53 - 1, str(2**53 + 1), str(-(2**63))}
-    assert done.stderr == ""
+    told = json.loads(done.stderr)
+    assert told["position"]["offsets"]
+    assert told.keys() == {"table", "job", "batch", "position", "lag", "job_state", "evicted", "maybe_evicted", "more", "token"}
+    some = json.loads(run("scan", "long", "--json", "--limit", "1").stderr)
+    assert (some["more"], some["token"] is None) == (True, False)
 
 
 def test_a_column_called_batch_keeps_its_name(run: Run, tmp_path: Path) -> None:
     pond = tmp_path / "pond"
     shutil.copytree(GOLDEN / "types", pond)
     path = pond / "jobs" / "long" / "tables" / "long.json"
-    path.write_text(path.read_text().replace('"name": "n"', '"name": "_batch"'))
+    path.write_text(path.read_text().replace('"name": "n"', '"name": "_batch"').replace('"name": "again"', '"name": "_final"'))
     row = json.loads(run("get", "long", "k__isnull=1", "--json", folder=pond).stdout)
-    assert row == {"k": None, "_batch": 2, "again": None, "__batch": 1, "_behind_seconds": 0.0}
+    ours = {"__batch": 1, "_behind_seconds": 0.0, "_changed": row["_changed"], "__final": False}
+    assert row == {"k": None, "_batch": 2, "_final": None, **ours}
 
 
 def test_a_scan_that_is_cut_off_says_so(run: Run) -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def test_changes_are_shown_in_order_and_go_on_with_the_token(job: WrittenCheckpo
             (batches[0], "update", {"k": "a", "v": 2}),
             (batches[1], "update", {"k": "a", "v": 3}),
         ]
-        token = errors.split("--since ")[1].split()[0]
+        token = json.loads(errors.splitlines()[-1])["token"]
         with _start(home, "changes", str(job.path), TABLE, "--since", token, "--follow", "--limit", "2") as running:
             assert _line(running)["new"] == {"k": "c", "v": 1}
             _commit(job, d=5)
@@ -150,3 +150,19 @@ def test_commands_ask_a_server_with_a_token_or_are_told_that_it_wants_one(job: W
         assert ask("get", url, TABLE, "k=a", "--replica-dir", str(tmp_path), **with_token)[2] == "INVALID_REQUEST"
         assert ask("get", url, TABLE, "k=a", "--cold", **with_token)[2] == "INVALID_REQUEST"
         server.terminate()
+
+
+def test_watch_shows_a_row_again_when_it_becomes_final(golden: Callable[[str], Any], tmp_path: Path) -> None:
+    cell = golden("windows-rocksdb-changelog")
+    cell.uncommit()
+    for batch in range(4):
+        cell.commit(batch)
+    key = ("window_start=2026-01-01T00:00:00Z", "window_end=2026-01-01T00:01:00Z", "host=h0")
+    table = "windows-rocksdb-changelog.aggregate_0"
+    with _start(tmp_path / "home", "watch", str(cell.checkpoint), table, *key, "--times", "2") as running:
+        before = _line(running)
+        cell.commit(4)  # the watermark passes the window's end
+        after = _line(running)
+        assert (before["count"], before["_batch"], before["_final"]) == (4, 3, False)
+        assert (after["count"], after["_batch"], after["_final"], after["_changed"]) == (4, 4, True, 4)
+        assert running.wait(30) == 0

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from millpond.cli import main
 from millpond.errors import CONDITIONS
+from millpond.schema.types import Field, atomic
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -107,3 +108,49 @@ def test_a_command_waits_for_its_bound(checkpoint: WrittenCheckpoint, run: Run) 
 def test_a_cold_read_takes_no_bound(run: Run) -> None:
     done = run("get", "k=a", "--cold", "--min-batch", "0")
     assert "[INVALID_REQUEST]" in done.stderr
+
+
+@pytest.fixture
+def expired(tmp_path: Path) -> Run:
+    """A command on the rows of minutes 0, 1 and 2, of which the first has expired in batch 1; a column is called as a mark is."""
+    key = (Field("t", atomic("timestamp")), Field("_final", atomic("string")))
+    written = WrittenCheckpoint(tmp_path / "ck", key=key, watermarked=True)
+    written.plan([((minute * 60_000_000, "x"), minute) for minute in range(3)], snapshot=False)
+    written.commit()
+    home = {"MILLPOND_HOME": str(tmp_path / "home")}
+    written.watermark_ms = 30_000
+    written.plan([((0, "x"), None)], snapshot=False)
+
+    def call(command: str, *words: str) -> Result:
+        return CliRunner(env=home).invoke(main, [command, str(written.path), TABLE, *words])
+
+    assert call("scan").exit_code == 0
+    written.commit()
+    return call
+
+
+def test_rows_that_expired_are_marked_in_text_and_json(expired: Run) -> None:
+    marked = [line.split("\t") for line in expired("scan", "--closed").stdout.splitlines()]
+    assert marked[0] == ["t", "_final", "v", "__final"]
+    assert [row[2:] for row in marked[1:]] == [["0", "true"], ["1", "false"], ["2", "false"]]
+    # Whoever asks for open rows only, or for those that expired, knows the columns beforehand.
+    assert expired("scan", "--live").stdout.splitlines()[0] == "t\t_final\tv"
+    assert expired("scan", "--closed", "--reverse", "--limit", "1").stdout.splitlines()[0] == "t\t_final\tv\t__final"
+    rows = [json.loads(line) for line in expired("scan", "--closed", "--json").stdout.splitlines()]
+    assert [(row["_final"], row["__final"], row["_changed"], row["_batch"]) for row in rows] == [
+        ("x", True, 1, 1),
+        ("x", False, None, 1),
+        ("x", False, None, 1),
+    ]
+
+
+def test_a_miss_says_whether_there_was_a_row(expired: Run) -> None:
+    key = ("t=1970-01-01T00:00:00Z", "_final=x")
+    text, as_json = expired("get", *key, "--live"), expired("get", *key, "--live", "--json")
+    assert (text.exit_code, text.stdout, as_json.exit_code, as_json.stdout) == (1, "", 1, "")
+    assert "There was one, which expired" in text.stderr
+    assert json.loads(as_json.stderr)["evicted"] == [0]
+    assert json.loads(as_json.stderr)["position"]["watermark_ms"] == 30_000
+    never = ("t=1970-01-01T09:00:00Z", "_final=x")
+    assert "expired" not in expired("get", *never, "--live").stderr
+    assert json.loads(expired("get", *never, "--live", "--json").stderr)["evicted"] == []

@@ -268,9 +268,13 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
     if done.exit_code not in (0, 1):
         _raise(json.loads(done.stderr.splitlines()[-1])["error"])
     rows = [json.loads(line) for line in done.stdout.splitlines()]
+    data = json.loads(done.stderr.splitlines()[-1])
     if command == "changes":
-        return {"changes": rows}
-    return {"rows": [{k: v for k, v in row.items() if k not in ("_batch", "_behind_seconds")} for row in rows]}
+        return _stable({**data, "changes": rows}, question)
+    assert {(row.pop("_batch"), row.pop("_behind_seconds")) for row in rows} <= {(data["batch"], data["lag"]["behind_seconds"])}
+    changed, final = [row.pop("_changed") for row in rows], [row.pop("_final") for row in rows]
+    marks = {"changed": changed, "final": [place for place, is_final in enumerate(final) if is_final]}
+    return _stable({**data, "rows": rows, **marks}, question)
 
 
 DOORS: dict[str, Callable[[Asked, str, Question], Told]] = {
@@ -327,8 +331,7 @@ def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> 
             if door in COMMANDS and not _is_asked_by_command(question):
                 continue
             told = _say(door, asked, name, question)
-            assert told == {name: said[name] for name in told}, (title, name, question)
-            assert told
+            assert told == said, (title, name, question)
         out.append(said)
     return out
 

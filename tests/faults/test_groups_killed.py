@@ -5,6 +5,7 @@ The oracle is a recomputation over the files that a table says it has: at any mo
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -114,10 +115,18 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
 
 
 def python_workers(job: Process) -> list[int]:
-    """Those that run tasks: children of the daemon that Spark starts for them."""
-    command = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in job.members() if Path(f"/proc/{pid}").exists()}
-    daemons = {pid for pid, words in command.items() if words.endswith(b"pyspark.daemon\0pyspark.worker\0")}
-    return sorted(pid for pid in daemons if int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1]) in daemons)
+    """Those that run tasks: children of the daemon that Spark's JVM starts for them, which leads a group of its own."""
+    parents, words = {}, {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            parents[int(place.name)] = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            words[int(place.name)] = (place / "cmdline").read_bytes()
+    daemons = {
+        pid
+        for pid, command in words.items()
+        if command.endswith(b"pyspark.daemon\0pyspark.worker\0") and parents.get(parents[pid]) == job.pid
+    }
+    return sorted(pid for pid, parent in parents.items() if parent in daemons)
 
 
 def hosts_of(rows: list[dict[str, Any]]) -> dict[str, set[str]]:

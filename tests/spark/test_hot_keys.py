@@ -84,13 +84,13 @@ def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
     made.stop()
 
 
-def wait_until_known(keys: millpond.HotKeys, *pages: str | None) -> None:
-    """Until these are hot; the progress of a batch comes some time after its commit."""
-    deadline = time.monotonic() + 30
-    while [key.key and key.key["page"] for key in keys.found()] != list(pages):
-        assert keys.last_error is None
-        assert time.monotonic() < deadline, keys.found()
-        time.sleep(0.05)
+def feed_until_known(streams: Streams, hot: str | None, rows: int = ROWS) -> None:
+    """Batches until this page alone is hot and has its name: the progress of a batch comes some time after its commit."""
+    while [key.key["page"] if key.key else "no name" for key in streams.keys.found()] != [hot]:
+        assert streams.keys.last_error is None
+        assert streams.batches < 30, streams.keys.found()
+        streams.feed(hot, rows)
+        time.sleep(0.5)
 
 
 def shown(pond: Path, table: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) 
         time.sleep(0.05)
     assert streams.salts_of("/hot") == {0}
     streams.feed("/hot")
-    wait_until_known(streams.keys, "/hot")
+    feed_until_known(streams, "/hot")
     (found,) = streams.keys.found()
     assert found.key == {"site": "a", "page": "/hot"}
     assert found.found_in_batch == 2
@@ -120,9 +120,8 @@ def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) 
     assert streams.salts_of("/hot") == set(range(SALTS))
     assert streams.salts_of("/2") == {0}
     assert shown(streams.folder / "pond", "hot") == shown(streams.folder / "pond", "plain")
-    for _ in range(3):
-        streams.feed(None, rows=5 * ROWS)
-    wait_until_known(streams.keys, None)
+    feed_until_known(streams, None, rows=5 * ROWS)
+    streams.feed(None)
     assert streams.salts_of(None) == set(range(SALTS))
     assert shown(streams.folder / "pond", "hot") == shown(streams.folder / "pond", "plain")
     assert streams.keys.last_error is None
@@ -130,9 +129,7 @@ def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) 
 
 def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     streams.start()
-    for _ in range(3):
-        streams.feed("/hot")
-    wait_until_known(streams.keys, "/hot")
+    feed_until_known(streams, "/hot")
     streams.stop()
     # Another program takes it over; what a reader asks needs no session.
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
@@ -148,9 +145,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
 def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Streams) -> None:
     """Not even one that names a group twice."""
     streams.start()
-    for _ in range(3):
-        streams.feed("/hot")
-    wait_until_known(streams.keys, "/hot")
+    feed_until_known(streams, "/hot")
     path = streams.folder / "pond" / "jobs" / "hot" / "hot_keys.json"
     good = path.read_bytes()
     told = json.loads(good)

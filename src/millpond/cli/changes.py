@@ -8,12 +8,12 @@ from typing import Any
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_line
+from millpond.cli.output import write_json_footer, write_line
 from millpond.cli.place import open_place
 from millpond.serve.question import parse_since
 from millpond.serve.shapes import changes_json, row_writer
 from millpond.tables.changes import Changes
-from millpond.tables.values import encode_json
+from millpond.tables.values import Json, encode_json
 
 LIMIT = 1000
 _LOOK_SECONDS = 1.0
@@ -58,11 +58,18 @@ def changes(
             left = None if left is None else left - len(page)
             if (left is not None and left <= 0) or not (follow or page.more):
                 break
-        click.echo(f"Go on with --since {at}", err=True)
+        if as_json:
+            write_json_footer({name: told for name, told in _told(table, page).items() if name != "changes"})
+        else:
+            click.echo(f"Go on with --since {at}", err=True)
+
+
+def _told(table: Any, page: Changes) -> dict[str, Json]:
+    return changes_json(table.name, page, row_writer(table.definition))
 
 
 def _write(table: Any, page: Changes, *, as_json: bool) -> None:
-    for change in changes_json(table.name, page, row_writer(table.definition))["changes"]:
+    for change in _told(table, page)["changes"]:
         if as_json:
             write_line(encode_json(change).decode())
             continue

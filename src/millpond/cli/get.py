@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_footer, write_rows
+from millpond.cli.output import write_miss, write_rows
 from millpond.cli.place import is_server, open_place
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
@@ -69,20 +69,18 @@ def get(
     if cold:
         definition = find_definition(place, table_name)
         row = read_row(place, table_name, options.parse_key(definition, columns, key_json))
-        _show(ctx, definition, Rows([row], row.cut), as_json=as_json)
+        _show(ctx, definition, Rows([row], row.cut), as_json=as_json, closed=closed)
         return
     with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
         table = pond[table_name]
         key = options.parse_key(table.definition, columns, key_json)
         rows = options.as_of(table, batch, time, closed).get_all([key], bounds=wanted)
-        _show(ctx, table.definition, rows, as_json=as_json)
+        _show(ctx, table.definition, rows, as_json=as_json, closed=closed)
 
 
-def _show(ctx: click.Context, definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
+def _show(ctx: click.Context, definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None) -> None:
     if rows[0]:
-        write_rows(definition, rows, rows.cut, as_json=as_json)
+        write_rows(definition, rows, as_json=as_json, closed=closed)
         return
-    click.echo(f"{definition.table} has no row with this key.", err=True)
-    if not as_json:
-        write_footer(rows.cut)
+    write_miss(definition, rows, as_json=as_json)
     ctx.exit(NOT_THERE)

@@ -2,13 +2,14 @@
 
 On a terminal control characters are shown as escapes, since keys come from strangers and a terminal obeys them.  In a pipe the
 plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL, backslash escapes; it says everything, once.
-Rows go to stdout; where they come from (batch, lag) goes to stderr, so that a pipe holds rows only.
+Rows go to stdout; where they come from (batch, lag) goes to stderr, so that a pipe holds rows only.  With --json both are JSON: on
+stdout one object a row, and as stderr's last line what HTTP tells beside the rows.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -18,38 +19,71 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from millpond.schema.definition import TableDefinition
-from millpond.serve.shapes import row_writer, typed_columns
-from millpond.tables import Row
-from millpond.tables.answer import Cut
-from millpond.tables.values import encode_json, to_text
+from millpond.serve.shapes import row_writer, typed_columns, without_rows_json
+from millpond.tables.answer import Cut, Row, Rows
+from millpond.tables.values import Json, encode_json, to_text
 
+Column = tuple[str, Callable[[Row], "str | None"]]
 _PLAIN = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL = "\\N"
 # How an answer's age is counted, `Lag.age_from`.
 _SINCE = {"commit": "committed", "batch_start": "begun"}
 
 
-def write_rows(definition: TableDefinition, rows: Iterable[Row], cut: Cut, *, as_json: bool) -> None:
-    """Rows that are there, in the form that suits stdout, and the footer."""
+def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None = None) -> None:
+    """Rows that are there, in the form that suits stdout, and the footer.
+
+    closed:  whether rows that expired were asked for. Text has a column that marks them then; None: where there is one
+    """
     if as_json:
-        write_json_rows(definition, rows, cut)
-    elif sys.stdout.isatty():
-        _write_grid(definition, list(rows))
+        write_json_rows(definition, rows)
+        write_json_footer(without_rows_json(definition.table, rows))
+        return
+    columns = _text_columns(definition)
+    if closed or any(row.final for row in rows):
+        columns.append((free_name("_final", definition.columns), lambda row: "true" if row.final else "false"))
+    if sys.stdout.isatty():
+        _write_grid(definition, columns, rows)
     else:
-        _write_plain(definition, rows)
-    if not as_json:
-        write_footer(cut)
+        _write_plain(columns, rows)
+    write_footer(rows.cut)
 
 
-def write_json_rows(definition: TableDefinition, rows: Iterable[Row], cut: Cut) -> None:
-    """One object a row: its columns, then `_batch` and `_behind_seconds`.
+def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
+    """What there is to say where there is no row: whether there was one, and the footer."""
+    if as_json:
+        write_json_footer(without_rows_json(definition.table, rows))
+        return
+    evicted = rows[0].evicted if rows else False
+    click.echo(f"{definition.table} has no row with this key.{_GONE[evicted]}", err=True)
+    write_footer(rows.cut)
+
+
+_GONE = {
+    False: "",
+    True: " There was one, which expired: a watermark or a TTL ended it. `millpond get --closed` shows what is kept of such rows.",
+    None: " There may have been one, which expired and is forgotten.",
+}
+
+
+def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
+    """One object a row: its columns, then `_batch`, `_behind_seconds`, `_changed` and `_final`, as HTTP's answers mean them.
 
     A column of one of these names keeps it; ours then gets one more underscore in front.
     """
     write = row_writer(definition)
-    batch, behind = (_free_name(name, definition.columns) for name in ("_batch", "_behind_seconds"))
+    batch, behind, changed, final = (
+        free_name(name, definition.columns) for name in ("_batch", "_behind_seconds", "_changed", "_final")
+    )
     for row in rows:
-        write_line(encode_json({**(write(row) or {}), batch: cut.position.batch, behind: cut.lag.behind_seconds}).decode())
+        marks = {batch: row.batch, behind: row.behind_seconds, changed: row.changed_batch, final: row.final}
+        write_line(encode_json({**(write(row) or {}), **marks}).decode())
+
+
+def write_json_footer(told: dict[str, Json]) -> None:
+    """Where an answer comes from, as stderr's last line; after the rows, also where both go to one file."""
+    sys.stdout.flush()
+    click.echo(encode_json(told), err=True)
 
 
 def write_footer(cut: Cut) -> None:
@@ -97,38 +131,43 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def _write_plain(definition: TableDefinition, rows: Iterable[Row]) -> None:
-    writers = _text_writers(definition)
-    write_line("\t".join(name.translate(_PLAIN) for name, _ in writers))
+def _write_plain(columns: list[Column], rows: Iterable[Row]) -> None:
+    write_line("\t".join(name.translate(_PLAIN) for name, _ in columns))
     for row in rows:
-        write_line("\t".join(_NULL if row[n] is None else write(row[n]).translate(_PLAIN) for n, write in writers))
+        texts = (write(row) for _, write in columns)
+        write_line("\t".join(_NULL if text is None else text.translate(_PLAIN) for text in texts))
 
 
-def _write_grid(definition: TableDefinition, rows: list[Row]) -> None:
+def _write_grid(definition: TableDefinition, columns: list[Column], rows: Iterable[Row]) -> None:
     numbers = {name for name, type_ in typed_columns(definition) if type_.kind in _RIGHT}
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in definition.columns:
+    for name, _ in columns:
         grid.add_column(Text(visible(name)), justify="right" if name in numbers else "left", overflow="fold")
-    writers = _text_writers(definition)
     for row in rows:
-        grid.add_row(*(_cell(row[name], write) for name, write in writers))
+        grid.add_row(*(_cell(write(row)) for _, write in columns))
     Console(highlight=False).print(grid)
 
 
 _RIGHT = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
 
 
-def _cell(value: Any, write: Any) -> Text:
-    if value is None:
+def _cell(text: str | None) -> Text:
+    if text is None:
         return Text("NULL", style="dim")
-    return Text(visible(write(value))) if value != "" else Text('""', style="dim")
+    return Text(visible(text)) if text else Text('""', style="dim")
 
 
-def _text_writers(definition: TableDefinition) -> list[tuple[str, Any]]:
-    return [(name, to_text(type_)) for name, type_ in typed_columns(definition)]
+def _text_columns(definition: TableDefinition) -> list[Column]:
+    """Name of each column, and a function from a row to the column's text, None for NULL."""
+
+    def column(name: str, write: Callable[[Any], str]) -> Column:
+        return name, lambda row: None if row[name] is None else write(row[name])
+
+    return [column(name, to_text(type_)) for name, type_ in typed_columns(definition)]
 
 
-def _free_name(name: str, taken: tuple[str, ...]) -> str:
+def free_name(name: str, taken: tuple[str, ...]) -> str:
+    """The name, with so many more underscores in front that no column has it."""
     while name in taken:
         name = "_" + name
     return name

@@ -70,6 +70,6 @@ def scan(
             rows = table.range(key, start=first, end=last, **more)
         else:
             rows = table.scan(key, **more)
-        write_rows(table.definition, rows, rows.cut, as_json=as_json)
-        if rows.more:
+        write_rows(table.definition, rows, as_json=as_json, closed=closed)
+        if rows.more and not as_json:
             click.echo(f"There are more rows: only {limit} are shown (--limit); the next: --token {rows.token}", err=True)

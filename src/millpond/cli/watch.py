@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_rows
+from millpond.cli.output import write_miss, write_rows
 from millpond.cli.place import open_place
 from millpond.cli.scan import LIMIT
 from millpond.errors import MillpondError
@@ -59,13 +59,13 @@ def watch(
         found = look(None)
         shown, left = None, times
         while True:
-            rows = [dict(row) for row in found]
+            rows = [(dict(row), row.final) for row in found if row]
             if rows != shown:
                 if rows:
-                    write_rows(table.definition, found, found.cut, as_json=as_json)
+                    write_rows(table.definition, found, as_json=as_json)
                 else:
-                    click.echo(f"Batch {found.batch}: {table_name} has no row with this key.", err=True)
-                if found.more:
+                    write_miss(table.definition, found, as_json=as_json)
+                if found.more and not as_json:
                     click.echo(f"There are more rows: only {limit} are shown (--limit)", err=True)
                 sys.stdout.flush()
                 shown = rows
@@ -89,6 +89,6 @@ def _looking(table: Any, key: Key, limit: int) -> Callable[[Bounds | None], Rows
 
     def look(bounds: Bounds | None) -> Rows:
         row = table.get(key, bounds=bounds)
-        return Rows([row] if row else [], row.cut)
+        return Rows([row], row.cut)
 
     return look

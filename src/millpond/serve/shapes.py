@@ -92,6 +92,17 @@ def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[
         "rows": [write(row) for row in shown],
         "changed": [row.changed_batch for row in shown],
         "final": [place for place, row in enumerate(rows) if row.final],
+        **_misses_json(rows),
+    }
+
+
+def without_rows_json(table: str, rows: Rows) -> dict[str, Json]:
+    """An answer without what it says of rows that are there."""
+    return {"table": table, **cut_json(rows.cut), **_misses_json(rows)}
+
+
+def _misses_json(rows: Rows) -> dict[str, Json]:
+    return {
         "evicted": [place for place, row in enumerate(rows) if row.evicted],
         "maybe_evicted": [place for place, row in enumerate(rows) if row.evicted is None],
         "more": rows.more,
