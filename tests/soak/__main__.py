@@ -61,6 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "paused": dict(soak.storm.pauses),
         "job_replaced": soak.storm.replaced,
         "without_follower": soak.storm.outages,
+        "disk_can_be_filled": given.home is not None,
         "disk_filled": soak.storm.full,
         "batches": [len(run.planned) for run in soak.oracle.runs],
         **{name: getattr(soak.counts, name) for name in Counts.__slots__},

@@ -56,6 +56,7 @@ class Counts:
     chains: int = 0
     gone: int = 0
     sent: int = 0
+    by_url: int = 0
     not_kept: int = 0
     not_yet: int = 0
     errors: Counter[str] = field(default_factory=Counter)
@@ -131,6 +132,7 @@ class ReaderLog:
             judges[op](told, run)
             self._counts.answers[op] += 1
             self._counts.sent += told.get("sent", False)
+            self._counts.by_url += told.get("by_url", False)
 
     def _source(self, told: dict[str, Any]) -> Run:  # 1, 4
         number = sum(run.began_ms <= told["started_ms"] for run in self._runs) - 1

@@ -19,16 +19,21 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
+
 import millpond
 from millpond.client.reads import Known, cut_of
 from millpond.errors import MillpondError
 from millpond.tables.changes import Changes
-from soak.model import PAGES, Values
+from soak.model import PAGES, WINDOW_MS, Values
 from soak.orphans import end_with_parent
 
 TABLE = "views"
+# The same rows, their window one column: only keys whose columns are those of the state are looked up below the server's framework.
+BY_WINDOW = "views_by_window"
 RETENTION = millpond.Retention(closed_seconds=20.0, history_batches=1_000_000)
 _PAUSE_SECONDS = 0.04
+_GET_SECONDS = 5.0
 
 
 class Log:
@@ -108,8 +113,8 @@ class Reader:
         self._newest = 0
         asks = {self._get: 5, self._get_all: 2, self._scan: 2, self._pages: 2, self._changes: 5, self._at: 2, self._bounded: 2}
         if url is not None:
-            self._server = urlsplit(url)
-            asks[self._stream] = 2
+            self._server, self._http = urlsplit(url), httpx.Client(base_url=url, timeout=_GET_SECONDS)
+            asks |= {self._stream: 2, self._get_by_url: 5}
         self._asks = list(asks), list(asks.values())
 
     def ask(self) -> None:
@@ -131,6 +136,36 @@ class Reader:
         key = self._keys(1)[0]
         row = self._table.get(**key)
         self._told([key], [row], row)
+
+    def _get_by_url(self) -> None:
+        """A row as programs ask that have no client of ours: `GET …/rows` with the whole key. Nothing is tried again."""
+        key = self._keys(1)[0]
+        window = {"start": key["start"].isoformat(), "end": (key["start"] + dt.timedelta(milliseconds=WINDOW_MS)).isoformat()}
+        try:
+            answer = self._http.get(f"/tables/{BY_WINDOW}/rows", params={"page": key["page"], "window": json.dumps(window)})
+        except httpx.TransportError as broken:
+            self._log.write(op="error", condition="SERVER_UNAVAILABLE", message=str(broken))
+            return
+        told = answer.json()
+        if answer.status_code != 200 and told["error"]["condition"] == "UNKNOWN_TABLE":
+            return  # the job starts, and has taken this definition away for a moment
+        if answer.status_code != 200:
+            raise MillpondError(told["error"]["condition"], told["error"]["message"], hint=told["error"]["hint"])
+        row, position = (told["rows"] or [None])[0], told["position"]
+        if row is not None:
+            start = dt.datetime.fromisoformat(row.pop("window")["start"])
+            row |= {"start": round(start.timestamp() * 1000), "final": told["final"] == [0]}
+        self._log.write(
+            op="get",
+            by_url=True,
+            keys=[[key["page"], round(key["start"].timestamp() * 1000)]],
+            rows=[row],
+            batch=told["batch"],
+            offsets=position["offsets"],
+            watermark_ms=position["watermark_ms"],
+            started_ms=position["batch_started_ms"],
+            at=time.time(),
+        )
 
     def _get_all(self) -> None:
         keys = self._keys(5)

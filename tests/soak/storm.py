@@ -128,7 +128,7 @@ class Soak:
     def _specials(self, kills: int) -> list[tuple[int, str]]:
         """(after so many kills, what happens)."""
         some = max(1, kills // 50)
-        what = ["_replace"] * some + ["_outage"] * some + (["_fill"] * 2 * some if self._can_fill else [])
+        what = ["_replace"] * some + ["_outage"] * some + ["_kill_server"] * some + (["_fill"] * 2 * some if self._can_fill else [])
         by_chance = [(self._chance.randrange(kills // 10, max(kills * 9 // 10, kills // 10 + 1)), name) for name in what]
         hits = max(1, round(kills * _JOB_SHARE))
         return sorted(by_chance + [(kills * n // hits, "_kill_job") for n in range(hits)])
@@ -165,6 +165,11 @@ class Soak:
         self._first_batch = self.oracle.committed()
         self._job.kill()
         self.storm.kills["job"] += 1
+
+    def _kill_server(self) -> None:
+        self._wait_until("the server runs", self._server.alive, 60)
+        self._server.kill()
+        self.storm.kills["server"] += 1
 
     def _pause(self, victim: str, pids: list[int], seconds: float) -> None:
         for pid in pids:

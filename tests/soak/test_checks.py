@@ -69,7 +69,13 @@ def runs() -> list[Run]:
 def right_log(runs: list[Run]) -> list[Line]:
     first, second = runs
     key = min(first.held[20].live)
-    get = {"op": "get", "keys": [list(key)], "rows": [row(key, first.held[20].live[key], final=False)], **source(first, 20)}
+    get = {
+        "op": "get",
+        "by_url": True,
+        "keys": [list(key)],
+        "rows": [row(key, first.held[20].live[key], final=False)],
+        **source(first, 20),
+    }
     return [
         {"op": "begin", "token": "t", **source(first, 5)},
         scan(first, 12),
@@ -100,7 +106,7 @@ def test_a_right_log_is_right_and_all_of_it_was_judged(tmp_path: Path, runs: lis
     wrong, counts, owed = judged(tmp_path / "log", runs, log)
     assert (wrong, owed) == ([], [])
     assert dict(counts.answers) == {"begin": 2, "scan": 1, "changes": 3, "get": 1, "at": 1}
-    assert (counts.not_kept, counts.not_yet) == (1, 1)
+    assert (counts.not_kept, counts.not_yet, counts.by_url) == (1, 1, 1)
     assert counts.changes == sum(len(line.get("changes", ())) for line in log)
     assert (counts.batches_replayed, counts.finals > 0) == (24 + 9, True)
 
