@@ -27,13 +27,13 @@ def condition(ask: Callable[[], Any]) -> str:
 class Counting:
     """A job that counts the events of a topic with one partition, so many a batch."""
 
-    def __init__(self, pond: Path, name: str, step: int) -> None:
+    def __init__(self, pond: Path, name: str, step: int, sources: Callable[[int, int], list[Any]] | None = None) -> None:
+        """sources: its offsets by batch and end in the topic."""
         self.end = 0
         self._ends: list[int] = []
         self._step = step
-        self.written = WrittenCheckpoint(
-            pond / name / "ck", job_id=name, sources=lambda batch: [{"views": {"0": self._ends[batch]}}]
-        )
+        told = sources or (lambda _, end: [{"views": {"0": end}}])
+        self.written = WrittenCheckpoint(pond / name / "ck", job_id=name, sources=lambda batch: told(batch, self._ends[batch]))
         create_job(pond / "pond", name, str(pond / name / "ck"))
 
     def run_batch(self) -> None:
@@ -100,3 +100,54 @@ def test_offsets_that_count_a_jobs_own_log_are_never_taken_for_anothers(tmp_path
     written.commit()
     with millpond.open(written.path, replica_dir=tmp_path / "home", retention=ALL) as pond:
         assert condition(lambda: pond.at(["ck.aggregate_0"])) == "NOT_ALIGNED"
+
+
+def test_what_only_one_of_the_jobs_reads_doesnt_matter(tmp_path: Path) -> None:
+    """Another topic, in the same source or in one of its own, and files."""
+
+    def with_clicks(batch: int, end: int) -> list[Any]:
+        return [{"logOffset": batch}, {"clicks": {"0": 100 + batch}, "views": {"0": end}}]
+
+    def with_orders(batch: int, end: int) -> list[Any]:
+        return [{"views": {"0": end}}, {"orders": {"0": 7 * batch, "1": 3}}]
+
+    pond = tmp_path
+    jobs = [Counting(pond, "fast", 6, with_clicks), Counting(pond, "slow", 4, with_orders), Counting(pond, "other", 4, with_files)]
+    for job in jobs:
+        job.run_batch()
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
+        for job in jobs:
+            for _ in range(4):
+                job.run_batch()
+        opened.catch_up(10)
+        both = opened.at([FAST, SLOW])
+        for name, batch in ((FAST, 1), (SLOW, 2)):
+            rows = both[name].scan()
+            assert rows.batch == batch
+            assert {row["k"]: row["v"] for row in rows} == Counting.counts(12)
+        # By the whole position of an answer of the one, the other is read where they agree.
+        again = opened.at([SLOW], offsets=both[FAST].scan().position.offsets)[SLOW].scan()
+        assert again.batch == 2
+        assert opened.at([FAST], offsets={"0": {"clicks": {"0": 103}}})[FAST].scan().batch == 3
+        assert condition(lambda: opened.at([FAST, SLOW], offsets={"0": {"clicks": {"0": 103}}})) == "NOT_ALIGNED"
+        assert condition(lambda: opened.at([FAST], offsets={"0": {"clicks": {"0": 103}, "views": {"0": 12}}})) == "NOT_ALIGNED"
+        assert condition(lambda: opened.at([FAST, "other.aggregate_0"])) == "NOT_ALIGNED"
+
+
+def with_files(batch: int, _: int) -> list[Any]:
+    return [{"logOffset": batch}, {"payments": {"0": batch}}]
+
+
+def test_a_topic_that_one_job_reads_twice_is_at_one_point_where_both_readings_are(tmp_path: Path) -> None:
+    twice = Counting(tmp_path, "fast", 6, lambda batch, end: [{"views": {"0": end}}, {"views": {"0": min(end, 12 + batch)}}])
+    once = Counting(tmp_path, "slow", 4)
+    for job in (twice, once):
+        job.run_batch()
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
+        for job in (twice, once):
+            for _ in range(5):
+                job.run_batch()
+        opened.catch_up(10)
+        # Both readings are at 12 after its batch 1; at 24, where the other job is as well, only one of them is.
+        both = opened.at([FAST, SLOW])
+        assert [both[name].scan().batch for name in (FAST, SLOW)] == [1, 2]

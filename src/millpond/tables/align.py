@@ -1,18 +1,18 @@
-"""Jobs that read the same sources, at the same point of their input.
+"""Jobs that read the same streams, at the same point of their input.
 
 Answers of two jobs name two batches; where both keep history, each can be read as of the batch whose input ended at the same
-offsets.
+offsets of the streams (Kafka's topics) that all of them read.  What only some of them read doesn't matter.
 
 1. A job's position with exactly these offsets, whatever number its batch has.
 2. Of several, the newest: batches without input only move the watermark.
-3. Offsets that mean something in one job only are refused: a file source counts the entries of its own log, a rate source the
-   seconds since it began.
+3. Offsets that mean something in one job only are left out, and refused where a job has no others: a file source counts the
+   entries of its own log, a rate source the seconds since it began.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from millpond.tables.table import Table
 
 Offsets = Mapping[str, Any]
+Ends = dict[str, list[str]]
+"""Stream -> where it ends, as JSON, of each of its readings."""
 
 
 def align(tables: Mapping[str, Table], offsets: Offsets | None) -> dict[str, Table]:
@@ -37,63 +39,79 @@ def align(tables: Mapping[str, Table], offsets: Offsets | None) -> dict[str, Tab
     with ExitStack() as opened:
         jobs = {table.job_reads: table.job for table in tables.values()}
         views = [(name, reads, opened.enter_context(reads.replica.snapshot())) for reads, name in jobs.items()]
-        end = offsets if offsets is not None else newest_common((name, view) for name, _, view in views)
-        batches = {reads: batch_ending_at(view, end, name) for name, reads, view in views}
+        ends = _ends(offsets, "who asks") if offsets is not None else _newest_common([(name, view) for name, _, view in views])
+        batches = {reads: _batch_ending_at(view, ends, name) for name, reads, view in views}
     return {name: table.at(batch=batches[table.job_reads]) for name, table in tables.items()}
 
 
-def batch_ending_at(view: View, offsets: Offsets, job: str) -> int:
-    """The newest batch of a job whose input ends at these offsets.  Raises NOT_ALIGNED where it has none, or none is known."""
-    _check_comparable(offsets, job)
-    wanted, positions = _name(offsets), list(_positions(view))
-    found = [record.batch for record in positions if _name(record.offsets) == wanted]
+def _batch_ending_at(view: View, ends: Ends, job: str) -> int:
+    """The newest batch of a job that ends here in the streams that it reads.  Raises NOT_ALIGNED where there is none."""
+    positions = list(_positions(view))
+    mine = _ends(view.record.offsets, job).keys() & ends
+    wanted = _of(ends, mine)
+    found = [record.batch for record in positions if mine and _of(_ends(record.offsets, job), mine) == wanted]
     if found:
         return found[-1]
     raise ReplicaError(
         "NOT_ALIGNED",
-        f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {describe(offsets)}.",
-        hint="Give the offsets of an answer's position, of a job with the same sources, or none for the newest that all have.",
+        f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {_told(ends)}.",
+        hint="Give the offsets of an answer's position, of a job that reads the same, or none for the newest that all have.",
         job=job,
         first=positions[0].batch,
         newest=positions[-1].batch,
     )
 
 
-def newest_common(views: Iterable[tuple[str, View]]) -> Offsets:
-    """The newest offsets at which a batch of every one of these jobs ends.  Raises NOT_ALIGNED where there are none."""
-    common: dict[str, Offsets] | None = None
-    jobs = []
+def _newest_common(views: Sequence[tuple[str, View]]) -> Ends:
+    """The newest ends, of the streams that all of these jobs read, that each has a batch at.  Raises NOT_ALIGNED."""
+    shared = set.intersection(*(set(_ends(view.record.offsets, job)) for job, view in views))
+    common: dict[str, Ends] | None = None
     for job, view in views:
-        jobs.append(job)
-        _check_comparable(view.record.offsets, job)
-        mine: dict[str, Offsets] = {_name(record.offsets): record.offsets for record in _positions(view)}
+        ends = [_of(_ends(record.offsets, job), shared) for record in _positions(view)] if shared else []
+        mine = {json.dumps(each, sort_keys=True): each for each in ends if len(each) == len(shared)}
         # In the order of the first job, whose newest come last.
-        common = {name: offsets for name, offsets in (mine if common is None else common).items() if name in mine}
+        common = {name: each for name, each in (mine if common is None else common).items() if name in mine}
     if not common:
+        jobs = [job for job, _ in views]
         raise ReplicaError(
             "NOT_ALIGNED",
             f"There are no offsets at which a batch of each of {', '.join(jobs)} ends, as far as their positions are kept.",
-            hint="Align jobs that read the same sources in the same order, and whose batches end at the same offsets now and then.",
+            hint="Align jobs that read the same topics, and whose batches end at the same offsets now and then.",
             jobs=jobs,
         )
     return common[next(reversed(common))]
 
 
-def _check_comparable(offsets: Offsets, job: str) -> None:  # 3
+def _ends(offsets: Offsets, job: str) -> Ends:
+    """Where each stream ends: by topic; by the names of its parts where an offset has no topics.
+
+    A topic that is read twice has an end for each reading, in no order.
+    Raises:  NOT_ALIGNED where nothing of it means anything to another job.
+    """
+    found: dict[str, set[str]] = {}
     for offset in offsets.values():
-        if offset is not None and (not isinstance(offset, dict) or offset.keys() == {"logOffset"}):
-            raise ReplicaError(
-                "NOT_ALIGNED",
-                f"The offsets of {job} mean nothing to another job: {describe(offsets)}.",
-                hint="Align jobs whose sources have offsets of their own, such as Kafka's; others by time: table.at(time=…).",
-                job=job,
-            )
+        if not isinstance(offset, dict) or offset.keys() == {"logOffset"}:  # 3
+            continue
+        has_topics = all(isinstance(ends, dict) for ends in offset.values())
+        for stream, ends in offset.items() if has_topics else [(", ".join(sorted(offset)), offset)]:
+            found.setdefault(stream, set()).add(json.dumps(ends, sort_keys=True))
+    if not found and any(offset is not None for offset in offsets.values()):
+        raise ReplicaError(
+            "NOT_ALIGNED",
+            f"The offsets of {job} mean nothing to another job: {describe(offsets)}.",
+            hint="Align jobs whose sources have offsets of their own, such as Kafka's; others by time: table.at(time=…).",
+            job=job,
+        )
+    return {stream: sorted(ends) for stream, ends in found.items()}
+
+
+def _of(ends: Ends, streams: Collection[str]) -> Ends:
+    return {stream: each for stream, each in ends.items() if stream in streams}
+
+
+def _told(ends: Ends) -> str:
+    return describe({stream: json.loads(each[0]) if len(each) == 1 else each for stream, each in ends.items()})
 
 
 def _positions(view: View) -> Iterator[ReplicaRecord]:
     return (record for record in iter_positions(view.rows) if record.batch <= view.record.batch)
-
-
-def _name(offsets: Offsets) -> str:
-    """The same text for the same offsets."""
-    return json.dumps([offsets[source] for source in sorted(offsets)], sort_keys=True)
