@@ -13,12 +13,10 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
+from asked import Asked
 from results import machine, write_result
 from written import write_checkpoint
 
@@ -62,7 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch, "checkpoint")
         written = write_checkpoint(place, options.keys)
-        readers = {kind: _Reader(place, Path(scratch, kind), options.keys, kind) for kind in KINDS}
+        readers = {kind: Asked(READER, place, Path(scratch, kind), options.keys, kind) for kind in KINDS}
         draw = np.random.default_rng(7)
         for batch in range(2, options.batches + 2):
             written.commit(batch, draw.choice(np.arange(options.keys), options.keys // 10, replace=False))
@@ -85,31 +83,6 @@ def main() -> None:
     print(json.dumps(result, indent=1))
     if options.write:
         write_result("history", result)
-
-
-class _Reader:
-    """A process that follows, and does what it is told."""
-
-    def __init__(self, place: Path, home: Path, keys: int, kind: str) -> None:
-        command = [sys.executable, "-c", READER, str(place), str(home), str(keys), kind]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self._told()
-
-    def ask(self, what: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{what}\n")
-        self._process.stdin.flush()
-        return self._told()
-
-    def _told(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
-
-    def end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(60)
 
 
 if __name__ == "__main__":

@@ -15,13 +15,13 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from asked import Asked
 from results import machine, write_result
 from written import write_checkpoint
 
@@ -98,40 +98,25 @@ class Size:
         self._written = write_checkpoint(folder / f"checkpoint-{keys}", keys)
         self._batch = 1
         print(f"{keys} keys written in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        command = [sys.executable, "-c", READER, str(self._written.path), str(folder / f"home-{keys}"), str(keys)]
-        self._process = subprocess.Popen(
-            [*command, str(Path(__file__).parent)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.built = self._told()
+        self._reader = Asked(READER, self._written.path, folder / f"home-{keys}", keys, Path(__file__).parent)
+        self.built = self._reader.first
         assert self.built["rows"] == keys, self.built
         self.gets: list[dict[str, float]] = []
 
     def ask(self) -> None:
         """Time gets."""
-        self.gets.append(self._say("gets"))
+        self.gets.append(self._reader.ask("gets"))
 
     def follow(self) -> dict[str, Any]:
         """Commit batches; what the process held meanwhile."""
         for _ in range(BATCHES):
             self._batch += 1
             self._written.commit(self._batch, self._random.integers(0, self.keys, CHANGED))
-        return self._say(str(self._batch))
+        return self._reader.ask(self._batch)
 
     def end(self) -> None:
         """End the process."""
-        self._process.stdin.close()  # type: ignore[union-attr]
-        self._process.wait(120)
-
-    def _say(self, line: str) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
-        self._process.stdin.flush()
-        return self._told()
-
-    def _told(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        self._reader.end()
 
 
 def main() -> None:

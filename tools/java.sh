@@ -2,7 +2,8 @@
 # Makes sure that Spark finds a Java: the machine's own where that is 17 or later, else one installed into .venv.
 set -eu
 cd "$(dirname "$0")/.."
-if .venv/bin/python -m millpond.spark.java >/dev/null 2>&1; then
+java() { .venv/bin/python -W ignore::RuntimeWarning:runpy -m millpond.spark.java; }
+if java >/dev/null 2>&1; then
     exit 0
 fi
 echo "No Java 17 or later found (JAVA_HOME, PATH): installing one into .venv, for this project only …" >&2
@@ -13,4 +14,4 @@ else
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-java.lock
 fi
 # Says in one line what is missing where even that one doesn't run.
-.venv/bin/python -m millpond.spark.java >/dev/null
+java >/dev/null

@@ -110,12 +110,11 @@ def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> Job
     checkpoint: path or URI of a checkpoint elsewhere; None for the one inside the job's folder
     Raises:     INVALID_NAME, NOT_WRITABLE, and TABLE_EXISTS where the job is there with another checkpoint
     """
-    check_table_name(job)
-    root = open_storage(pond)
+    storage, root = job_of(pond, job).storage, open_storage(pond)
     if root.stamp("pond.json") is None:
         root.write("pond.json", json.dumps({"format": FORMAT}).encode())
     elsewhere = open_storage(checkpoint).uri if checkpoint else "checkpoint"
-    return _create(open_storage(f"{root.uri}/jobs/{job}"), job, elsewhere)
+    return _create(storage, job, elsewhere)
 
 
 def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:

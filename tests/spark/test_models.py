@@ -266,6 +266,7 @@ def test_bytes_are_kept_once(tmp_path: Path) -> None:
         {"inputs": "a"},
         {"inputs": ["a", "nothing"]},
         {"inputs": ["kind"]},
+        {"inputs": ["a", "a"]},
         {"type_column": "a"},
         {"sample": [1.0]},
         {"order": "name"},

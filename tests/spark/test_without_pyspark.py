@@ -1,4 +1,4 @@
-"""Where PySpark isn't installed, models can be published, and the rest of the job's side says what to install."""
+"""Where PySpark isn't installed, models can be published, hot keys read, and the rest of the job's side says what to install."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+
+from millpond.catalogue import create_job
 
 BLOCKED = "import sys; sys.modules['pyspark'] = sys.modules['py4j'] = None\nimport millpond\n"
 CALLS = [
@@ -40,6 +42,11 @@ millpond.remove_model(sys.argv[1])
     assert [record["action"] for record in told] == ["put", "rollback", "remove"]
     assert told[0]["uri"].endswith(f"/models/{digest}")
     assert (tmp_path / "models" / digest).read_bytes() == b"bytes"
+
+
+def test_the_hot_keys_of_a_job_are_read(tmp_path: Path) -> None:
+    create_job(tmp_path, "views")
+    assert run("print(millpond.HotKeys(sys.argv[1], 'views').found())", str(tmp_path)).strip() == "[]"
 
 
 def test_the_jobs_side_says_what_to_install() -> None:

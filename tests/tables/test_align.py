@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,15 +55,22 @@ def jobs(tmp_path: Path) -> tuple[Counting, Counting]:
     return Counting(tmp_path, "fast", 6), Counting(tmp_path, "slow", 4)
 
 
-@pytest.fixture
-def pond(jobs: tuple[Counting, Counting], tmp_path: Path) -> Iterator[millpond.Pond]:
+@contextmanager
+def followed(jobs: Sequence[Counting], folder: Path, retention: millpond.Retention | None = ALL) -> Iterator[millpond.Pond]:
+    """The pond of jobs that have run five batches, four of them while it was followed."""
     for job in jobs:
         job.run_batch()
-    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
+    with millpond.open(folder / "pond", replica_dir=folder / "home", retention=retention) as opened:
         for job in jobs:
             for _ in range(4):
                 job.run_batch()
         opened.catch_up(10)
+        yield opened
+
+
+@pytest.fixture
+def pond(jobs: tuple[Counting, Counting], tmp_path: Path) -> Iterator[millpond.Pond]:
+    with followed(jobs, tmp_path) as opened:
         yield opened
 
 
@@ -84,13 +92,7 @@ def test_by_offsets_each_job_is_read_at_the_batch_that_ends_there(pond: millpond
 
 
 def test_jobs_that_keep_no_history_arent_read_at_another_point(jobs: tuple[Counting, Counting], tmp_path: Path) -> None:
-    for job in jobs:
-        job.run_batch()
-    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as pond:
-        for job in jobs:
-            for _ in range(4):
-                job.run_batch()
-        pond.catch_up(10)
+    with followed(jobs, tmp_path, retention=None) as pond:
         assert condition(lambda: pond.at([FAST, SLOW])) == "HISTORY_GONE"
 
 
@@ -111,15 +113,8 @@ def test_what_only_one_of_the_jobs_reads_doesnt_matter(tmp_path: Path) -> None:
     def with_orders(batch: int, end: int) -> list[Any]:
         return [{"views": {"0": end}}, {"orders": {"0": 7 * batch, "1": 3}}]
 
-    pond = tmp_path
-    jobs = [Counting(pond, "fast", 6, with_clicks), Counting(pond, "slow", 4, with_orders), Counting(pond, "other", 4, with_files)]
-    for job in jobs:
-        job.run_batch()
-    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
-        for job in jobs:
-            for _ in range(4):
-                job.run_batch()
-        opened.catch_up(10)
+    steps = {"fast": (6, with_clicks), "slow": (4, with_orders), "other": (4, with_files)}
+    with followed([Counting(tmp_path, name, *told) for name, told in steps.items()], tmp_path) as opened:
         both = opened.at([FAST, SLOW])
         for name, batch in ((FAST, 1), (SLOW, 2)):
             rows = both[name].scan()
@@ -141,13 +136,7 @@ def with_files(batch: int, _: int) -> list[Any]:
 def test_a_topic_that_one_job_reads_twice_is_at_one_point_where_both_readings_are(tmp_path: Path) -> None:
     twice = Counting(tmp_path, "fast", 6, lambda batch, end: [{"views": {"0": end}}, {"views": {"0": min(end, 12 + batch)}}])
     once = Counting(tmp_path, "slow", 4)
-    for job in (twice, once):
-        job.run_batch()
-    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", retention=ALL) as opened:
-        for job in (twice, once):
-            for _ in range(5):
-                job.run_batch()
-        opened.catch_up(10)
+    with followed([twice, once], tmp_path) as opened:
         # Both readings are at 12 after its batch 1; at 24, where the other job is as well, only one of them is.
         both = opened.at([FAST, SLOW])
         assert [both[name].scan().batch for name in (FAST, SLOW)] == [1, 2]

@@ -61,8 +61,8 @@ class HotKeys:
         """
         return self._folder.hot_keys()
 
-    def place(self, df: DataFrame, by: Sequence[str], place: Column) -> tuple[DataFrame, Column]:
-        """The stream with what finds its hot groups, and the part of each row: `place` for those of hot groups, 0 for all others.
+    def find(self, df: DataFrame, by: Sequence[str]) -> tuple[DataFrame, Column]:
+        """The stream with what finds its hot groups, and whether a row is of one (NULL where there is no list).
 
         by:  names of the columns that tell the groups apart
         Raises:  NOT_WRITABLE, and what else `start` raises of a job's folder.
@@ -93,8 +93,7 @@ class HotKeys:
             sf.call_function("approx_top_k", hash_, sf.lit(looked_for), sf.lit(looked_for * _TRACKED)).alias("counted"),
             sf.collect_set(sf.when(sf.array_contains(unnamed, hash_), named)).alias("named"),
         )
-        is_hot = sf.array_contains(sf.col(f"`{_LIST}`.hot"), hash_)
-        return found, sf.when(is_hot, place).otherwise(sf.lit(0))
+        return found, sf.array_contains(sf.col(f"`{_LIST}`.hot"), hash_)
 
     def _listen(self, spark: SparkSession) -> None:
         """Be told of each batch of this session's queries, in place of whoever was told of this job's before."""

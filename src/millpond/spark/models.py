@@ -141,6 +141,8 @@ def _told(models: DataFrame, order: str) -> DataFrame:
 def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:
     if isinstance(inputs, str) or not inputs:
         raise invalid(f"inputs is {inputs!r}", "Name the columns that models take, in their order.")
+    if len(set(inputs)) < len(inputs):
+        raise invalid(f"inputs names a column twice: {', '.join(inputs)}", "Give the model a copy of it: withColumn.")
     kinds = {f.name: f.dataType.typeName() for f in records.schema.fields}
     for name in inputs:
         if kinds.get(name) not in _NUMBERS:

@@ -56,7 +56,7 @@ def salted(
     source:  columns that tell a row from others, such as its offset: rows that agree in them go to one part.  All by default
     hot:     only these groups are split, the others lie in one part: values of the first column of `by`, which is a name; or
              HotKeys, which finds them while the job runs, by all columns of `by` that are names.  No answer depends on the list
-    Raises:  INVALID_REQUEST, SPARK_CONNECT.
+    Raises:  INVALID_REQUEST, SPARK_CONNECT, and with HotKeys what `start` raises of a job's folder, such as NOT_WRITABLE.
     """
     require_classic(df, "_jdf")
     from pyspark.sql import functions as sf
@@ -68,12 +68,9 @@ def salted(
     if any(name.lower() == SALT for name in (*df.columns, *by_names(by))):
         raise _invalid(f"the stream has a column {SALT!r} already", "Rename that column.")
     place = place_of(_told_apart(df, source), salts)
-    if isinstance(hot, HotKeys):
-        if not by_names(by):
-            raise _invalid("hot needs a name in by", "Make a column with withColumn, and group by its name.")
-        df, place = hot.place(df, by_names(by), place)
-    elif hot is not None:
-        place = sf.when(_is_hot(by[0], hot), place).otherwise(sf.lit(0))
+    if hot is not None:
+        df, is_hot = _hot_rows(df, by, hot)
+        place = sf.when(is_hot, place).otherwise(sf.lit(0))
     parts = {METADATA: {"values": list(range(salts))}}
     return Salted(df.select("*", place.alias(SALT, metadata=parts)), by)
 
@@ -104,15 +101,21 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[str]:
     return names
 
 
-def _is_hot(column: str | Column, hot: Sequence[Any]) -> Column:
+def _hot_rows(df: DataFrame, by: Sequence[str | Column], hot: Sequence[Any] | HotKeys) -> tuple[DataFrame, Column]:
+    """The stream, and whether a row is of a hot group."""
     from pyspark.sql import functions as sf
 
-    if not isinstance(column, str):
+    if isinstance(hot, HotKeys):
+        if not by_names(by):
+            raise _invalid("hot needs a name in by", "Make a column with withColumn, and group by its name.")
+        return hot.find(df, by_names(by))
+    first = by[0]
+    if not isinstance(first, str):
         raise _invalid("hot needs a name as the first of by", "Make a column with withColumn, and group by its name first.")
     if isinstance(hot, str):
         raise _invalid(f"hot is {hot!r}", "Give a list of values, or HotKeys.")
-    is_hot = sf.col(column).isin([value for value in hot if value is not None])
-    return is_hot | sf.col(column).isNull() if None in hot else is_hot
+    is_hot = sf.col(first).isin([value for value in hot if value is not None])
+    return df, is_hot | sf.col(first).isNull() if None in hot else is_hot
 
 
 def _invalid(found: str, hint: str) -> RequestError:

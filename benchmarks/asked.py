@@ -1,0 +1,35 @@
+"""A Python process that is asked line by line and answers each line with one of JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+
+class Asked:
+    """A program that runs in a process of its own; what it tells before it is asked anything is its first answer."""
+
+    def __init__(self, program: str, *arguments: object) -> None:
+        command = [sys.executable, "-c", program, *map(str, arguments)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.first = self._told()
+
+    def ask(self, line: object) -> dict[str, Any]:
+        """What it answers to a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+        return self._told()
+
+    def end(self) -> None:
+        """Close its input, and wait for its end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(120)
+
+    def _told(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        told: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return told
