@@ -169,8 +169,7 @@ def ask_url(asked: Asked, name: str, question: Question) -> Told:
     for option, value in question.options.items():
         if option in ("start", "end"):
             value = encode_json(_json_key(definition, value)).decode()
-        value = value.isoformat() if isinstance(value, dt.date) else value
-        words.append((f"_{option}", "1" if value is True else "0" if value is False else str(value)))
+        words.append((f"_{option}", "1" if value is True else "0" if value is False else _time_or_word(value)))
     for bound, value in question.bounds.items():
         words.append((f"_{bound}", json.dumps(value) if bound == "min_offsets" else str(value)))
     encoded = "&".join(f"{_quote(n)}={_quote(t)}" for n, t in words)
@@ -198,7 +197,7 @@ def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> T
 
 def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told:
     table, _ = asked.local[name]
-    command = "get" if question.read == "get" else "scan"
+    command = "scan" if question.read == "range" else question.read
     key = encode_json(_json_key(table.definition, question.key)).decode()
     words = [command, place, name, "--key", key, "--json", "--wait-seconds", "30"]
     for option, value in question.options.items():
@@ -206,7 +205,7 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
             types = {c.name: c.type for c in key_parts(table.definition)}
             words += [w for c, v in value.items() for w in (f"--{option}", f"{c}={_text(types.get(c), v)}")]
         elif value is not False:
-            words += [f"--{option}"] + ([] if value is True else [str(value)])
+            words += [f"--{option}"] + ([] if value is True else [_time_or_word(value)])
     names = {"max_behind_seconds": "max-behind", "max_age_seconds": "max-age", "wait_seconds": "wait"}
     for bound, value in question.bounds.items():
         text = json.dumps(value) if bound == "min_offsets" else str(value)
@@ -216,6 +215,8 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
         _raise(json.loads(done.stderr.splitlines()[-1])["error"])
     rows = [json.loads(line) for line in done.stdout_bytes.decode("utf-8", "surrogateescape").splitlines()]
     data = json.loads(done.stderr.splitlines()[-1])
+    if question.read == "count":
+        return _told_json({**data, **rows[0]}, question)
     assert {(row.pop("_batch"), row.pop("_behind_seconds")) for row in rows} <= {(data["batch"], data["lag"]["behind_seconds"])}
     marks = [(row.pop("_changed"), row.pop("_final")) for row in rows]
     final = [place for place, (_, is_final) in enumerate(marks) if is_final]
@@ -248,12 +249,16 @@ DOORS: dict[str, Callable[[Asked, str, Question], Told]] = {
     "command line, of the server": ask_command_line_of_server,
 }
 COMMANDS = (ask_command_line, ask_command_line_of_server)
-# What a command doesn't have: reads of several keys, counts, windows by name.
-BY_COMMAND = frozenset({"get", "scan", "range"})
+# What a command doesn't have: reads of several keys.
+BY_COMMAND = frozenset({"get", "scan", "range", "windows", "count"})
 
 
 def _quote(text: str) -> str:
     return quote(text.encode("utf-8", "surrogateescape"), safe="")
+
+
+def _time_or_word(value: Any) -> str:
+    return value.isoformat() if isinstance(value, dt.date) else str(value)
 
 
 def _text(type_: Any, value: Any) -> str:

@@ -17,14 +17,18 @@ from millpond.tables.values import encode_json
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
 COMMANDS = {
     "changes": "Show what happened to the rows of a table.",
+    "count": "Show how many rows a table has.",
     "demo": "Run the page-view job on a log, and ask its state while it runs.",
+    "event": "Is this event in, and was it too late?",
     "get": "Show one row of a table.",
+    "history": "Show what a row was, batch after batch.",
     "inspect": "Show what a checkpoint holds, and what can't be read.",
     "scan": "Show the rows of a table, or of a part of its key.",
     "serve": "Answer requests over HTTP.",
     "tables": "List the tables of a pond or checkpoint.",
     "token": "Say who may read what from a server.",
     "watch": "Show a row each time that it changes.",
+    "windows": "Show the windows of a key between two times.",
 }
 INTERRUPTED = 130
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millpond.cli.place import AnyTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+LIMIT = 100
 
 pond_argument = click.argument("place", metavar="DIR|URL")
 table_argument = click.argument("table_name", metavar="TABLE")
@@ -94,6 +95,35 @@ def as_of_options(command: Command) -> Command:
     ):
         command = option(command)
     return command
+
+
+def page_options(command: Command) -> Command:
+    """The options of commands that show rows page by page."""
+    for option in (
+        click.option("--token", help="Show the next rows: what the same command wrote before."),
+        click.option("--reverse", is_flag=True, help="Against the order of the key."),
+        click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows."),
+    ):
+        command = option(command)
+    return command
+
+
+def edge_options(command: Command) -> Command:
+    """The options that say where a range of keys begins and ends; `parse_edges` reads them."""
+    for option in (
+        click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this."),
+        click.option(
+            "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin here: the next columns of the key, repeated for several."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def parse_edges(definition: TableDefinition, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[Key | None, Key | None]:
+    """What the options of `edge_options` say, None where they say nothing.  Raises as `parse_words`."""
+    first, last = (parse_words(definition, words) if words else None for words in (start, end))
+    return first, last
 
 
 def as_of(table: AnyTable, batch: int | None, time: str | None, closed: bool | None) -> AnyTable:

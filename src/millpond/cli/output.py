@@ -8,8 +8,9 @@ stdout one object a row, and as stderr's last line what HTTP tells beside the ro
 
 from __future__ import annotations
 
+import datetime as dt
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import click
@@ -19,11 +20,12 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from millpond.schema.definition import TableDefinition
-from millpond.serve.shapes import row_writer, typed_columns, without_rows_json
+from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
 from millpond.tables.values import Json, encode_json, to_text
+from millpond.tables.versions import Versions
 
-Column = tuple[str, Callable[[Row], "str | None"]]
+Column = tuple[str, Callable[[Any], "str | None"]]
 _PLAIN = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL = "\\N"
 # How an answer's age is counted, `Lag.age_from`.
@@ -42,11 +44,53 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     columns = _text_columns(definition)
     if closed or any(row.final for row in rows):
         columns.append((free_name("_final", definition.columns), lambda row: "true" if row.final else "false"))
-    if sys.stdout.isatty():
-        _write_grid(definition, columns, rows)
-    else:
-        _write_plain(columns, rows)
+    write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), _numbers(definition))
     write_footer(rows.cut)
+
+
+def write_page(definition: TableDefinition, rows: Rows, *, limit: int, as_json: bool, closed: bool | None) -> None:
+    """The rows of one page, and how the next one is had."""
+    write_rows(definition, rows, as_json=as_json, closed=closed)
+    if rows.more and not as_json:
+        click.echo(f"There are more rows: only {limit} are shown (--limit); the next: --token {rows.token}", err=True)
+
+
+def write_one(told: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:
+    """An answer that is no rows: of `told`, which HTTP would say, what has these names; the rest is its footer."""
+    if as_json:
+        write_line(encode_json({name: told[name] for name in names}).decode())
+        write_json_footer({name: value for name, value in told.items() if name not in names})
+        return
+    if len(names) == 1:
+        write_line(str(told[names[0]]))
+    else:
+        write_texts(list(names), [[_word(told[name]) for name in names]])
+    write_footer(cut)
+
+
+def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:
+    """Versions of rows: the columns of each, then since when it was so, and until when."""
+    told = versions_json(definition.table, versions, row_writer(definition))
+    shown = told.pop("versions")
+    assert isinstance(shown, list)
+    if as_json:
+        for version in shown:
+            write_line(encode_json(version).decode())
+        write_json_footer(told)
+        return
+    columns = _text_columns(definition)
+    facts = [free_name(fact, definition.columns) for fact in ("_kind", "_batch", "_until_batch", "_committed", "_until")]
+    lines = (
+        [
+            *(write(version.row) for _, write in columns),
+            version.kind,
+            *(_word(number) for number in (version.batch, version.until_batch)),
+            *(_moment(ms) for ms in (version.committed_ms, version.until_ms)),
+        ]
+        for version in versions
+    )
+    write_texts([*(name for name, _ in columns), *facts], lines, {*_numbers(definition), *facts[1:3]})
+    write_footer(versions.cut)
 
 
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
@@ -131,21 +175,26 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def _write_plain(columns: list[Column], rows: Iterable[Row]) -> None:
-    write_line("\t".join(name.translate(_PLAIN) for name, _ in columns))
-    for row in rows:
-        texts = (write(row) for _, write in columns)
-        write_line("\t".join(_NULL if text is None else text.translate(_PLAIN) for text in texts))
+def write_texts(names: list[str], lines: Iterable[list[str | None]], right: Collection[str] = ()) -> None:
+    """Lines of texts, None for NULL.
 
-
-def _write_grid(definition: TableDefinition, columns: list[Column], rows: Iterable[Row]) -> None:
-    numbers = {name for name, type_ in typed_columns(definition) if type_.kind in _RIGHT}
+    right:  the names of the columns that stand at the right on a terminal
+    """
+    if not sys.stdout.isatty():
+        write_line("\t".join(name.translate(_PLAIN) for name in names))
+        for line in lines:
+            write_line("\t".join(_NULL if text is None else text.translate(_PLAIN) for text in line))
+        return
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, _ in columns:
-        grid.add_column(Text(visible(name)), justify="right" if name in numbers else "left", overflow="fold")
-    for row in rows:
-        grid.add_row(*(_cell(write(row)) for _, write in columns))
+    for name in names:
+        grid.add_column(Text(visible(name)), justify="right" if name in right else "left", overflow="fold")
+    for line in lines:
+        grid.add_row(*(_cell(text) for text in line))
     Console(highlight=False).print(grid)
+
+
+def _numbers(definition: TableDefinition) -> set[str]:
+    return {name for name, type_ in typed_columns(definition) if type_.kind in _RIGHT}
 
 
 _RIGHT = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
@@ -171,6 +220,14 @@ def free_name(name: str, taken: tuple[str, ...]) -> str:
     while name in taken:
         name = "_" + name
     return name
+
+
+def _word(value: Json) -> str | None:
+    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
+
+
+def _moment(ms: int | None) -> str | None:
+    return None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
 
 
 def _age(seconds: float) -> str:

@@ -11,7 +11,6 @@ import click
 from millpond.cli import options
 from millpond.cli.output import write_miss, write_rows
 from millpond.cli.place import open_place
-from millpond.cli.scan import LIMIT
 from millpond.errors import MillpondError
 from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
@@ -27,7 +26,7 @@ _LOOK_SECONDS = 1.0
 @options.columns_argument
 @options.key_option
 @click.option("--times", type=click.IntRange(1), help="End after showing so many times.")
-@click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The largest number of rows.")
+@click.option("--limit", type=click.IntRange(1), default=options.LIMIT, show_default=True, help="The largest number of rows.")
 @options.reading_options
 def watch(
     place: str,
