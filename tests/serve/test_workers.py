@@ -6,11 +6,14 @@ import io
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pyarrow.ipc
@@ -77,6 +80,30 @@ def _wait_for(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+def test_sigterm_answers_what_runs_at_every_door_and_takes_no_more(doors: Doors) -> None:
+    place = urlsplit(doors.address)
+    body = b'{"keys": [{"k": "p007"}]}'
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+    with ExitStack() as opened:
+        running = [
+            opened.enter_context(socket.create_connection((place.hostname, place.port), timeout=30)) for _ in range(8 * WORKERS)
+        ]
+        for connection in running:
+            connection.sendall(head + body[:5])
+        time.sleep(0.5)
+        os.kill(doors.pid, signal.SIGTERM)
+        time.sleep(0.7)
+        assert len(children(doors.pid)) >= WORKERS + 1, "doors and the follower wait for the requests that run"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection((place.hostname, place.port), timeout=5).close()
+        for connection in running:
+            connection.sendall(body[5:])
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))  # noqa: B023 - it is used at once
+            assert answer.startswith(b"HTTP/1.1 200 OK")
+            assert b'"rows":[{"k":"p007","v":7}]' in answer
+    _wait_for(lambda: not children(doors.pid))
 
 
 def test_pages_go_on_at_any_door(doors: Doors) -> None:

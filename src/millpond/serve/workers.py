@@ -106,6 +106,8 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        for listener in listeners:
+            listener.close()  # the doors close theirs before they drain: who comes then is refused, and doesn't wait for nobody
         _end(workers, plan.settings.drain_seconds)
         for end_of_pair in (woken, wake):
             end_of_pair.close()
