@@ -17,6 +17,7 @@ from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
+ALL = millpond.Retention(history_batches=None)
 ROWS = 60_000
 GROUPS = 600
 # A part of what any machine takes for so many rows, and many times what it takes for a hundred.
@@ -26,27 +27,36 @@ LAST_COLUMN = {"n": ROWS - 1}
 
 
 @pytest.fixture(scope="module")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def job(tmp_path_factory: pytest.TempPathFactory) -> WrittenCheckpoint:
     """As many rows of a key of two columns: `g`, a hundred rows each, and `n`."""
     job = WrittenCheckpoint(tmp_path_factory.mktemp("long") / "job", key=(Field("g", atomic("long")), Field("n", atomic("long"))))
-    job.plan([((n % GROUPS, n), n) for n in range(ROWS)], snapshot=False)
+    job.plan([((n % GROUPS, n), -n - 1) for n in range(ROWS)], snapshot=False)
     job.commit()
+    return job
+
+
+@pytest.fixture(scope="module")
+def checkpoint(job: WrittenCheckpoint) -> Path:
     return job.path
 
 
 @pytest.fixture(scope="module")
-def home(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the replica is, so that nobody builds it while time counts."""
+def home(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the replica is, so that nobody builds it while time counts; it knows what the second batch did to all rows."""
     place = tmp_path_factory.mktemp("long-home")
-    with millpond.open(checkpoint, replica_dir=place) as pond:
+    with millpond.open(job.path, replica_dir=place, retention=ALL) as pond:
         assert pond[TABLE].count() == ROWS
+        job.plan([((n % GROUPS, n), n) for n in range(ROWS)], snapshot=False)
+        job.commit()
+        pond.catch_up(60)
     return place
 
 
 @pytest.fixture(scope="module")
 def in_no_time(checkpoint: Path, home: Path) -> Iterator[Any]:
     """The table of a pond whose reads may take no time."""
-    with millpond.open(checkpoint, replica_dir=home, settings=ReplicaSettings(read_deadline_seconds=SECONDS)) as pond:
+    settings = ReplicaSettings(read_deadline_seconds=SECONDS)
+    with millpond.open(checkpoint, replica_dir=home, retention=ALL, settings=settings) as pond:
         yield pond[TABLE]
 
 
@@ -57,6 +67,9 @@ LONG: dict[str, Callable[[Any], Any]] = {
     "range": lambda table: table.range(start={"g": 1}),
     "count": lambda table: table.count(LAST_COLUMN),
     "arrow, of some": lambda table: table.to_arrow(LAST_COLUMN),
+    "changes": lambda table: table.changes(0),
+    "versions": lambda table: table.history(),
+    "versions of what holds now": lambda table: table.history(since=1, limit=1),
 }
 
 
@@ -74,12 +87,16 @@ def test_what_the_hint_says_helps(in_no_time: Any) -> None:
     assert in_no_time.get(g=7, n=7)["v"] == 7
     assert [row["n"] for row in in_no_time.scan(limit=3)] == [0, GROUPS, 2 * GROUPS]
     assert len(in_no_time.scan(g=GROUPS - 1)) == ROWS // GROUPS
+    assert len(in_no_time.changes(0, limit=3)) == 3
+    assert [version.row["v"] for version in in_no_time.history(g=7, n=7)] == [-8, 7]
     assert in_no_time.scan({**LAST_COLUMN, "g": (ROWS - 1) % GROUPS}) == [{"g": GROUPS - 1, "n": ROWS - 1, "v": ROWS - 1}]
 
 
 def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home: Path) -> None:
-    with millpond.open(checkpoint, replica_dir=home) as pond:
+    with millpond.open(checkpoint, replica_dir=home, retention=ALL) as pond:
         table = pond[TABLE]
+        assert len(table.changes(0)) == ROWS
+        assert len(table.history()) == 2 * ROWS
         assert len(table.scan()) == ROWS
         assert [row["v"] for row in table.scan(LAST_COLUMN, limit=1)] == [ROWS - 1]
         assert table.count(LAST_COLUMN) == table.to_arrow(LAST_COLUMN).num_rows == 1
@@ -87,7 +104,8 @@ def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home: Path, serve: Any, workers: int) -> None:
-    options = ("--max-seconds", str(SECONDS), "--workers", str(workers), "--replica-dir", str(home))
+    options = ["--max-seconds", str(SECONDS), "--workers", str(workers)]
+    options += ["--replica-dir", str(home), "--history", f"{TABLE}=forever"]
     with serve(checkpoint, *options) as (address, _), httpx.Client(base_url=f"{address}/tables/{TABLE}", timeout=30) as client:
         with httpx.Client(base_url=address) as server:
             wait_until_ready(server)
@@ -100,6 +118,8 @@ def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home:
             client.get("/count", params=LAST_COLUMN),
             client.post("/rows:scan", json={"key": LAST_COLUMN, "limit": 1}),
             client.post("/rows:count", json={"key": LAST_COLUMN}),
+            client.get("/changes", params={"_since": 0, "_limit": ROWS}),
+            client.get("/versions", params={"_limit": ROWS}),
         ):
             assert answer.status_code == 503, answer.text[:200]
             error = answer.json()["error"]

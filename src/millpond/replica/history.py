@@ -239,3 +239,19 @@ def iter_versions(rows: Snapshot, store: int, key: bytes, *, first: int = 0) -> 
         change = decode_change(data)
         if change.key == key:  # long keys share their beginning
             yield batch, number, change
+
+
+def iter_versions_between(rows: Snapshot, store: int, low: bytes, high: bytes | None, *, first: int) -> Iterator[NumberedChange]:
+    """The changes from a batch on of the ordered keys from `low` on and below `high`: of each key ascending.
+
+    Long keys that share their beginning with these are among them: `whole_key` tells.
+    """
+    whose, end = version_prefix(store, b""), None if high is None else version_prefix(store, high)
+    for found, _ in rows.iterate(VERSIONS, version_prefix(store, low)):
+        prefix, batch, number = split_version(found)
+        if not prefix.startswith(whose) or (end is not None and prefix > end):
+            return
+        if batch >= first:
+            data = rows.get(CHANGES, number_key(store, batch, number))
+            assert data is not None
+            yield batch, number, decode_change(data)

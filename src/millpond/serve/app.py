@@ -75,10 +75,10 @@ from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
 from millpond.tables.bounds import Bounds
+from millpond.tables.deadline import too_long
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
 from millpond.tables.values import Json, decode_json
-from millpond.tables.walk import too_long
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64

@@ -24,6 +24,7 @@ from millpond.replica.replica import View
 from millpond.replica.stamp import without_stamp
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.binding import Binding, iter_changes
+from millpond.tables.deadline import Deadline
 from millpond.tables.token import pack, unpack
 
 _LAST = 0xFFFFFFFF
@@ -79,11 +80,11 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None, limit: int | None) -> Changes:
+def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None, limit: int | None, deadline: Deadline) -> Changes:
     """The changes behind a token or a batch; from now on where `since` is None.
 
     limit:   at most so many; what one batch did to one list isn't torn apart
-    Raises:  INVALID_TOKEN, HISTORY_GONE, NOT_UP_TO_BOUND where the batch is yet to come.
+    Raises:  READ_TOO_LONG, INVALID_TOKEN, HISTORY_GONE, NOT_UP_TO_BOUND where the batch is yet to come.
     """
     table, store, newest = binding.definition.table, binding.table, view.record.batch
     kept = kept_of(view.record, store)
@@ -115,7 +116,7 @@ def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None
     reached = (newest, _LAST)
     more = False
     decode = _decoder(binding, kept)
-    for at, place_in_batch, change in iter_changes(view, binding, first, place):
+    for at, place_in_batch, change in deadline.watch(iter_changes(view, binding, first, place)):
         if limit is not None and len(found) >= limit:
             more = True
             break

@@ -17,6 +17,7 @@ from millpond.tables.answer import Cut
 from millpond.tables.binding import Binding
 from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, read_changes
+from millpond.tables.deadline import Deadline
 from millpond.tables.earlier import EarlierReads, batch_of, time_micros
 from millpond.tables.events import EventAnswer, find_event
 from millpond.tables.job import JobReads
@@ -37,6 +38,10 @@ class PastReads(ABC):
     @abstractmethod
     def read_by(self, job: JobReads) -> Self:
         """The same table, read by other views of its job."""
+
+    def _deadline(self) -> Deadline:
+        """By when a read that begins now has to be done."""
+        return Deadline(self.definition.table, self._job.settings.read_deadline_seconds)
 
     @abstractmethod
     def _open(self, bounds: Bounds | None) -> tuple[View, Binding, Cut]:
@@ -102,14 +107,15 @@ class PastReads(ABC):
         since:         `token` of an earlier answer; a batch's number, for all changes after it; None to begin now
         limit:         at most so many changes
         wait_seconds:  where there are none yet, wait so long for some
-        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; as `scan`.
+        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; READ_TOO_LONG;
+                       as `scan`.
         """
         check_limit(limit)
         deadline = time.monotonic() + wait_seconds
         while True:
             view, binding, cut = self._open(bounds)
             with view:
-                found = read_changes(view, cut, binding, since, limit)
+                found = read_changes(view, cut, binding, since, limit, self._deadline())
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
@@ -145,7 +151,7 @@ class PastReads(ABC):
             first = kept_of(view.record, binding.table).history_from
             begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
             last = view.record.batch if until is None else batch_of(view, until)
-            return read_versions(view, cut, binding, span, begin, last, limit)
+            return read_versions(view, cut, binding, span, begin, last, limit, self._deadline())
 
     def find_event(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from copy import copy
 from itertools import islice
@@ -37,7 +36,7 @@ from millpond.tables.paging import PageToken, expired, parse_token, query_id
 from millpond.tables.past import PastReads, check_limit
 from millpond.tables.spans import Place, Span, prefix_span, range_span
 from millpond.tables.token import pack
-from millpond.tables.walk import iter_rows, too_long
+from millpond.tables.walk import iter_rows
 
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
@@ -229,11 +228,10 @@ class Table(PastReads):
         with view:
             shape = table_schema(pa, self.definition, self.job, view.record.batch)
             finish, tables = ColumnFinish(self.definition), []
-            deadline = time.monotonic() + self._job.settings.read_deadline_seconds
+            deadline = self._deadline()
             pairs = iter_prefix(self._rows(view, binding), binding.table, b"")
             while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
-                if time.monotonic() > deadline:
-                    raise too_long(self.name, self._job.settings.read_deadline_seconds)
+                deadline.check()
                 ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
                 rows = span([without_stamp(stored) for _, stored in chunk])
                 table = pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape)
@@ -404,7 +402,7 @@ class Table(PastReads):
             span,
             judge=self._judge(binding, cut),
             reverse=reverse,
-            seconds=self._job.settings.read_deadline_seconds,
+            deadline=self._deadline(),
         )
 
 

@@ -6,17 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from millpond.errors import CheckpointError
 from millpond.replica.backend import Snapshot
 from millpond.replica.cause import Kind
-from millpond.replica.history import NumberedChange, iter_versions, position_at, whole_key
+from millpond.replica.history import NumberedChange, SnapshotAsOf, iter_versions_between, position_at, whole_key
 from millpond.replica.ordered import join_value, store_key
 from millpond.replica.replica import View
-from millpond.replica.scan import after_prefix, iter_range
+from millpond.replica.scan import iter_range
 from millpond.replica.stamp import changed_batch
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.binding import Binding, iter_changes, store_number
 from millpond.tables.changes import RowReader, Values, row_reader
+from millpond.tables.deadline import Deadline
 from millpond.tables.earlier import as_of
 from millpond.tables.spans import Span
 
@@ -51,44 +51,56 @@ class Versions(list[Version], Answer):
         self.more = more
 
 
-def read_versions(view: View, cut: Cut, binding: Binding, span: Span, first: int, last: int, limit: int | None) -> Versions:
+_Row = tuple[bytes | None, list[NumberedChange]]
+"""(as it was, None where it wasn't there, its changes since)"""
+
+
+def read_versions(
+    view: View, cut: Cut, binding: Binding, span: Span, first: int, last: int, limit: int | None, deadline: Deadline
+) -> Versions:
     """The versions of the rows of a span that held at some batch from `first` to `last`.
 
-    Raises:  HISTORY_GONE where `first` isn't kept any more.
+    Raises:  READ_TOO_LONG; HISTORY_GONE where `first` isn't kept any more.
     """
-    low, high = span.keys
-    earlier = as_of(view, binding.table, binding.definition.table, first)
-    by_key: dict[bytes, tuple[bytes | None, list[NumberedChange]]] = {
-        ordered: (join_value(ordered, row), []) for ordered, row in iter_range(binding.rows(earlier), binding.table, low, high)
-    }
-    for change in _changes(view, binding, low, high, first + 1):
-        if change[0] > last:
-            break
-        by_key.setdefault(whole_key(change[2]), (None, []))[1].append(change)
+    by_key = _by_key(view, binding, span, first, deadline)
     rows, committed = row_reader(binding), _Clock(view.rows)
     out: list[Version] = []
-    for ordered in sorted(by_key):
-        for version in _versions(store_key(ordered), *by_key[ordered], rows, committed):
+    for ordered in deadline.watch(sorted(by_key)):
+        base, changes = by_key[ordered]
+        shown = [change for change in changes if change[0] <= last]
+        for version in _versions(store_key(ordered), base, shown, rows, committed):
             if limit is not None and len(out) == limit:
                 return Versions(out, cut, more=True)
             out.append(version)
     return Versions(out, cut)
 
 
-def _changes(view: View, binding: Binding, low: bytes, high: bytes | None, first: int) -> Iterator[NumberedChange]:
-    """The changes of keys from `low` on and below `high`, by batch."""
-    if binding.parts is None and high is not None and high == after_prefix(low) and _is_whole(binding, low):
-        return iter_versions(view.rows, store_number(view, binding), store_key(low), first=first)
-    found = iter_changes(view, binding, first)
-    return (c for c in found if low <= whole_key(c[2]) and (high is None or whole_key(c[2]) < high))
+def _by_key(view: View, binding: Binding, span: Span, first: int, deadline: Deadline) -> dict[bytes, _Row]:
+    """By ordered key the rows of a span as they were at a batch, and what happened to them after it.
 
-
-def _is_whole(binding: Binding, ordered: bytes) -> bool:
-    try:
-        binding.codec.decode(ordered)
-    except CheckpointError:
-        return False
-    return True
+    Of a part of the keys nothing else is read; all of them are read as at that batch, since most versions may be older.
+    """
+    low, high = span.keys
+    earlier = as_of(view, binding.table, binding.definition.table, first)
+    changed: dict[bytes, list[NumberedChange]] = {}
+    is_part = binding.parts is None and (low or high is not None)
+    if is_part:
+        changes = iter_versions_between(view.rows, store_number(view, binding), low, high, first=first + 1)
+    else:
+        changes = iter_changes(view, binding, first + 1)
+    for change in deadline.watch(changes):
+        ordered = whole_key(change[2])
+        if low <= ordered and (high is None or ordered < high):
+            changed.setdefault(ordered, []).append(change)
+    now = view.rows.newest if isinstance(view.rows, SnapshotAsOf) else view.rows
+    rows = deadline.watch(iter_range(now if is_part else binding.rows(earlier), binding.table, low, high))
+    by_key: dict[bytes, _Row] = {
+        ordered: (join_value(ordered, row), []) for ordered, row in rows if not is_part or ordered not in changed
+    }
+    for ordered, of_key in changed.items():
+        before = of_key[0][2].old if is_part else by_key.get(ordered, (None, []))[0]
+        by_key[ordered] = (before, of_key)
+    return by_key
 
 
 def _versions(

@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from millpond.checkpoint.encoding import iter_elements
-from millpond.errors import ReplicaError
 from millpond.replica.backend import Snapshot
 from millpond.replica.scan import iter_range
 from millpond.replica.stamp import without_stamp
 from millpond.schema.definition import KeyColumn
 from millpond.schema.types import Field
 from millpond.tables.binding import Binding
+from millpond.tables.deadline import Deadline
 from millpond.tables.expiry import Judge
 from millpond.tables.spans import Place, Span
 
-_DEADLINE_CHECK_ROWS = 4096
 Found = tuple[Place, dict[str, Any], bytes]
 
 
 def iter_rows(
-    rows: Snapshot, binding: Binding, span: Span, *, judge: Judge | None, reverse: bool = False, seconds: float
+    rows: Snapshot, binding: Binding, span: Span, *, judge: Judge | None, reverse: bool = False, deadline: Deadline
 ) -> Iterator[Found]:
     """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
     judge:   of a table whose rows have a TTL: which are over
-    Raises:  READ_TOO_LONG where it takes longer than `seconds`.
+    Raises:  READ_TOO_LONG.
     """
-    deadline = time.monotonic() + seconds
     low, high = span.keys
     edges = {low, span.high[0] if span.high is not None else low}
     fields, checks = binding.definition.key_fields, span.checks
     decode_key, decode_value, finish, many = binding.codec.decode, binding.decode_value, binding.finish, binding.many
-    for number, (ordered, stored) in enumerate(iter_range(rows, binding.table, low, high, reverse=reverse)):
-        if number % _DEADLINE_CHECK_ROWS == 0 and time.monotonic() > deadline:
-            raise too_long(binding.definition.table, seconds)
+    for ordered, stored in deadline.watch(iter_range(rows, binding.table, low, high, reverse=reverse)):
         key, row, at_edge = decode_key(ordered), without_stamp(stored), ordered in edges
         for number_in_list, whole, element in _elements(key, row, reverse=reverse) if many else ((0, key, row),):
             place = (ordered, number_in_list)
@@ -72,13 +67,3 @@ def _member(key: tuple[Any, ...], column: KeyColumn, fields: tuple[Field, ...]) 
 def _same(left: Any, right: Any) -> bool:
     """Equality as Spark groups: NULL equals NULL, NaN equals NaN."""
     return bool(left == right) or (left != left and right != right)
-
-
-def too_long(table: str, seconds: float) -> ReplicaError:
-    """A scan that kept its view open for too long."""
-    return ReplicaError(
-        "READ_TOO_LONG",
-        f"The scan of {table} took longer than {seconds:g} seconds and was ended, since an open read keeps old pages from reuse.",
-        hint="Narrow the scan with key columns or a limit.",
-        table=table,
-    )
