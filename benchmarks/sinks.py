@@ -257,6 +257,11 @@ def measure(spark: Any, rows: int, changed: int, options: argparse.Namespace) ->
             for side in options.sides:
                 rounds[side].append(runner.run(side))
                 print(changed, side, rounds[side][-1], file=sys.stderr, flush=True)
+    return summary(rows, rounds)
+
+
+def summary(rows: int, rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
+    """What the rounds of one shape say."""
 
     def ratio(side: str) -> float:
         pairs = zip(rounds["replica"], rounds[side], strict=True)
@@ -267,7 +272,7 @@ def measure(spark: Any, rows: int, changed: int, options: argparse.Namespace) ->
         "rows_a_batch": rows,
         "changed_rows_a_batch": round(rounds["replica"][0]["changed_rows_a_batch"]),
         "median": {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()},
-        "replica_to_others_in_rows_per_second": {side: ratio(side) for side in options.sides if side != "replica"},
+        "replica_to_others_in_rows_per_second": {side: ratio(side) for side in rounds if side != "replica"},
         "follower_to_spark_in_cpu_seconds": round(statistics.median(share), 3),
         "rounds": rounds,
     }

@@ -99,21 +99,21 @@ def percentile(values: list[float], share: float) -> float:
 
 
 @contextlib.contextmanager
-def server(place: Path, home: Path, workers: int) -> Iterator[int]:
-    """The port of `millpond serve`, once its first table can be read."""
+def server(place: Path, home: Path, workers: int) -> Iterator[tuple[int, int]]:
+    """The port of `millpond serve` and its process id, once its first table can be read."""
     port = free_port()
     command = [sys.executable, "-m", "millpond.cli", "serve", str(place), "--port", str(port), "--replica-dir", str(home)]
     command += ["--workers", str(workers)] if workers > 1 else []
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
         try:
-            wait_for("millpond", lambda: _tables(port) != [], process)
-            yield port
+            wait_for("millpond", lambda: tables_of(port) != [], process)
+            yield port, process.pid
         finally:
             process.terminate()
             process.wait(30)
 
 
-def _tables(port: int) -> list[Any]:
+def tables_of(port: int) -> list[Any]:
     import httpx
 
     try:
@@ -188,8 +188,8 @@ def measure(mode: str, batches: int) -> dict[str, Any]:
         writer = SparkWriter(Path(folder)) if mode == "spark" else HandWriter(Path(folder))
         opened.callback(writer.close)
         home = Path(folder, "home")
-        port = opened.enter_context(server(writer.place, home, 2 if mode.endswith("_2") else 1))
-        table = _tables(port)[0]["table"]
+        port, _ = opened.enter_context(server(writer.place, home, 2 if mode.endswith("_2") else 1))
+        table = tables_of(port)[0]["table"]
         what, pause = [table, "k", str(KEYS)], 0.0 if is_loaded else READER_PAUSE_SECONDS
         readers = {
             "python": [IN_PYTHON, str(writer.place), str(home), *what, str(pause)],
