@@ -132,7 +132,9 @@ GROUPS: dict[str, str] = {
     "averages": "avg(small); avg(i); avg(l); avg(d); avg(f); avg(d3); avg(d8); avg(d9); avg(d18); avg(d38); try_avg(huge);"
     "try_avg(huge38); avg(dt); avg(ym); try_avg(d18)",
     "extremes": "min(i); max(l); min(d); max(d); min(f); max(s); min(s); min(b); max(bin); min(day); max(t); min(d38); max(d3);"
-    "min(dt); max(ym); max(struct(i, s, t)); min_by(s, l); max_by(t, l); max_by(struct(s, i), d8); bool_and(b); some(b);"
+    "min(dt); max(ym); max(struct(i, s, t)); min_by(s, l); max_by(t, l); max_by(struct(s, i), d8);"
+    "max_by(s, i, 3); min_by(i, d, 4); min_by(t, s, 2); max_by(struct(s, i), d38, 5); min_by(bin, struct(i, s), 3);"
+    "bool_and(b); some(b);"
     "every(b); bit_and(i); bit_or(l); bit_xor(small)",
     "firsts": "first(s); first(i, true); last(s); last(d, true); any_value(t); first(d9) IGNORE NULLS; first_value(day)",
     "moments": "stddev(i); stddev_pop(i); var_samp(i); var_pop(d); skewness(i); kurtosis(i); corr(i, small); covar_pop(i, d8);"

@@ -60,6 +60,8 @@ HOW: dict[str, str] = {
     "collect_set(s)": AS_SET,
     "max_by(s, l)": EXACT,
     "min_by(i, l)": EXACT,
+    "max_by(s, l, 3)": EXACT,
+    "min_by(d9, l, 1000)": EXACT,
     "coalesce(sum(i), 0) * 2": EXACT,
     "CASE WHEN count(*) > 100 THEN 'many' ELSE 'few' END": EXACT,
 }

@@ -65,6 +65,7 @@ def aggregates() -> list[Any]:
         "count(*)", "count(n)", "sum(n)", "sum(x)", "avg(n)", "avg(x)", "min(n)", "max(n)", "min(x)", "max(x)", "min(word)",
         "max(word)", "sum(price)", "avg(price)", "min(price)", "max(price)", "min(page)", "max(at)", "max(struct(n, word))",
         "try_sum(n)", "bit_and(n)", "bit_or(n)", "bit_xor(n)", "max_by(n, at)", "min_by(n, at)", "sum(n) filter (where n > 0)",
+        "max_by(n, at, 3)", "min_by(word, at, 40)",
         "try_sum(big)", "approx_count_distinct(n)", "approx_count_distinct(word, 0.2)", "stddev(x)", "stddev_pop(n)", "var_samp(x)",
         "var_pop(n)", "skewness(n)", "kurtosis(n)", "covar_pop(n, x)", "covar_samp(n, x)", "corr(n, x)",
         "collect_list(n)", "collect_set(word)", "collect_set(n)", "size(collect_set(word))",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -18,6 +19,7 @@ from millpond.schema.types import SparkType, atomic, parse_type
 from millpond.tables.finish_aggregate import compile_aggregate
 from millpond.tables.merge_aggregate import compile_buffers
 
+ARRAY = {"type": "array", "elementType": "double", "containsNull": True}
 LONG, DOUBLE, BOOLEAN = atomic("long"), atomic("double"), atomic("boolean")
 WIDE = parse_type("decimal(38,2)")
 MOST = Decimal("9" * 36 + ".99")
@@ -67,6 +69,38 @@ def test_extremes_go_by_sparks_order() -> None:
     assert merge("min", [LONG], [None], [None]) == [None]
     assert merge("max_by", [text, LONG], ["a", 1], ["b", None], [None, 3]) == [None, 3]
     assert merge("min_by", [text, LONG], [None, None], ["b", 2]) == ["b", 2]
+
+
+@given(st.lists(st.lists(st.floats(), max_size=6), min_size=1, max_size=5), st.integers(1, 8), st.booleans())
+def test_the_highest_and_lowest_are_those_of_all_values(parts: list[list[float]], k: int, highest: bool) -> None:
+    function, types = "max_by_k" if highest else "min_by_k", [parse_type(ARRAY), parse_type(ARRAY), atomic("binary")]
+    options = {"ordered_by": "double", "type": types[0]}
+    kept = [top_of([(x, x) for x in part], k, highest) for part in parts]
+    merged = merge(function, types, *kept, **options)
+    told = Expression("aggregate", types[0], options={"function": function, "buffers": [0, 1, 2], "ordered_by": "double"})
+    best = sorted((x for part in parts for x in part), key=lambda x: (math.isnan(x), x), reverse=highest)[:k]
+    found = compile_aggregate(told)(merged)
+    assert (found is None) if not best else found == pytest.approx(best, rel=0, abs=0, nan_ok=True)
+    assert [len(merged[0]), len(merged[1]), len(merged[2])] == [k, k, 4 * (k + 1)]
+    # Merging once more changes nothing, and neither does a part without a value.
+    assert compile_aggregate(told)(merge(function, types, merged, top_of([], k, highest), **options)) == compile_aggregate(told)(
+        merged
+    )
+
+
+def top_of(pairs: list[tuple[Any, Any]], k: int, highest: bool) -> list[Any]:
+    """The buffers of one part, in no order."""
+    kept = sorted(pairs, key=lambda pair: (math.isnan(pair[1]), pair[1]), reverse=highest)[:k][::-1]
+    empty = [None] * (k - len(kept))
+    return [[x for x, _ in kept] + empty, [by for _, by in kept] + empty, struct.pack(f"<{k + 1}i", len(kept), *range(k))]
+
+
+def test_a_heap_that_claims_more_than_there_is_is_damage() -> None:
+    options = {"function": "max_by_k", "buffers": [0, 1, 2], "ordered_by": "long"}
+    finish = compile_aggregate(Expression("aggregate", parse_type(ARRAY), options=options))
+    with pytest.raises(MillpondError) as damaged:
+        finish([[1, None], [1, None], struct.pack("<3i", 3, 0, 1)])
+    assert damaged.value.condition == "CORRUPT_FILE"
 
 
 @given(st.lists(st.lists(st.integers(-1000, 1000), max_size=6), min_size=1, max_size=5))

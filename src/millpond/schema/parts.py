@@ -33,7 +33,7 @@ _COMPUTED = {"mean": 2, "time": 1}
 _MERGEABLE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("count", "min", "max", "bit_and", "bit_or", "bit_xor", "collect_list", "collect_set"), (1,)),
     **dict.fromkeys(("avg", "min_by", "max_by"), (2,)),
-    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp"), (3,)),
+    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "min_by_k", "max_by_k"), (3,)),
     "sum": (1, 2),
     "skewness": (4,),
     "kurtosis": (5,),
@@ -44,7 +44,7 @@ _MERGEABLE: dict[str, tuple[int, ...]] = {
 }
 _ADDED = INTEGERS | {"float", "double", "decimal", "year_month_interval", "day_time_interval"}
 # By function, which of its buffers decides.
-_COMPARES = {"min": 0, "max": 0, "min_by": 1, "max_by": 1}
+_COMPARES = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "min_by_k": 1, "max_by_k": 1}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,11 +191,18 @@ def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str 
         return f"{text}: it has {len(types)} buffers"
     if function in _COMPARES:
         compared = types[_COMPARES[function]]
-        if not compared.is_ordered or (compared.kind == "string" and compared.name != "string"):
+        if function.endswith("_k") and compared.element is not None:
+            compared = compared.element
+        if not is_comparable(compared):
             return f"{text}: {compared} has no order that is known here"
     if function in ("sum", "avg") and types[0].kind not in _ADDED:
         return f"{text}: values of type {types[0]} can't be added"
     return None
+
+
+def is_comparable(type_: SparkType) -> bool:
+    """Whether values of a type have an order that is known here: texts with a collation haven't."""
+    return type_.is_ordered and not (type_.kind == "string" and type_.name != "string")
 
 
 def number_type(column: SparkType) -> SparkType:

@@ -6,6 +6,7 @@ import math
 import re
 
 from millpond.schema.expression import Expression
+from millpond.schema.parts import is_comparable
 from millpond.schema.types import Field
 from millpond.spark.derive_expression import NotExpressible
 from millpond.spark.plan import Java, class_name, type_of
@@ -62,6 +63,12 @@ def translate_aggregate(aggregate: Java, places: tuple[int, ...], value_schema: 
         # What Spark gives where the formula divides by zero: NULL, or NaN by a legacy setting.
         undefined = function.divideByZeroEvalResult() if name not in ("StddevPop", "VariancePop", "CovPopulation") else None
         options["undefined_is_nan"] = undefined is not None and undefined.value() is not None
+    elif name == "MaxMinByK":
+        options["function"] = "min_by_k" if function.reverse() else "max_by_k"
+        ordered = value_schema[places[1]].type.element
+        if ordered is None or not is_comparable(ordered):
+            raise NotExpressible(f"{ordered} has no order that is known here", frozenset(places))
+        options["ordered_by"] = ordered.to_json()
     elif name == "HyperLogLogPlusPlus":
         options["function"] = "approx_count_distinct"
         # Source: HyperLogLogPlusPlusHelper.p, Spark 4.3.

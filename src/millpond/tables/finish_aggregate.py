@@ -19,6 +19,7 @@ from millpond.schema.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.finish_decimal import divide_half_up, fit, overflow, quotient
 from millpond.tables.hllpp import estimator
+from millpond.tables.top import TOP, top
 
 Stored = Any
 Finisher = Callable[[Sequence[Stored]], Stored]
@@ -48,6 +49,8 @@ def compile_aggregate(expression: Expression) -> Finisher:
         return _distinct(expression, places)
     if function in ("collect_list", "collect_set"):
         return _collection(expression, places[0])
+    if function in TOP:
+        return _top(expression, places)
     raise DefinitionError(
         "DEFINITION_MISMATCH",
         f"The definition uses an aggregate function that isn't known here: {function!r}.",
@@ -77,6 +80,15 @@ def _sum(expression: Expression, places: list[int]) -> Finisher:
         if total is None and strict:
             raise overflow(type_)
         return total
+
+    return finish
+
+
+def _top(expression: Expression, places: list[int]) -> Finisher:
+    values = top(expression).values
+
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        return values([buffers[place] for place in places])
 
     return finish
 

@@ -19,6 +19,7 @@ from millpond.schema.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.finish_decimal import EXACT, wrap
 from millpond.tables.hllpp import REGISTERS_PER_WORD
+from millpond.tables.top import TOP, order_of, top
 
 Stored = Any
 Buffers = Sequence[Stored]
@@ -47,6 +48,8 @@ def compile_buffers(expression: Expression, types: list[SparkType]) -> MergeBuff
         return _extreme(function, types[0])
     if function in ("min_by", "max_by"):
         return _extreme_by(function, types[1])
+    if function in TOP:
+        return top(expression).merge
     if function in _BITWISE:
         return _bitwise(_BITWISE[function])
     if function in _MOMENTS:
@@ -108,15 +111,8 @@ def _adder(type_: SparkType, mode: str) -> Callable[[list[Stored]], Stored]:
 # ---------------------------------------------------------------- extremes
 
 
-def _order(type_: SparkType) -> Callable[[Stored], Any]:
-    """What stands for a value where values are compared."""
-    if type_.kind in ("float", "double"):
-        return lambda value: (value != value, value)  # NaN is above all
-    return column_writer(type_)
-
-
 def _extreme(function: str, type_: SparkType) -> MergeBuffers:
-    order, choose = _order(type_), min if function == "min" else max
+    order, choose = order_of(type_), min if function == "min" else max
 
     def merge(parts: Sequence[Buffers]) -> Buffers:
         return [choose((part[0] for part in parts if part[0] is not None), key=order, default=None)]
@@ -126,7 +122,7 @@ def _extreme(function: str, type_: SparkType) -> MergeBuffers:
 
 def _extreme_by(function: str, type_: SparkType) -> MergeBuffers:
     """Value and what it is ordered by; of values that stand equally high any."""
-    order, choose = _order(type_), min if function == "min_by" else max
+    order, choose = order_of(type_), min if function == "min_by" else max
 
     def merge(parts: Sequence[Buffers]) -> Buffers:
         ordered = [part for part in parts if part[1] is not None]
