@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import sys
@@ -14,72 +13,54 @@ import pytest
 
 import millpond
 from faults.buffered_job import AT_LEAST
+from faults.fed import SEED, Files, newest, sink_rows, wait_until
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
-SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 ROWS_A_FILE = 9
 
 
 def released(output: Path) -> list[tuple[int, int, int]]:
     """(shard, release, n) of all rows that the file sink has committed, as Spark reads them: by its own log of files."""
-    import pyarrow.parquet as pq
-
-    names: set[str] = set()
-    for log in (output / "_spark_metadata").glob("[0-9]*"):
-        for line in log.read_text().splitlines()[1:]:
-            entry = json.loads(line)
-            assert entry["action"] == "add"
-            names.add(entry["path"].rsplit("/", 1)[-1])
-    rows: list[tuple[int, int, int]] = []
-    for name in sorted(names):
-        columns = pq.read_table(output / name).to_pydict()
-        rows += zip(columns["shard"], columns["release"], columns["n"], strict=True)
-    return rows
+    return [(row["shard"], row["release"], row["n"]) for _, row in sink_rows(output)]
 
 
 def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    incoming, pond, output = tmp_path / "in", tmp_path / "pond", tmp_path / "out"
-    incoming.mkdir()
+    incoming, pond, output = Files(tmp_path / "in"), tmp_path / "pond", tmp_path / "out"
     commits = pond / "jobs" / "rows" / "checkpoint" / "commits"
     written = fed = 0
 
     def write() -> None:
         nonlocal written
-        rows = [json.dumps({"n": n, "text": f"row {n}"}) for n in range(written, written + ROWS_A_FILE)]
-        (tmp_path / "next").write_text("\n".join(rows))
-        (tmp_path / "next").rename(incoming / f"{written:06}.json")
+        incoming.add([{"n": n, "text": f"row {n}"} for n in range(written, written + ROWS_A_FILE)])
         written += ROWS_A_FILE
 
     def feed() -> int:
         """A file for each look at which the job has come on; how many batches it has done."""
         nonlocal fed
-        done = max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
+        done = newest(commits) + 1
         if done > fed:
             write()
             fed = done
         return done
 
     write()
-    command = [sys.executable, "-m", "faults.buffered_job", str(incoming), str(pond), str(output)]
+    command = [sys.executable, "-m", "faults.buffered_job", str(incoming.folder), str(pond), str(output)]
     log = tmp_path / "log"
     job = Process("job", lambda: command, log)
     job.start()
     looks = kills = seen = 0
     try:
         while kills < KILLS:
-            before, deadline = feed(), time.monotonic() + 180
-            while feed() < before + 2:
-                assert job.alive(), log.read_text()[-3000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            wanted, deadline = feed() + 2, time.monotonic() + 180
+            wait_until(lambda wanted=wanted: feed() >= wanted, job, pause_seconds=0.02)
             with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
                 until = time.monotonic() + chance.uniform(0.5, 2.5)
                 while time.monotonic() < until or not seen:
-                    assert time.monotonic() < deadline
+                    assert time.monotonic() < deadline, f"seed {SEED}"
                     feed()
                     rows = opened["rows_waiting"].scan()
                     waiting = Counter(row["n"] for row in rows)
@@ -92,15 +73,9 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
             job.kill()
             kills += 1
             job.start()
-        deadline = time.monotonic() + 180
-        while len(released(output)) < written:
-            assert job.alive(), log.read_text()[-3000:]
-            assert time.monotonic() < deadline, f"seed {SEED}: {len(released(output))} of {written} rows have come out"
-            time.sleep(0.2)
+        wait_until(lambda: len(released(output)) >= written, job, pause_seconds=0.2)
         with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
-            while opened["rows_waiting"].count():  # the sink is ahead of the batch's commit
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: not opened["rows_waiting"].count(), job)  # the sink is ahead of the batch's commit
     finally:
         job.kill()
     assert job.unwanted == []

@@ -5,8 +5,6 @@ The oracle is a recomputation over the files that a table says it has: at any mo
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import random
 import signal
@@ -14,41 +12,37 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import millpond
+from faults.fed import SEED, Files, Rows, newest, python_workers, wait_until
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
-SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 ROWS_A_FILE = 1500  # more than it takes to judge which are hot
 JOBS = ("views", "visitors_by_map", "visitors_by_list")
-WAIT = 240
 
 
 def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    incoming, pond, log = tmp_path / "in", tmp_path / "pond", tmp_path / "log"
-    incoming.mkdir()
-    files: list[list[dict[str, Any]]] = []
+    pond, log, incoming = tmp_path / "pond", tmp_path / "log", Files(tmp_path / "in")
+    files = incoming.rows
 
     def feed() -> None:
         first = len(files) * ROWS_A_FILE
-        rows = [
-            {"n": n, "page": "/hot" if n % 2 else f"/{chance.randrange(40)}", "host": f"h{chance.randrange(60)}"}
-            for n in range(first, first + ROWS_A_FILE)
-        ]
-        (tmp_path / "next").write_text("\n".join(map(json.dumps, rows)))
-        (tmp_path / "next").rename(incoming / f"{len(files):06}.json")
-        files.append(rows)
+        incoming.add(
+            [
+                {"n": n, "page": "/hot" if n % 2 else f"/{chance.randrange(40)}", "host": f"h{chance.randrange(60)}"}
+                for n in range(first, first + ROWS_A_FILE)
+            ]
+        )
 
     def batches() -> int:
         """That the slowest job has done."""
-        return min(len(list((pond / "jobs" / job / "checkpoint" / "commits").glob("[0-9]*"))) for job in JOBS)
+        return min(newest(pond / "jobs" / job / "checkpoint" / "commits") for job in JOBS) + 1
 
     def check(opened: millpond.Pond) -> int:
         """Hold all tables against the files that they have; how many the slowest job has."""
@@ -70,19 +64,21 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
         return slowest
 
     feed()
-    job = Process("job", lambda: [sys.executable, "-m", "faults.groups_job", str(incoming), str(pond)], log)
+    job = Process("job", lambda: [sys.executable, "-m", "faults.groups_job", str(incoming.folder), str(pond)], log)
     job.start()
     killed_workers = 0
 
     def wait_for_batches(more: int) -> None:
-        fed, before, deadline = -1, batches(), time.monotonic() + WAIT
-        while (done := batches()) < before + more:
-            assert job.alive(), log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            if done > fed:
+        fed, wanted = -1, batches() + more
+
+        def came_on() -> bool:
+            nonlocal fed
+            if (done := batches()) > fed and done < wanted:
                 feed()
                 fed = done
-            time.sleep(0.05)
+            return done >= wanted
+
+        wait_until(came_on, job)
 
     try:
         for kill in range(KILLS + 1):
@@ -101,12 +97,8 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
                     opened.catch_up(60)
                     check(opened)
                 job.start()
-        deadline = time.monotonic() + WAIT
         with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
-            while check(opened) < len(files):
-                assert job.alive(), log.read_text()[-3000:]
-                assert time.monotonic() < deadline
-                time.sleep(0.5)
+            wait_until(lambda: check(opened) == len(files), job, pause_seconds=0.5)
     finally:
         job.kill()
     assert job.unwanted == []
@@ -114,27 +106,12 @@ def test_groups_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:
     assert len(millpond.HotKeys(pond, "views").found()) == 1  # so rows were split
 
 
-def python_workers(job: Process) -> list[int]:
-    """Those that run tasks: children of the daemon that Spark's JVM starts for them, which leads a group of its own."""
-    parents, words = {}, {}
-    for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
-            parents[int(place.name)] = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
-            words[int(place.name)] = (place / "cmdline").read_bytes()
-    daemons = {
-        pid
-        for pid, command in words.items()
-        if command.endswith(b"pyspark.daemon\0pyspark.worker\0") and parents.get(parents[pid]) == job.pid
-    }
-    return sorted(pid for pid, parent in parents.items() if parent in daemons)
-
-
-def hosts_of(rows: list[dict[str, Any]]) -> dict[str, set[str]]:
+def hosts_of(rows: Rows) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row["page"], set()).add(row["host"])
     return found
 
 
-def visitors_of(files: list[list[dict[str, Any]]]) -> dict[str, int]:
+def visitors_of(files: list[Rows]) -> dict[str, int]:
     return {page: len(hosts) for page, hosts in hosts_of([row for rows in files for row in rows]).items()}

@@ -5,48 +5,31 @@ The oracle is what an undisturbed run would have written: the weights of each ve
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
 import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import millpond
+from faults.fed import SEED, Files, newest, sink_rows, wait_until
 from small_models import linear
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
-SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
 KILLS = 2
 RECORDS_A_FILE = 20
 
 
-def scored(output: Path) -> list[tuple[int, dict[str, Any]]]:
-    """(batch, row) of what the file sink has committed, by its own log."""
-    import pyarrow.parquet as pq
-
-    rows = []
-    for log in sorted((output / "_spark_metadata").glob("[0-9]*")):
-        if not log.name.isdecimal():
-            continue  # the same once more
-        for line in log.read_text().splitlines()[1:]:
-            name = json.loads(line)["path"].rsplit("/", 1)[-1]
-            rows += [(int(log.name), row) for row in pq.read_table(output / name).to_pylist()]
-    return rows
-
-
 def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -> None:
     chance = random.Random(SEED)
-    records, published, pond, output = (tmp_path / name for name in ("records", "published", "pond", "out"))
-    records.mkdir()
+    published, pond, output = (tmp_path / name for name in ("published", "pond", "out"))
     published.mkdir()
+    records = Files(tmp_path / "records")
     commits = pond / "jobs" / "model" / "checkpoint" / "commits"
     weights: list[tuple[float, float]] = []
     written = fed = 0
@@ -54,30 +37,25 @@ def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -
     def feed() -> int:
         """A file, and sometimes a model, for each batch that the job has done; how many it has done."""
         nonlocal fed, written
-        done = max((int(path.name) for path in commits.glob("[0-9]*")), default=-1) + 1
+        done = newest(commits) + 1
         if done >= fed:
             fed = done + 1
             if fed % 2:
                 weights.append((float(len(weights) + 1), chance.uniform(-1, 1)))
                 millpond.publish_model(published, linear(list(weights[-1]), 0.0), name=f"model{len(weights)}")
-            rows = [json.dumps({"id": n, "a": n % 7, "b": n % 11}) for n in range(written, written + RECORDS_A_FILE)]
-            (tmp_path / "next").write_text("\n".join(rows))
-            (tmp_path / "next").rename(records / f"{written:06}.json")
+            records.add([{"id": n, "a": n % 7, "b": n % 11} for n in range(written, written + RECORDS_A_FILE)])
             written += RECORDS_A_FILE
         return done
 
     feed()
-    command = [sys.executable, "-m", "faults.models_job", str(records), str(published), str(pond), str(output)]
+    command = [sys.executable, "-m", "faults.models_job", str(records.folder), str(published), str(pond), str(output)]
     log = tmp_path / "log"
     job = Process("job", lambda: command, log)
     job.start()
 
     def wait_for_batches(more: int) -> None:
-        before, deadline = feed(), time.monotonic() + 180
-        while feed() < before + more:
-            assert job.alive(), log.read_text()[-3000:]
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wanted = feed() + more
+        wait_until(lambda: feed() >= wanted, job, pause_seconds=0.02)
 
     try:
         for _ in range(KILLS):
@@ -91,7 +69,7 @@ def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -
         wait_for_batches(2)
         deadline = time.monotonic() + 120
         # The sink's log is written before the commit, and the tables hold what is committed.
-        while len(found := scored(output)) < written or not (commits / str(max(batch for batch, _ in found))).exists():
+        while len(found := sink_rows(output)) < written or not (commits / str(max(batch for batch, _ in found))).exists():
             assert time.monotonic() < deadline
             time.sleep(0.2)
     finally:

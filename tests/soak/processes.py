@@ -59,6 +59,10 @@ class Process:
             self.running = None
         return code is None
 
+    def last_words(self) -> str:
+        """The end of its log."""
+        return self._log.read_text(errors="replace")[-3000:]
+
     def kill(self) -> None:
         """Kill it and whatever belongs to its group, such as Spark's JVM."""
         if self.alive():
