@@ -25,7 +25,7 @@ from soak.processes import Process, signal_if_there
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
-KILLS = int(os.environ.get("MILLPOND_KILLS", "3"))
+KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 BEGIN = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 KEEP = millpond.Retention(history_batches=None, closed_seconds=None)
 LOST_WORKER = "Python worker exited unexpectedly"
@@ -61,7 +61,7 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
     known = Counter(row["page"] for rows in old.rows for row in rows)
     models: dict[str, Model] = {"page_totals": Totals(known), "sessions": Sessions(), "counter": Hosts(), "recent": Recent()}
     runs = {job: Undisturbed(pond / "jobs" / job / "checkpoint", files, model) for job, model in models.items()}
-    checked = dict.fromkeys(runs, -1)
+    checks = {job: Checks(run) for job, run in runs.items()}
     folders = [str(folder) for folder in (old.folder, files.folder, pond, output)]
     job = Process("job", lambda: [sys.executable, "-m", "faults.timers_job", *folders], log)
 
@@ -91,21 +91,27 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
         files.add(visits.next(3))
         job.start()
 
-    def kill_a_worker() -> None:
-        """In the midst of batches, until a task has met it."""
+    def kill_workers() -> None:
+        """And nothing else, until a task has met it."""
         met = log.read_text(errors="replace").count(LOST_WORKER)
-        while log.read_text(errors="replace").count(LOST_WORKER) == met:
-            wait_until(lambda: any(newest(r.checkpoint / "offsets") > newest(r.checkpoint / "commits") for r in runs.values()), job)
-            for worker in chance.sample(workers := python_workers(job), min(1, len(workers))):
-                signal_if_there(worker, signal.SIGKILL)
-            wait_for_files(1)
+
+        def killed() -> bool:
+            if any(newest(run.checkpoint / "offsets") > newest(run.checkpoint / "commits") for run in runs.values()):
+                for worker in python_workers(job):
+                    signal_if_there(worker, signal.SIGKILL)
+            done()
+            return log.read_text(errors="replace").count(LOST_WORKER) > met
+
+        files.add(visits.next(3))
+        wait_until(killed, job, pause_seconds=chance.uniform(0.2, 0.6))
+        wait_for_files(1)
 
     def check() -> None:
         with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60, retention=KEEP) as opened:
             opened.catch_up(60)
             assert {row["page"]: row["hits"] for row in opened["page_hits"].scan()} == known, f"seed {SEED}"
             for name, run in runs.items():
-                checked[name] = check_tables(opened, name, run, checked[name])
+                checks[name].hold(opened, name)
                 check_told(output / name, name, run)
 
     job.start()
@@ -119,7 +125,7 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
             start()
             wait_for_files(2)
             if kill == 1:
-                kill_a_worker()
+                kill_workers()
             time.sleep(chance.uniform(0.1, 1.5))
             job.kill()
             check()
@@ -140,25 +146,49 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
     assert set(known) - asked
 
 
-def check_tables(opened: millpond.Pond, name: str, run: Undisturbed, checked: int) -> int:
-    """Hold the tables of a job, in one cut, and after each batch since `checked`; the batch that they are at."""
-    with opened.cut(name) as cut:
-        run.go_on()
-        position = (cut.position.watermark_ms or 0, cut.position.batch_started_ms)
-        assert position == (run.watermarks[cut.batch], run.planned[cut.batch].started_ms), f"seed {SEED}: {name}, batch {cut.batch}"
-        for table, expected in run.tables[cut.batch].items():
-            rows = cut[table].scan()
-            now_ms = rows.cut.judged_ms
-            shown = [row for row in expected if now_ms is None or row["expires_at"] > now_ms]
-            assert in_ms(rows) == shown, f"seed {SEED}: {table} at batch {cut.batch}"
-            if now_ms is not None:
-                rows = cut[table].with_closed().scan()
-                assert in_ms(rows) == run.with_expired[cut.batch][table], f"seed {SEED}: {table} at batch {cut.batch}"
-                assert all(row.final == (ms(row["expires_at"]) <= rows.cut.judged_ms) for row in rows)
-    for batch in range(checked + 1 if checked >= 0 else cut.batch, cut.batch):
-        for table, expected in run.tables[batch].items():
-            assert in_ms(opened[table].at(batch=batch).scan()) == expected, f"seed {SEED}: {table} at batch {batch}"
-    return cut.batch
+class Checks:
+    """A job's tables against those of the undisturbed run.
+
+    began:    the batch that the replica was built of: what had expired before isn't known to it
+    checked:  the newest batch whose tables were held
+    """
+
+    def __init__(self, run: Undisturbed) -> None:
+        self._run = run
+        self.began: int | None = None
+        self.checked = -1
+
+    def hold(self, opened: millpond.Pond, name: str) -> None:
+        """In one cut at the newest batch, and after each batch since the last time."""
+        run = self._run
+        with opened.cut(name) as cut:
+            run.go_on()
+            where = f"seed {SEED}: {name}, batch {cut.batch}"
+            watermark = json.loads((run.checkpoint / "commits" / str(cut.batch)).read_text().splitlines()[1])[
+                "nextBatchWatermarkMs"
+            ]
+            position = (cut.position.watermark_ms or 0, cut.position.batch_started_ms)
+            assert position == (watermark, run.planned[cut.batch].started_ms), where
+            assert watermark in run.watermarks[cut.batch], where
+            self.began = cut.batch if self.began is None else self.began
+            for table, expected in run.tables[cut.batch].items():
+                rows = cut[table].scan()
+                now_ms = rows.cut.judged_ms
+                assert in_ms(rows) == [row for row in expected if now_ms is None or row["expires_at"] > now_ms], f"{where}: {table}"
+                if now_ms is not None:
+                    rows = cut[table].with_closed().scan()
+                    assert in_ms(rows) == self._with_expired(table, cut.batch), f"{where}: {table}"
+                    assert all(row.final == (ms(row["expires_at"]) <= rows.cut.judged_ms) for row in rows), f"{where}: {table}"
+        for batch in range(max(self.checked + 1, self.began), cut.batch):
+            for table, expected in run.tables[batch].items():
+                assert in_ms(opened[table].at(batch=batch).scan()) == expected, f"{where}: {table} at batch {batch}"
+        self.checked = cut.batch
+
+    def _with_expired(self, table: str, batch: int) -> Rows:
+        assert self.began is not None
+        begin = self._run.tables[self.began][table]
+        unknown = [row for row in self._run.with_expired[self.began][table] if row not in begin]
+        return [row for row in self._run.with_expired[batch][table] if row not in unknown]
 
 
 def check_told(output: Path, name: str, run: Undisturbed) -> None:

@@ -1,8 +1,10 @@
 """What the jobs of timers_job hold and tell after each of their batches, recomputed in plain Python.
 
-Only what Spark decides is taken from the checkpoint: which files a batch has (`sources/0`) and when it was planned (`offsets/N`).
+Only what Spark decides is taken from the checkpoint: which files a batch has (`sources/0`), when it was planned and its watermark
+(`offsets/N`), which is held against what it must be.
 
-    watermark    of the next batch: the newest request so far, less the delay
+    watermark    of the next batch: the newest request so far, less the delay.  A batch whose rows the file sink has already isn't
+                 run once more after a kill: Spark sees no time of it then, and the watermark stays
     sessions     a host's requests, cut where none came for the gap; what ended by the watermark is told and leaves the state
     counter      requests of a host; its time-out passes where it lies before the watermark and the batch has no request of it
     recent       a row is over when a batch is planned at its time or later: then functions don't see it, and it leaves the state
@@ -33,10 +35,11 @@ Tables = dict[str, Rows]
 class Model(ABC):
     """A job's state.
 
-    watermark:  whether the job has one
+    watermark:   whether the job has one
+    file_sink:   whether its sink is Spark's file sink
     """
 
-    watermark = False
+    watermark = file_sink = False
 
     @abstractmethod
     def take(self, planned: Planned, rows: Rows) -> Rows:
@@ -54,7 +57,7 @@ class Model(ABC):
 class Sessions(Model):
     """host -> times of its requests in open sessions."""
 
-    watermark = True
+    watermark = file_sink = True
 
     def __init__(self) -> None:
         self.open: dict[str, list[int]] = {}
@@ -216,13 +219,13 @@ class Undisturbed:
     """A job's run without a fault, batch by batch as far as they were planned.
 
     planned, tables, with_expired, told:  of each batch
-    watermarks:  that each batch leaves to the next
+    watermarks:  that each batch may leave to the next
     """
 
     def __init__(self, checkpoint: Path, files: Files, model: Model) -> None:
         self.checkpoint, self._files, self._model = checkpoint, files, model
         self.planned: list[Planned] = []
-        self.watermarks: list[int] = []
+        self.watermarks: list[set[int]] = []
         self.tables: list[Tables] = []
         self.with_expired: list[Tables] = []
         self.told: list[Rows] = []
@@ -236,10 +239,10 @@ class Undisturbed:
             # Two files at once, where a kill came between two of Spark's logs: it reads the largest first.
             read.sort(key=lambda number: (-(self._files.folder / f"{number:06}.json").stat().st_size, number))
             rows = [row for number in read for row in self._files.rows[number]]
-            watermark = self.watermarks[-1] if self.watermarks else 0
-            assert planned.watermark_ms == watermark, f"batch {batch} of {self.checkpoint}: the watermark isn't {watermark}"
+            now, may_be = planned.watermark_ms, self.watermarks[-1] if self.watermarks else {0}
+            assert now in may_be, f"batch {batch} of {self.checkpoint}: the watermark is {now}, and none of {may_be}"
             newest_ms = max((row["ms"] for row in rows), default=0) if self._model.watermark else 0
-            self.watermarks.append(max(watermark, newest_ms - DELAY_MS))
+            self.watermarks.append({max(now, newest_ms - DELAY_MS), *([now] if self._model.file_sink else [])})
             self.planned.append(planned)
             self.told.append(self._model.take(planned, rows))
             self.tables.append(self._model.tables())
