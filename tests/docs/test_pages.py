@@ -1,0 +1,56 @@
+"""Every program of the manual's pages on kinds of state runs as it stands, and does what the page says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import millpond
+
+pytest.importorskip("pyspark")
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[millpond.Pond]:
+    """What all pages have left."""
+    folder, tests = tmp_path_factory.mktemp("pages"), Path(__file__).parents[1]
+    paths = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "MILLPOND_HOME": str(folder / "home")}
+    program = [sys.executable, str(Path(__file__).with_name("pages_job.py"))]
+    done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, start_new_session=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "forest" in done.stdout  # what the console got
+    with millpond.open(folder / "pond", replica_dir=folder / "readers", wait_seconds=60) as opened:
+        yield opened
+
+
+def test_models(pond: millpond.Pond) -> None:
+    assert {row["type"]: (row["name"], row["share"], row["shadow"]) for row in pond["wine_models"].scan()} == {
+        "red": ("forest", None, None),
+        "red/new": ("new", 0.1, None),
+        "red/next": ("next", None, True),
+    }
+    usage = {row["name"]: row["usage"] for row in pond["wine_statistics"].scan()}
+    assert usage["forest"] + usage["new"] == usage["next"] == 200
+    assert 0 < usage["new"] < 60
+    (refused,) = pond["wine_model_errors"].scan()
+    assert "a rollback names one of the versions" in refused["reason"]
+
+
+def test_broadcast(pond: millpond.Pond) -> None:
+    assert {row["rule"]: row["least"] for row in pond["matched_control"].scan()} == {"large": 1000, "huge": 2000}
+
+
+def test_hot_keys(pond: millpond.Pond) -> None:
+    assert sorted(pond["page_visitors"].get(page="/")["visitors"]) == sorted(f"v{n}" for n in range(1, 50, 2))
+
+
+def test_rows_that_wait(pond: millpond.Pond) -> None:
+    assert sorted(row["n"] for row in pond["writes_waiting"].scan()) == list(range(10))
+    assert sum(row["rows"] for row in pond["writes_fill"].scan()) == 10
