@@ -9,7 +9,7 @@ Readers see one table without that column.  A job's side tells of parts in the m
 
 `variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
 all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}:
-a mean is a sum by a count, and a time stands in place of the milliseconds since 1970 that it is made of.
+a mean is a sum by a count, behind the sum, and a time stands in place of the milliseconds since 1970 that it is made of.
 """
 
 from __future__ import annotations
@@ -121,10 +121,11 @@ def computed_columns(columns: Sequence[tuple[str, int, SparkType]], made: Mappin
         kinds = [type_.kind for _, type_ in found]
         if how == "mean" and kinds == ["double", "long"]:
             options = {"function": "avg", "buffers": [place for place, _ in found], "mode": "ansi"}
-            out.append(Computed(name, None, Expression("aggregate", found[0][1], options=options)))
+            out.append(Computed(name, of[0], False, Expression("aggregate", found[0][1], options=options)))
         elif how == "time" and kinds == ["long"]:
             ((place, type_),) = found
-            out.append(Computed(name, of[0], Expression("timestamp_millis", atomic("timestamp"), (buffer_column(place, type_),))))
+            expression = Expression("timestamp_millis", atomic("timestamp"), (buffer_column(place, type_),))
+            out.append(Computed(name, of[0], True, expression))
     return out
 
 
@@ -138,10 +139,15 @@ def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Exp
 
 
 class Computed(NamedTuple):
-    """A column that is made of others, in place of one of them or behind them all."""
+    """A column that is made of others.
+
+    of:          the first of these
+    is_instead:  it stands in that one's place, else behind it
+    """
 
     name: str
-    instead: str | None
+    of: str
+    is_instead: bool
     expression: Expression
 
 

@@ -405,10 +405,9 @@ def _with_computed(definition: TableDefinition, made: Mapping[str, Sequence[str]
     """The definition with columns that are made of others."""
     stored = [(c.name, i, c.type) for i, c in enumerate(definition.value_schema)]
     values = list(definition.values)
-    for name, instead, expression in computed_columns(stored, made):
-        column = ValueColumn(name, expression.type, expression)
-        places = [i for i, c in enumerate(values) if c.name == instead]
-        values[slice(*(places[0], places[0] + 1) if places else (len(values), None))] = [column]
+    for name, of, is_instead, expression in computed_columns(stored, made):
+        place = next((i for i, c in enumerate(values) if c.name == of), len(values))
+        values[place + (not is_instead) : place + 1] = [ValueColumn(name, expression.type, expression)]
     return replace(definition, values=tuple(values))
 
 
