@@ -88,8 +88,8 @@ def write_wines(path: Path, folder: Path, number: int) -> None:
 def show(pond: millpond.Pond) -> None:
     """Print the statistics as they are now."""
     pond.catch_up(60)
-    print(f"{'Name':10} {'Description':40} {'Since':20} {'Usage':>8} {'Average':>9} {'Min':>9} {'Max':>9} {'Errors':>6}")
-    for row in pond["wine_statistics"].scan():
+    print(f"\n{'Name':10} {'Description':40} {'Since':20} {'Usage':>8} {'Average':>9} {'Min':>9} {'Max':>9} {'Errors':>6}")
+    for row in sorted(pond["wine_statistics"].scan(), key=lambda row: row["version"]):
         since = f"{row['since']:%Y-%m-%d %H:%M:%S}"
         times = (row["average"], row["fastest"], row["slowest"])
         average, fastest, slowest = ("" if t is None else f"{t * 1e6:.1f} us" for t in times)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import click
@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
+from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.schema.definition import TableDefinition
 from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
@@ -44,7 +45,7 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     columns = _text_columns(definition)
     if closed or any(row.final for row in rows):
         columns.append((free_name("_final", definition.columns), lambda row: "true" if row.final else "false"))
-    write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), _numbers(definition))
+    write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), _grid_columns(definition))
     write_footer(rows.cut)
 
 
@@ -89,7 +90,9 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
         ]
         for version in versions
     )
-    write_texts([*(name for name, _ in columns), *facts], lines, {*_numbers(definition), *facts[1:3]})
+    numbers, times = facts[1:3], facts[3:]
+    told_facts = [*(GridColumn(n, True, True) for n in numbers), *(GridColumn(n, False, True, apart) for n in times)]
+    write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *told_facts])
     write_footer(versions.cut)
 
 
@@ -175,29 +178,31 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def write_texts(names: list[str], lines: Iterable[list[str | None]], right: Collection[str] = ()) -> None:
+def write_texts(names: list[str], lines: Iterable[list[str | None]], told: Iterable[GridColumn] = ()) -> None:
     """Lines of texts, None for NULL.
 
-    right:  the names of the columns that stand at the right on a terminal
+    told:  how columns are shown on a terminal; those that aren't among them as texts
     """
     if not sys.stdout.isatty():
         write_line("\t".join(name.translate(_PLAIN) for name in names))
         for line in lines:
             write_line("\t".join(_NULL if text is None else text.translate(_PLAIN) for text in line))
         return
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        grid.add_column(Text(visible(name)), justify="right" if name in right else "left", overflow="fold")
-    for line in lines:
-        grid.add_row(*(_cell(text) for text in line))
-    Console(highlight=False).print(grid)
+    known = {column.name: column for column in told}
+    columns = [known.get(name, GridColumn(name)) for name in names]
+    rows = [[_cell(None if t is None else c.form(t)) for c, t in zip(columns, line, strict=True)] for line in lines]
+    show_rows([column._replace(name=visible(column.name)) for column in columns], rows)
 
 
-def _numbers(definition: TableDefinition) -> set[str]:
-    return {name for name, type_ in typed_columns(definition) if type_.kind in _RIGHT}
+def _grid_columns(definition: TableDefinition) -> list[GridColumn]:
+    """How a table's columns are shown.  Those of the key in all their digits: somebody may ask for it."""
+    keys = {column.name for column in definition.key}
+    kinds = [(name, type_.kind) for name, type_ in typed_columns(definition)]
+    return [GridColumn(n, k in _RIGHT, k in _RIGHT | _FORMS.keys(), str if n in keys else _FORMS.get(k, str)) for n, k in kinds]
 
 
 _RIGHT = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
+_FORMS = {"float": rounded, "double": rounded, "timestamp": apart, "timestamp_ntz": apart, "date": str}
 
 
 def _cell(text: str | None) -> Text:
