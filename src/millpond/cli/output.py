@@ -202,7 +202,13 @@ def _grid_columns(definition: TableDefinition) -> list[GridColumn]:
 
 
 _RIGHT = frozenset({"byte", "short", "integer", "long", "float", "double", "decimal"})
-_FORMS = {"float": rounded, "double": rounded, "timestamp": apart, "timestamp_ntz": apart, "date": str}
+_FORMS: dict[str, Callable[[str], str]] = {
+    "float": rounded,
+    "double": rounded,
+    "timestamp": apart,
+    "timestamp_ntz": apart,
+    "date": str,
+}
 
 
 def _cell(text: str | None) -> Text:
