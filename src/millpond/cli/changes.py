@@ -9,7 +9,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_json_footer, write_line
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
 from millpond.serve.question import parse_since
 from millpond.serve.shapes import changes_json, row_writer
 from millpond.tables.changes import Changes
@@ -32,9 +32,7 @@ def changes(
     since: str | None,
     limit: int | None,
     follow: bool,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    reading: Reading,
     as_json: bool,
 ) -> None:
     """Show what happened to the rows of TABLE: one line a change, in order; where to go on is told on stderr.
@@ -47,8 +45,7 @@ def changes(
       millpond changes ./pond page_views --follow --json
     """
     left = limit
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
+    with open_table(place, table_name, reading) as table:
         at: str | int | None = parse_since(since)
         while True:
             most = LIMIT if left is None else min(left, LIMIT)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_one
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
 from millpond.serve.shapes import event_json
+from millpond.tables.bounds import Bounds
 
 NOT_IN = 1
 
@@ -17,8 +16,7 @@ NOT_IN = 1
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @click.option("--offset", metavar="TOPIC:PARTITION:OFFSET", help="The event's own, as a Kafka producer gets it.")
 @click.option("--file", metavar="PATH", help="The file that it was in, of a file source.")
 @click.option("--line", type=int, help="Its line in the file, of a log.")
@@ -32,20 +30,15 @@ def event(
     /,
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
+    key_words: options.KeyWords,
     offset: str | None,
     file: str | None,
     line: int | None,
     event_time: str | None,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    reading: Reading,
     as_json: bool,
-    batch: int | None,
-    time: str | None,
-    closed: bool | None,
-    **bounds: Any,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
 ) -> None:
     """Show which batch read an event, whether that is in TABLE as it is read here, and whether Spark dropped it as too late.
 
@@ -58,12 +51,10 @@ def event(
       millpond event ./pond page_minutes --offset views:0:11170 --event-time 2026-03-01T12:00:07Z
       millpond event ./pond page_views --file /logs/access.log --line 17
     """
-    wanted = options.parse_bounds(**bounds)
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json) or None
-        table = options.as_of(table, batch, time, closed)
-        found = table.find_event(offset=offset, file=file, line=line, key=key, event_time=event_time, bounds=wanted)
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition) or None
+        read = as_of.of(table).find_event
+        found = read(offset=offset, file=file, line=line, key=key, event_time=event_time, bounds=bounds)
         write_one(event_json(table_name, found), ("batch_read", "applied", "late", "reason"), found.cut, as_json=as_json)
     if not found.applied:
         ctx.exit(NOT_IN)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_miss, write_rows
-from millpond.cli.place import is_server, open_place
+from millpond.cli.place import Reading, is_server, open_table
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.tables.answer import Rows
+from millpond.tables.bounds import Bounds
 from millpond.tables.cold import find_definition, read_row
 
 NOT_THERE = 1
@@ -20,8 +19,7 @@ NOT_THERE = 1
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @options.as_of_options
 @options.bounds_options
 @options.reading_options
@@ -32,17 +30,12 @@ def get(
     /,
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    key_words: options.KeyWords,
+    reading: Reading,
     as_json: bool,
     cold: bool,
-    batch: int | None,
-    time: str | None,
-    closed: bool | None,
-    **bounds: Any,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
 
@@ -57,8 +50,7 @@ def get(
       millpond get ./pond page_views page=/ --contains-offset views:0:11170 --wait 5
       millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
     """
-    wanted = options.parse_bounds(**bounds)
-    if cold and not (wanted is None and batch is None and time is None and closed is None):
+    if cold and not (bounds is None and as_of.is_now):
         raise RequestError(
             "INVALID_REQUEST",
             "--cold reads what is in the newest committed batch, which no bound and no --batch, --time or --closed changes.",
@@ -68,14 +60,13 @@ def get(
         raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")
     if cold:
         definition = find_definition(place, table_name)
-        row = read_row(place, table_name, options.parse_key(definition, columns, key_json))
-        _show(ctx, definition, Rows([row], row.cut), as_json=as_json, closed=closed)
+        row = read_row(place, table_name, key_words.of(definition))
+        _show(ctx, definition, Rows([row], row.cut), as_json=as_json, closed=as_of.closed)
         return
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json)
-        rows = options.as_of(table, batch, time, closed).get_all([key], bounds=wanted)
-        _show(ctx, table.definition, rows, as_json=as_json, closed=closed)
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition)
+        rows = as_of.of(table).get_all([key], bounds=bounds)
+        _show(ctx, table.definition, rows, as_json=as_json, closed=as_of.closed)
 
 
 def _show(ctx: click.Context, definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None) -> None:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_versions
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
 from millpond.serve.question import parse_since
+from millpond.tables.bounds import Bounds
 
 
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @click.option("--since", metavar="BATCH|TIME", help="Only what held then or later. [default: all that is kept]")
 @click.option("--until", metavar="BATCH|TIME", help="Only what held then or before.")
 @click.option("--limit", type=int, default=options.LIMIT, show_default=True, help="The largest number of versions.")
@@ -27,21 +25,15 @@ from millpond.serve.question import parse_since
 def history(
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
+    key_words: options.KeyWords,
     since: str | None,
     until: str | None,
     limit: int,
-    start: tuple[str, ...],
-    end: tuple[str, ...],
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    edges: options.Edges,
+    reading: Reading,
     as_json: bool,
-    batch: int | None,
-    time: str | None,
-    closed: bool | None,
-    **bounds: Any,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
 ) -> None:
     """Show every version of a row of TABLE, or of the rows of a part of its key: by key, then by batch.
 
@@ -53,14 +45,10 @@ def history(
       millpond history ./pond page_views page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond history ./pond page_views --since 41 --limit 1000 --json
     """
-    wanted = options.parse_bounds(**bounds)
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json)
-        first, last = options.parse_edges(table.definition, start, end)
-        table = options.as_of(table, batch, time, closed)
-        found = table.history(
-            key, start=first, end=last, since=parse_since(since), until=parse_since(until), limit=limit, bounds=wanted
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition)
+        found = as_of.of(table).history(
+            key, **edges.of(table.definition), since=parse_since(since), until=parse_since(until), limit=limit, bounds=bounds
         )
         write_versions(table.definition, found, as_json=as_json)
         if found.more and not as_json:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millpond.cli.place import Reading
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.keys import Key, parse_object, parse_pairs
@@ -21,119 +25,183 @@ LIMIT = 100
 
 pond_argument = click.argument("place", metavar="DIR|URL")
 table_argument = click.argument("table_name", metavar="TABLE")
-columns_argument = click.argument("columns", metavar="[COLUMN=VALUE]...", nargs=-1)
-key_option = click.option(
-    "--key", "key_json", metavar="JSON", help='Key columns as a JSON object instead: \'{"page": "/", "host": null}\'.'
-)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object a line.")
 replica_option = click.option(
     "--replica-dir",
     type=click.Path(file_okay=False),  # as text: a Path makes a folder of memory://
     help="Where the local copy is kept; memory:// for none. [default: under $MILLPOND_HOME, else the user's cache folder]",
 )
-wait_option = click.option(
-    "--wait-seconds",
-    type=click.FloatRange(min=0),
-    default=300.0,
-    show_default=True,
-    help="How long to wait until the newest committed batch is in.",
-)
 
 
-server_token_option = click.option(
-    "--server-token",
-    envvar="MILLPOND_TOKEN",
-    metavar="TOKEN",
-    help="The reader's token, where a URL's server wants one; better in $MILLPOND_TOKEN, which other users don't see.",
+def _bundled(name: str, make: Callable[..., Any], *given: Callable[[Command], Command]) -> Callable[[Command], Command]:
+    """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names."""
+    words = list(signature(make).parameters)
+
+    def decorate(command: Command) -> Command:
+        @wraps(command)
+        def call(*arguments: Any, **others: Any) -> Any:
+            return command(*arguments, **{name: make(**{word: others.pop(word) for word in words})}, **others)
+
+        for option in reversed(given):
+            call = option(call)
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+# ------------------------------------------------------------ where, and how
+
+
+_reading = _bundled(
+    "reading",
+    Reading,
+    replica_option,
+    click.option(
+        "--wait-seconds",
+        type=click.FloatRange(min=0),
+        default=300.0,
+        show_default=True,
+        help="How long to wait until the newest committed batch is in.",
+    ),
+    click.option(
+        "--server-token",
+        envvar="MILLPOND_TOKEN",
+        metavar="TOKEN",
+        help="The reader's token, where a URL's server wants one; better in $MILLPOND_TOKEN, which other users don't see.",
+    ),
 )
 
 
 def reading_options(command: Command) -> Command:
-    """The options of every command that opens a pond or asks a server: `place.open_place` takes what they say but --json."""
-    for option in (json_option, server_token_option, wait_option, replica_option):
-        command = option(command)
-    return command
+    """The options of every command that opens a pond or asks a server: `reading`, and `as_json`."""
+    return _reading(json_option(command))
 
 
-_BOUNDS = (
-    click.option("--min-batch", type=int, help="Insist on this batch or a later one."),
+# ------------------------------------------------------------ which rows
+
+
+@dataclass(frozen=True, slots=True)
+class KeyWords:
+    """The key, or a part of it, from COLUMN=VALUE words or --key."""
+
+    columns: tuple[str, ...]
+    key_json: str | None
+
+    def of(self, definition: TableDefinition) -> Key:
+        """The key of a table.
+
+        Raises:  INVALID_REQUEST where a word has no `=`, --key is no JSON object, or both are given; WRONG_TYPE.
+        """
+        if self.key_json is None:
+            return _parse_words(definition, self.columns)
+        if self.columns:
+            raise RequestError("INVALID_REQUEST", "Both --key and COLUMN=VALUE are given.", hint="Use one of the two.")
+        try:
+            data = decode_json(self.key_json)
+        except ValueError as wrong:
+            raise RequestError("INVALID_REQUEST", f"--key is no JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
+        return parse_object(definition, data)
+
+
+key_options = _bundled(
+    "key_words",
+    KeyWords,
+    click.argument("columns", metavar="[COLUMN=VALUE]...", nargs=-1),
     click.option(
-        "--contains-offset",
-        multiple=True,
-        metavar="TOPIC:PARTITION:OFFSET",
-        help="Insist that this record was read, by its own offset; may be repeated.",
+        "--key", "key_json", metavar="JSON", help='Key columns as a JSON object instead: \'{"page": "/", "host": null}\'.'
     ),
-    click.option(
-        "--min-offsets",
-        metavar="JSON",
-        help='Insist that the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
-    ),
-    click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
-    click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
-    click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
-    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these. [default: 0]"),
 )
 
 
-def bounds_options(command: Command) -> Command:
-    """The options that say what an answer must reflect; `parse_bounds` reads them."""
-    for option in reversed(_BOUNDS):
-        command = option(command)
-    return command
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """Where a range of keys begins and ends, in COLUMN=VALUE words."""
+
+    start: tuple[str, ...]
+    end: tuple[str, ...]
+
+    def of(self, definition: TableDefinition) -> dict[str, Key]:
+        """Those that are given, as reads take them.  Raises INVALID_REQUEST, WRONG_TYPE."""
+        words = {"start": self.start, "end": self.end}
+        return {edge: _parse_words(definition, given) for edge, given in words.items() if given}
 
 
-def as_of_options(command: Command) -> Command:
-    """The options that say which batch is read, and whether with rows that expired."""
-    for option in (
-        click.option(
-            "--closed/--live",
-            default=None,
-            help="With rows that a watermark or a TTL has ended, or without them. [default: with finished windows]",
-        ),
-        click.option("--time", metavar="TIME", help="As of the newest batch that was committed by then."),
-        click.option("--batch", type=int, help="As of this batch, where history is kept."),
-    ):
-        command = option(command)
-    return command
+edge_options = _bundled(
+    "edges",
+    Edges,
+    click.option(
+        "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin here: the next columns of the key, repeated for several."
+    ),
+    click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this."),
+)
 
 
-def page_options(command: Command) -> Command:
-    """The options of commands that show rows page by page."""
-    for option in (
-        click.option("--token", help="Show the next rows: what the same command wrote before."),
-        click.option("--reverse", is_flag=True, help="Against the order of the key."),
-        click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows."),
-    ):
-        command = option(command)
-    return command
+def _page(limit: int, reverse: bool, token: str | None) -> dict[str, Any]:
+    return {"limit": limit, "reverse": reverse, "token": token}
 
 
-def edge_options(command: Command) -> Command:
-    """The options that say where a range of keys begins and ends; `parse_edges` reads them."""
-    for option in (
-        click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this."),
-        click.option(
-            "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin here: the next columns of the key, repeated for several."
-        ),
-    ):
-        command = option(command)
-    return command
+page_options = _bundled(
+    "page",
+    _page,
+    click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows."),
+    click.option("--reverse", is_flag=True, help="Against the order of the key."),
+    click.option("--token", help="Show the next rows: what the same command wrote before."),
+)
 
 
-def parse_edges(definition: TableDefinition, start: tuple[str, ...], end: tuple[str, ...]) -> tuple[Key | None, Key | None]:
-    """What the options of `edge_options` say, None where they say nothing.  Raises as `parse_words`."""
-    first, last = (parse_words(definition, words) if words else None for words in (start, end))
-    return first, last
+def _parse_words(definition: TableDefinition, words: tuple[str, ...]) -> Key:
+    """The key, or a part of it, from COLUMN=VALUE words.  Raises INVALID_REQUEST where one has no `=`; WRONG_TYPE."""
+    return parse_pairs(definition, [_split(word) for word in words])
 
 
-def as_of(table: AnyTable, batch: int | None, time: str | None, closed: bool | None) -> AnyTable:
-    """The table as of what the options of `as_of_options` say.  Raises as `Table.at`."""
-    if closed is not None:
-        table = table.with_closed() if closed else table.live()
-    return table if batch is None and time is None else table.at(batch=batch, time=time)
+def _split(word: str) -> tuple[str, str]:
+    name, equals, text = word.partition("=")
+    if not equals:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{word!r} names no value.",
+            hint=f"Write {word}=VALUE, {word}= for the empty text, or {word}__isnull=1 for NULL.",
+        )
+    return name, text
 
 
-def parse_bounds(
+# ------------------------------------------------------------ as of when
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """Which batch is read, and whether with rows that expired."""
+
+    batch: int | None
+    time: str | None
+    closed: bool | None
+
+    @property
+    def is_now(self) -> bool:
+        """Whether nothing is asked for but the newest batch."""
+        return self == AsOf(None, None, None)
+
+    def of(self, table: AnyTable) -> AnyTable:
+        """The table so.  Raises as `Table.at`."""
+        if self.closed is not None:
+            table = table.with_closed() if self.closed else table.live()
+        return table if self.batch is None and self.time is None else table.at(batch=self.batch, time=self.time)
+
+
+as_of_options = _bundled(
+    "as_of",
+    AsOf,
+    click.option("--batch", type=int, help="As of this batch, where history is kept."),
+    click.option("--time", metavar="TIME", help="As of the newest batch that was committed by then."),
+    click.option(
+        "--closed/--live",
+        default=None,
+        help="With rows that a watermark or a TTL has ended, or without them. [default: with finished windows]",
+    ),
+)
+
+
+def _bounds(
     min_batch: int | None,
     contains_offset: tuple[str, ...],
     min_offsets: str | None,
@@ -142,7 +210,7 @@ def parse_bounds(
     max_age: float | None,
     wait: float,
 ) -> Bounds | None:
-    """The bounds that the options of `bounds_options` give, None where they give none.  Raises INVALID_BOUND."""
+    """What an answer must reflect, None where nothing is said of it.  Raises INVALID_BOUND."""
     given = (min_batch, contains_offset or None, min_offsets, contains_file, max_behind, max_age)
     if all(bound is None for bound in given) and wait == 0:
         return None
@@ -167,33 +235,23 @@ def parse_bounds(
     )
 
 
-def parse_key(definition: TableDefinition, columns: tuple[str, ...], key_json: str | None) -> Key:
-    """The key, or a part of it, from COLUMN=VALUE words or --key.
-
-    Raises:  INVALID_REQUEST where a word has no `=`, --key is no JSON object, or both are given; WRONG_TYPE.
-    """
-    if key_json is None:
-        return parse_words(definition, columns)
-    if columns:
-        raise RequestError("INVALID_REQUEST", "Both --key and COLUMN=VALUE are given.", hint="Use one of the two.")
-    try:
-        data = decode_json(key_json)
-    except ValueError as wrong:
-        raise RequestError("INVALID_REQUEST", f"--key is no JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
-    return parse_object(definition, data)
-
-
-def parse_words(definition: TableDefinition, words: tuple[str, ...]) -> Key:
-    """The key, or a part of it, from COLUMN=VALUE words.  Raises INVALID_REQUEST where one has no `=`; WRONG_TYPE."""
-    return parse_pairs(definition, [_split(word) for word in words])
-
-
-def _split(word: str) -> tuple[str, str]:
-    name, equals, text = word.partition("=")
-    if not equals:
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"{word!r} names no value.",
-            hint=f"Write {word}=VALUE, {word}= for the empty text, or {word}__isnull=1 for NULL.",
-        )
-    return name, text
+bounds_options = _bundled(
+    "bounds",
+    _bounds,
+    click.option("--min-batch", type=int, help="Insist on this batch or a later one."),
+    click.option(
+        "--contains-offset",
+        multiple=True,
+        metavar="TOPIC:PARTITION:OFFSET",
+        help="Insist that this record was read, by its own offset; may be repeated.",
+    ),
+    click.option(
+        "--min-offsets",
+        metavar="JSON",
+        help='Insist that the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
+    ),
+    click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
+    click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
+    click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
+    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these. [default: 0]"),
+)

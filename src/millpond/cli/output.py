@@ -49,11 +49,11 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     write_footer(rows.cut)
 
 
-def write_page(definition: TableDefinition, rows: Rows, *, limit: int, as_json: bool, closed: bool | None) -> None:
+def write_page(definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None) -> None:
     """The rows of one page, and how the next one is had."""
     write_rows(definition, rows, as_json=as_json, closed=closed)
     if rows.more and not as_json:
-        click.echo(f"There are more rows: only {limit} are shown (--limit); the next: --token {rows.token}", err=True)
+        click.echo(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}", err=True)
 
 
 def write_one(told: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import click
@@ -29,34 +30,44 @@ def is_server(place: str) -> bool:
     return place.startswith(_SCHEMES)
 
 
-@contextmanager
-def open_place(
-    place: str,
-    *,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
-    table: str | None = None,
-) -> Iterator[AnyPond]:
-    """A server's tables; or a pond's, once the newest batch that was committed at the call is in; progress goes to stderr.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a place is read.
 
     server_token:  what `millpond token` gave, where the server wants one
-    table:         the one that is going to be read: trouble in other jobs is none of its
+    """
 
+    replica_dir: str | None
+    wait_seconds: float
+    server_token: str | None
+
+
+@contextmanager
+def open_table(place: str, name: str, reading: Reading) -> Iterator[AnyTable]:
+    """One table; trouble in other jobs is none of its.  Raises as `open_place`; UNKNOWN_TABLE."""
+    with open_place(place, reading, table=name) as pond:
+        yield pond[name]
+
+
+@contextmanager
+def open_place(place: str, reading: Reading, *, table: str | None = None) -> Iterator[AnyPond]:
+    """A server's tables; or a pond's, once the newest batch that was committed at the call is in; progress goes to stderr.
+
+    table:   the one that is going to be read
     Raises:  what `millpond.open` and `millpond.connect` raise, and REPLICA_BEHIND where the time is over.
     """
     if is_server(place):
-        if replica_dir is not None:
+        if reading.replica_dir is not None:
             raise RequestError(
                 "INVALID_REQUEST", "A server has the replica, not this command.", hint="Leave --replica-dir out, or name a path."
             )
         # The system's certificates, and those that SSL_CERT_FILE names.
         verify = ssl.create_default_context() if place.startswith("https") else False
-        with millpond.connect(place, token=server_token, verify=verify) as server:
+        with millpond.connect(place, token=reading.server_token, verify=verify) as server:
             yield server
         return
-    with millpond.open(place, replica_dir=replica_dir, wait_seconds=0) as pond:
-        _catch_up(pond, wait_seconds, table)
+    with millpond.open(place, replica_dir=reading.replica_dir, wait_seconds=0) as pond:
+        _catch_up(pond, reading.wait_seconds, table)
         yield pond
 
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
 
 from millpond.cli import options
 from millpond.cli.output import write_page
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
+from millpond.tables.answer import Rows
+from millpond.tables.bounds import Bounds
 
 
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @options.page_options
 @options.edge_options
 @options.as_of_options
@@ -24,21 +26,13 @@ from millpond.cli.place import open_place
 def scan(
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
-    limit: int,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    key_words: options.KeyWords,
+    page: dict[str, Any],
+    edges: options.Edges,
+    reading: Reading,
     as_json: bool,
-    reverse: bool,
-    start: tuple[str, ...],
-    end: tuple[str, ...],
-    token: str | None,
-    batch: int | None,
-    time: str | None,
-    closed: bool | None,
-    **bounds: Any,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
 ) -> None:
     """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
 
@@ -49,15 +43,8 @@ def scan(
       millpond scan ./pond page_minutes page=/ --start minute=2026-03-01T12:00:00Z --reverse
       millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
     """
-    wanted = options.parse_bounds(**bounds)
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json)
-        table = options.as_of(table, batch, time, closed)
-        more: dict[str, Any] = {"limit": limit, "reverse": reverse, "token": token, "bounds": wanted}
-        if start or end:
-            first, last = options.parse_edges(table.definition, start, end)
-            rows = table.range(key, start=first, end=last, **more)
-        else:
-            rows = table.scan(key, **more)
-        write_page(table.definition, rows, limit=limit, as_json=as_json, closed=closed)
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition)
+        span = edges.of(table.definition)
+        read: Callable[..., Rows] = as_of.of(table).range if span else as_of.of(table).scan
+        write_page(table.definition, read(key, **span, **page, bounds=bounds), as_json=as_json, closed=as_of.closed)

@@ -6,7 +6,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_grid, write_line
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_place
 from millpond.errors import MillpondError
 from millpond.serve.shapes import describe_table, error_json
 from millpond.tables.values import encode_json
@@ -15,7 +15,7 @@ from millpond.tables.values import encode_json
 @click.command()
 @options.pond_argument
 @options.reading_options
-def tables(place: str, replica_dir: str | None, wait_seconds: float, server_token: str | None, as_json: bool) -> None:
+def tables(place: str, reading: Reading, as_json: bool) -> None:
     """List the tables of a pond or checkpoint: key, columns, rows, and the batch they are at.
 
     \b
@@ -23,7 +23,7 @@ def tables(place: str, replica_dir: str | None, wait_seconds: float, server_toke
       millpond tables ./pond
       millpond tables /data/checkpoints/page-views --json
     """
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token) as pond:
+    with open_place(place, reading) as pond:
         rows = []
         warnings = []
         for name in pond.tables():

@@ -10,7 +10,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_miss, write_rows
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
 from millpond.errors import MillpondError
 from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
@@ -23,21 +23,17 @@ _LOOK_SECONDS = 1.0
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @click.option("--times", type=click.IntRange(1), help="End after showing so many times.")
 @click.option("--limit", type=click.IntRange(1), default=options.LIMIT, show_default=True, help="The largest number of rows.")
 @options.reading_options
 def watch(
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
+    key_words: options.KeyWords,
     times: int | None,
     limit: int,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    reading: Reading,
     as_json: bool,
 ) -> None:
     """Show the row of TABLE with this key now, and again whenever a batch has changed it, until Ctrl-C.
@@ -51,9 +47,8 @@ def watch(
       millpond watch ./pond page_views page=/ --times 10 --json
       millpond watch ./pond wine_statistics
     """
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json)
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition)
         look = _looking(table, key, limit)
         found = look(None)
         shown, left = None, times

@@ -8,14 +8,14 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_page
-from millpond.cli.place import open_place
+from millpond.cli.place import Reading, open_table
+from millpond.tables.bounds import Bounds
 
 
 @click.command()
 @options.pond_argument
 @options.table_argument
-@options.columns_argument
-@options.key_option
+@options.key_options
 @click.option("--since", metavar="TIME", help="Only windows that begin then or later.")
 @click.option("--until", metavar="TIME", help="Only windows that begin before.")
 @options.page_options
@@ -25,21 +25,14 @@ from millpond.cli.place import open_place
 def windows(
     place: str,
     table_name: str,
-    columns: tuple[str, ...],
-    key_json: str | None,
+    key_words: options.KeyWords,
     since: str | None,
     until: str | None,
-    limit: int,
-    reverse: bool,
-    token: str | None,
-    replica_dir: str | None,
-    wait_seconds: float,
-    server_token: str | None,
+    page: dict[str, Any],
+    reading: Reading,
     as_json: bool,
-    batch: int | None,
-    time: str | None,
-    closed: bool | None,
-    **bounds: Any,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
 ) -> None:
     """Show the windows of a key of TABLE, from one time until another: name every column of the key that stands before the time.
 
@@ -48,10 +41,7 @@ def windows(
       millpond windows ./pond page_minutes page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond windows ./pond page_minutes page=/ --reverse --limit 1
     """
-    wanted = options.parse_bounds(**bounds)
-    with open_place(place, replica_dir=replica_dir, wait_seconds=wait_seconds, server_token=server_token, table=table_name) as pond:
-        table = pond[table_name]
-        key = options.parse_key(table.definition, columns, key_json)
-        table = options.as_of(table, batch, time, closed)
-        rows = table.windows(key, since=since, until=until, limit=limit, reverse=reverse, token=token, bounds=wanted)
-        write_page(table.definition, rows, limit=limit, as_json=as_json, closed=closed)
+    with open_table(place, table_name, reading) as table:
+        key = key_words.of(table.definition)
+        rows = as_of.of(table).windows(key, since=since, until=until, **page, bounds=bounds)
+        write_page(table.definition, rows, as_json=as_json, closed=as_of.closed)
