@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -52,6 +53,7 @@ def fetched_jars(name: str, dependencies: list[str], *, wanted: Callable[[str], 
     for jar in (fetched / "lib").iterdir():
         if not wanted(jar.name):
             jar.unlink()
-    (fetched / "lib").rename(jars)
+    with contextlib.suppress(OSError):  # another process was there first
+        (fetched / "lib").rename(jars)
     shutil.rmtree(fetched)
     return jars
