@@ -238,7 +238,11 @@ def _word(value: Json) -> str | None:
 
 
 def _moment(ms: int | None) -> str | None:
-    return None if ms is None else dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds")
+    return (
+        None
+        if ms is None
+        else dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    )
 
 
 def _age(seconds: float) -> str:
