@@ -154,3 +154,37 @@ def test_a_miss_says_whether_there_was_a_row(expired: Run) -> None:
     never = ("t=1970-01-01T09:00:00Z", "_final=x")
     assert "expired" not in expired("get", *never, "--live").stderr
     assert json.loads(expired("get", *never, "--live", "--json").stderr)["evicted"] == []
+
+
+def test_a_count_is_a_number_alone(run: Run) -> None:
+    done = run("count")
+    assert (done.exit_code, done.stdout) == (0, "5\n")
+    assert done.stderr.startswith("batch 0 of ck")
+    assert run("count", "k=aa").stdout == "1\n"
+    told = run("count", "k=nobody", "--json")
+    assert json.loads(told.stdout) == {"count": 0}
+    assert json.loads(told.stderr.splitlines()[-1])["batch"] == 0
+
+
+def test_the_exit_code_tells_whether_an_event_is_in(run: Run) -> None:
+    there = run("event", "--offset", "views:0:6")
+    assert (there.exit_code, there.stdout.splitlines()[1].split("\t")[:2]) == (0, ["0", "true"])
+    yet_to_come = run("event", "--offset", "views:0:7")
+    assert (yet_to_come.exit_code, yet_to_come.stdout.splitlines()[1].split("\t")[:2]) == (1, ["\\N", "false"])
+    assert "[INVALID_REQUEST]" in run("event").stderr
+
+
+def test_versions_end_with_since_when_and_until_when(run: Run, checkpoint: WrittenCheckpoint) -> None:
+    done = run("history", "k=a")
+    names, row = (line.split("\t") for line in done.stdout.splitlines())
+    assert names == ["k", "v", "_kind", "_batch", "_until_batch", "_committed", "_until"]
+    assert row[:2] == ["a", "0"]
+    assert (row[4], row[6]) == ("\\N", "\\N")
+    cut = run("history", "--limit", "2")
+    assert len(cut.stdout.splitlines()) == 3
+    assert "only 2 are shown" in cut.stderr
+    assert "[HISTORY_GONE]" in run("history", "--since", "1969-01-01T00:00:00Z").stderr
+
+
+def test_a_key_without_times_has_no_windows(run: Run) -> None:
+    assert "[NO_WINDOW]" in run("windows", "--since", "2026-03-01T12:00:00Z").stderr
