@@ -51,5 +51,3 @@ def history(
             key, **edges.of(table.definition), since=parse_since(since), until=parse_since(until), limit=limit, bounds=bounds
         )
         write_versions(table.definition, found, as_json=as_json)
-        if found.more and not as_json:
-            click.echo(f"There are more versions: only {limit} are shown (--limit)", err=True)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from datetime import UTC, datetime
 
 import click
 
 from millpond.catalogue import open_jobs
 from millpond.cli import options
-from millpond.cli.output import visible, write_grid, write_line
+from millpond.cli.output import moment, visible, write_grid, write_line
 from millpond.tables.inspect import JobReport, StoreReport, inspect_job
 from millpond.tables.values import encode_json
 
@@ -46,7 +45,7 @@ def _write(report: JobReport) -> None:
     _line("checkpoint", report.checkpoint)
     _line("job id", report.job_id or "not read")
     _line("batches", f"{report.batches} committed in the log")
-    _line("watermark", "none" if report.watermark_ms is None else _time(report.watermark_ms))
+    _line("watermark", "none" if report.watermark_ms is None else moment(report.watermark_ms))
     if (settings := report.settings) is not None:
         checksum = "row checksums" if settings.row_checksum else "no row checksums"
         written = f"provider {settings.provider}, codec {settings.codec}, {settings.partitions} partitions, "
@@ -64,7 +63,7 @@ def _write(report: JobReport) -> None:
         _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built anew")
     if report.newest:
         write_line("")
-        rows = [[str(b.batch), _time(b.started_ms), _time(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
+        rows = [[str(b.batch), moment(b.started_ms), moment(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
         write_grid(["batch", "started", "committed", "watermark"], rows)
     if (held := report.checksums) is not None:
         _line("checksums", f"{held.checked} of {held.files} files have one; those that don't match are named below")
@@ -99,15 +98,7 @@ def _count(number: int | None) -> str:
 
 
 def _watermark(milliseconds: int | None) -> str:
-    return "none" if milliseconds is None else _time(milliseconds)
-
-
-def _time(milliseconds: int) -> str:
-    """UTC, to the millisecond; the number itself where no calendar has it."""
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):
-        return f"{milliseconds} ms"
+    return "none" if milliseconds is None else moment(milliseconds)
 
 
 def _size(size_bytes: int) -> str:

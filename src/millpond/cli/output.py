@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
@@ -86,7 +86,7 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
             *(write(version.row) for _, write in columns),
             version.kind,
             *(_word(number) for number in (version.batch, version.until_batch)),
-            *(_moment(ms) for ms in (version.committed_ms, version.until_ms)),
+            *(None if ms is None else moment(ms) for ms in (version.committed_ms, version.until_ms)),
         ]
         for version in versions
     )
@@ -94,6 +94,8 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
     told_facts = [*(GridColumn(n, True, True) for n in numbers), *(GridColumn(n, False, True, apart) for n in times)]
     write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *told_facts])
     write_footer(versions.cut)
+    if versions.more:
+        click.echo(f"There are more versions: only {len(versions)} are shown (--limit)", err=True)
 
 
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
@@ -147,9 +149,7 @@ def write_footer(cut: Cut) -> None:
 def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
     """A table of texts: with lines on a terminal, tab-separated with a header line in a pipe."""
     if not sys.stdout.isatty():
-        write_line("\t".join(columns))
-        for row in rows:
-            write_line("\t".join(text.translate(_PLAIN) for text in row))
+        write_texts(list(columns), rows)
         return
     grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
@@ -178,7 +178,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode()
 
 
-def write_texts(names: list[str], lines: Iterable[list[str | None]], told: Iterable[GridColumn] = ()) -> None:
+def write_texts(names: list[str], lines: Iterable[Sequence[str | None]], told: Iterable[GridColumn] = ()) -> None:
     """Lines of texts, None for NULL.
 
     told:  how columns are shown on a terminal; those that aren't among them as texts
@@ -237,12 +237,12 @@ def _word(value: Json) -> str | None:
     return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
-def _moment(ms: int | None) -> str | None:
-    return (
-        None
-        if ms is None
-        else dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
-    )
+def moment(milliseconds: int) -> str:
+    """UTC, to the millisecond; the number itself where no calendar has it."""
+    try:
+        return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    except (OverflowError, ValueError, OSError):
+        return f"{milliseconds} ms"
 
 
 def _age(seconds: float) -> str:

@@ -234,9 +234,7 @@ def iter_versions(rows: Snapshot, store: int, key: bytes, *, first: int = 0) -> 
         whose, batch, number = split_version(found)
         if whose != prefix:
             continue  # of a longer key
-        data = rows.get(CHANGES, number_key(store, batch, number))
-        assert data is not None
-        change = decode_change(data)
+        change = _change_at(rows, store, batch, number)
         if change.key == key:  # long keys share their beginning
             yield batch, number, change
 
@@ -252,6 +250,10 @@ def iter_versions_between(rows: Snapshot, store: int, low: bytes, high: bytes | 
         if not prefix.startswith(whose) or (end is not None and prefix > end):
             return
         if batch >= first:
-            data = rows.get(CHANGES, number_key(store, batch, number))
-            assert data is not None
-            yield batch, number, decode_change(data)
+            yield batch, number, _change_at(rows, store, batch, number)
+
+
+def _change_at(rows: Snapshot, store: int, batch: int, number: int) -> Change:
+    data = rows.get(CHANGES, number_key(store, batch, number))
+    assert data is not None
+    return decode_change(data)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import msgspec
 
@@ -76,31 +76,39 @@ def read_versions(
 
 
 def _by_key(view: View, binding: Binding, span: Span, first: int, deadline: Deadline) -> dict[bytes, _Row]:
-    """By ordered key the rows of a span as they were at a batch, and what happened to them after it.
-
-    Of a part of the keys nothing else is read; all of them are read as at that batch, since most versions may be older.
-    """
+    """By ordered key the rows of a span as they were at a batch, and what happened to them after it."""
     low, high = span.keys
     earlier = as_of(view, binding.table, binding.definition.table, first)
-    changed: dict[bytes, list[NumberedChange]] = {}
-    is_part = binding.parts is None and (low or high is not None)
-    if is_part:
-        changes = iter_versions_between(view.rows, store_number(view, binding), low, high, first=first + 1)
+    if binding.parts is not None:
+        changed = _changed(iter_changes(view, binding, first + 1), span, deadline)
+        rows = _rows(binding.rows(earlier), binding, span, deadline)
+        return rows | {ordered: (rows.get(ordered, (None, []))[0], changes) for ordered, changes in changed.items()}
+    if low or high is not None:  # a part of the keys: nothing else is read
+        found = iter_versions_between(view.rows, store_number(view, binding), low, high, first=first + 1)
     else:
-        changes = iter_changes(view, binding, first + 1)
-    for change in deadline.watch(changes):
+        found = iter_changes(view, binding, first + 1)
+    changed = _changed(found, span, deadline)
+    # What didn't change since then is as it is now; what did was what its first change tells.
+    now = view.rows.newest if isinstance(view.rows, SnapshotAsOf) else view.rows
+    rows = _rows(now, binding, span, deadline, but=changed)
+    return rows | {ordered: (changes[0][2].old, changes) for ordered, changes in changed.items()}
+
+
+def _changed(found: Iterable[NumberedChange], span: Span, deadline: Deadline) -> dict[bytes, list[NumberedChange]]:
+    """Those of a span, by ordered key."""
+    low, high = span.keys
+    out: dict[bytes, list[NumberedChange]] = {}
+    for change in deadline.watch(found):
         ordered = whole_key(change[2])
         if low <= ordered and (high is None or ordered < high):
-            changed.setdefault(ordered, []).append(change)
-    now = view.rows.newest if isinstance(view.rows, SnapshotAsOf) else view.rows
-    rows = deadline.watch(iter_range(now if is_part else binding.rows(earlier), binding.table, low, high))
-    by_key: dict[bytes, _Row] = {
-        ordered: (join_value(ordered, row), []) for ordered, row in rows if not is_part or ordered not in changed
-    }
-    for ordered, of_key in changed.items():
-        before = of_key[0][2].old if is_part else by_key.get(ordered, (None, []))[0]
-        by_key[ordered] = (before, of_key)
-    return by_key
+            out.setdefault(ordered, []).append(change)
+    return out
+
+
+def _rows(snapshot: Snapshot, binding: Binding, span: Span, deadline: Deadline, *, but: Container[bytes] = ()) -> dict[bytes, _Row]:
+    """The rows of a span, by ordered key, none of which has changed yet; those of some keys are left out."""
+    found = deadline.watch(iter_range(snapshot, binding.table, *span.keys))
+    return {ordered: (join_value(ordered, row), []) for ordered, row in found if ordered not in but}
 
 
 def _versions(
