@@ -4,7 +4,7 @@ Run with one of the two clocks, and ask from another terminal:
 
     python examples/counter.py LOG ./pond event-time
     python examples/counter.py LOG ./pond processing-time
-    millpond scan ./pond counter            # host; requests, expires_at
+    millpond scan ./pond counter            # host; requests, last_ms, expires_at
 
 applyInPandasWithState is the older call: one state row a key, one time-out, no timers, no lists or maps, and any state store.
 For anything more take transformWithState (examples/sessions.py).
@@ -27,6 +27,7 @@ from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
 OUTPUT = "host string, requests long, gone boolean"
+STATE = "requests long, last_ms long"
 CLOCKS = {"event-time": GroupStateTimeout.EventTimeTimeout, "processing-time": GroupStateTimeout.ProcessingTimeTimeout}
 LATE = "10 minutes"
 
@@ -36,32 +37,31 @@ def count(
 ) -> Iterator[pd.DataFrame]:
     """The requests of a host so far; when its time is out the last number once more, and the host is forgotten."""
     if state.hasTimedOut:
-        (requests,) = state.get
+        requests, _ = state.get
         state.remove()
         yield pd.DataFrame({"host": [key[0]], "requests": [requests], "gone": [True]})
         return
-    (requests,) = state.get if state.exists else (0,)
-    newest_ms = 0
+    requests, last_ms = state.get if state.exists else (0, 0)
     for chunk in rows:
         requests += len(chunk)
-        newest_ms = max(newest_ms, int(chunk["ms"].max()))
-    state.update((requests,))
+        last_ms = max(last_ms, int(chunk["ms"].max()))
+    state.update((requests, last_ms))
     after_ms = int(after_seconds * 1000)
     if clock == "processing-time":
         state.setTimeoutDuration(after_ms)
     else:
-        # It must lie after the watermark: a late request doesn't end a host that is here.
-        state.setTimeoutTimestamp(max(newest_ms, state.getCurrentWatermarkMs()) + after_ms)
+        # From the newest request of any batch: a late one doesn't end a host that is here.  It must lie after the watermark.
+        state.setTimeoutTimestamp(max(last_ms, state.getCurrentWatermarkMs()) + after_ms)
     yield pd.DataFrame({"host": [key[0]], "requests": [requests], "gone": [False]})
 
 
 def counted(requests: DataFrame, clock: str, after_seconds: float) -> DataFrame:
-    """Table counter (host; requests, expires_at)."""
+    """Table counter (host; requests, last_ms, expires_at)."""
     timed = requests.select("host", "time", F.unix_millis("time").alias("ms"))
     if clock == "event-time":
         timed = timed.withWatermark("time", LATE)
     function = partial(count, clock=clock, after_seconds=after_seconds)
-    return timed.groupBy("host").applyInPandasWithState(function, OUTPUT, "requests long", "update", CLOCKS[clock])
+    return timed.groupBy("host").applyInPandasWithState(function, OUTPUT, STATE, "update", CLOCKS[clock])
 
 
 def start(requests: DataFrame, pond: str, clock: str, after_seconds: float = 1800.0, **options: Any) -> Job:

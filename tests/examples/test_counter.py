@@ -6,6 +6,7 @@ import json
 import time
 from collections import Counter
 
+import pandas as pd
 import pytest
 
 import millpond
@@ -44,6 +45,34 @@ def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp
         assert all(row["expires_at"].timestamp() * 1000 > rows.position.watermark_ms for row in rows)
         host = next(iter(here))
         assert pond["counter"].get(host=host)["requests"] == here[host]
+
+
+def test_a_batch_of_late_requests_leaves_the_time_out_where_it_was(example) -> None:
+    """The state is PySpark's own, as its worker makes it of what the JVM sends."""
+    from pyspark.sql import Row
+    from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
+    from pyspark.sql.types import StructType
+
+    module, minute = example("counter"), 60_000
+    schema, clock = StructType().add("requests", "long").add("last_ms", "long"), GroupStateTimeout.EventTimeTimeout
+
+    def batch(before: tuple[int, ...] | None, watermark: int, *minutes: int) -> tuple[tuple[int, ...], float]:
+        """What a batch leaves: the stored row, and the minute of the time-out."""
+        stored = None if before is None else Row(*before)
+        flags = {"hasTimedOut": False, "watermarkPresent": True, "defined": stored is not None, "updated": False, "removed": False}
+        state = GroupState(stored, 0, watermark * minute, clock, timeoutTimestamp=-1, keyAsUnsafe=b"", valueSchema=schema, **flags)
+        chunks = iter([pd.DataFrame({"ms": [at * minute for at in minutes]})])
+        list(module.count(("h",), chunks, state, clock="event-time", after_seconds=900.0))
+        return state.get, json.loads(state.json())["timeoutTimestamp"] / minute
+
+    first, ends = batch(None, 0, 30, 12)
+    assert (first, ends) == ((2, 30 * minute), 45)
+    late, ends = batch(first, 20, 21)
+    assert (late, ends) == ((3, 30 * minute), 45)
+    _, ends = batch(late, 31, 32)
+    assert ends == 47
+    _, ends = batch(late, 40, 35)  # and never before the watermark
+    assert ends == 55
 
 
 def test_by_the_clock(spark, example, tmp_path) -> None:

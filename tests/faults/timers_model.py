@@ -6,7 +6,8 @@ Only what Spark decides is taken from the checkpoint: which files a batch has (`
     watermark    of the next batch: the newest request so far, less the delay.  A batch whose rows the file sink has already isn't
                  run once more after a kill: Spark sees no time of it then, and the watermark stays
     sessions     a host's requests, cut where none came for the gap; what ended by the watermark is told and leaves the state
-    counter      requests of a host; its time-out passes where it lies before the watermark and the batch has no request of it
+    counter      requests of a host and the time of its newest; its time-out passes where it lies before the watermark and the
+                 batch has no request of it
     recent       a row is over when a batch is planned at its time or later: then functions don't see it, and it leaves the state
     page_totals  counts that begin with the old job's
 """
@@ -115,9 +116,11 @@ class Hosts(Model):
     def take(self, planned: Planned, rows: Rows) -> Rows:
         told = []
         for host, requests in by("host", rows).items():
-            number = self.rows.get(host, {"requests": 0})["requests"] + len(requests)
-            last_ms = max(planned.watermark_ms, *(row["ms"] for row in requests))
-            self.rows[host] = {"host": host, "requests": number, "expires_at": last_ms + FORGOTTEN_AFTER_MS}
+            before = self.rows.get(host, {"requests": 0, "last_ms": 0})
+            number = before["requests"] + len(requests)
+            last_ms = max(before["last_ms"], *(row["ms"] for row in requests))
+            expires_at = max(last_ms, planned.watermark_ms) + FORGOTTEN_AFTER_MS
+            self.rows[host] = {"host": host, "requests": number, "last_ms": last_ms, "expires_at": expires_at}
             told.append({"host": host, "requests": number, "gone": False})
         for host, row in list(self.rows.items()):
             if row["expires_at"] < planned.watermark_ms:
