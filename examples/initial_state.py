@@ -26,20 +26,26 @@ import millpond
 from millpond.spark.accesslog import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
+ORDER = ["ms", "file", "line", "host"]  # of requests: by time, and at one time as they stand in the log
+
 
 class Totals(StatefulProcessor):
-    """Requests per page, and the host that asked last."""
+    """Requests per page, the host that asked last, and when; the old job didn't know who."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
-        self.total = handle.getValueState("total", "hits long, last_host string")
+        self.total = handle.getValueState("total", "hits long, last_host string, last_ms long")
 
     def handleInitialState(self, key: Any, initialState: pd.DataFrame, timerValues: Any) -> None:
-        self.total.update((int(initialState["hits"].iloc[0]), None))
+        self.total.update((int(initialState["hits"].iloc[0]), None, None))
 
     def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
-        hosts = [host for chunk in rows for host in chunk["host"]]
-        hits = (self.total.get()[0] if self.total.exists() else 0) + len(hosts)
-        self.total.update((hits, hosts[-1]))
+        # All of the batch first: Spark hands on a key's rows in no order, and in chunks.
+        requests = sorted(request for chunk in rows for request in chunk[ORDER].itertuples(index=False, name=None))
+        hits, last_host, last_ms = self.total.get() or (0, None, None)
+        hits += len(requests)
+        if last_ms is None or last_ms <= requests[-1][0]:  # late rows come in later batches
+            last_ms, *_, last_host = requests[-1]
+        self.total.update((hits, last_host, last_ms))
         yield pd.DataFrame({"page": [key[0]], "hits": [hits]})
 
     def close(self) -> None:
@@ -57,9 +63,9 @@ def known(spark: SparkSession, pond: str) -> GroupedData:
 
 
 def page_totals(requests: DataFrame, initial: GroupedData) -> DataFrame:
-    """The new job: table page_totals_total (page; hits, last_host)."""
+    """The new job: table page_totals_total (page; hits, last_host, last_ms)."""
     return (
-        requests.select("page", "host")
+        requests.select("page", F.unix_millis("time").alias("ms"), "file", "line", "host")
         .groupBy("page")
         .transformWithStateInPandas(
             Totals(), outputStructType="page string, hits long", outputMode="update", timeMode="none", initialState=initial

@@ -6,6 +6,7 @@ import datetime as dt
 import time
 from collections import Counter
 
+import pandas as pd
 import pytest
 
 import millpond
@@ -44,3 +45,21 @@ def test_rows_go_when_their_time_is_over_though_no_batch_runs(on_rocksdb, exampl
         counted = {(row["host"], row["page"]): row["requests"] for row in pages.with_closed().scan()}
         assert counted == Counter(LINES)
         assert all(row.final for row in pages.with_closed().scan())
+
+
+def test_the_last_page_is_the_last_by_time_in_whatever_order_rows_come(example) -> None:
+    from pyspark.sql.streaming.tws_tester import TwsTester
+
+    columns, tester = ["ms", "file", "line", "page"], TwsTester(example("recent").Recent(TTL_SECONDS), timeMode="ProcessingTime")
+    first = [(2, "log", 11, "/last"), (1, "log", 3, "/second"), (2, "log", 9, "/third"), (1, "log", 2, "/first")]
+    tester.testInPandas("h", pd.DataFrame(first, columns=columns))
+    assert tester.peekValueState("last", "h") == ("/last", 2)
+    trail = [("/first",), ("/second",), ("/third",), ("/last",)]
+    assert tester.peekListState("trail", "h") == trail
+    # Of a later batch, but asked for before.
+    tester.testInPandas("h", pd.DataFrame([(1, "log", 12, "/late")], columns=columns))
+    assert tester.peekValueState("last", "h") == ("/last", 2)
+    assert tester.peekListState("trail", "h") == [*trail, ("/late",)]
+    tester.testInPandas("h", pd.DataFrame([(2, "log", 14, "/same"), (2, "log", 13, "/first")], columns=columns))
+    assert tester.peekValueState("last", "h") == ("/same", 2)
+    assert tester.peekMapState("pages", "h")[("/first",)] == (2,)

@@ -35,21 +35,26 @@ class Visits:
     """Requests whose time goes on from file to file, in no order and up to 5 minutes behind what came before: none is too late.
 
     Hosts come and go, so that their sessions end and they are forgotten.  All times are multiples of 5 minutes, so that ends,
-    time-outs and watermarks meet.
+    time-outs and watermarks meet, and a host has several at one time: their lines tell which was the last, and no file has its
+    rows in that order.
     """
 
     def __init__(self, chance: random.Random) -> None:
-        self._chance, self._minute = chance, 0
+        self._chance, self._minute, self._lines = chance, 0, 0
 
     def next(self, first_page: int) -> Rows:
         before, self._minute = self._minute, self._minute + self._chance.choice((5, 10, 25))
         minutes = [self._minute, *(self._chance.randrange(before - 5, self._minute + 1, 5) for _ in range(11))]
         self._chance.shuffle(minutes)
-        return [self._request(minute, first_page + self._chance.randrange(6)) for minute in minutes]
+        requests = [self._request(minute, first_page + self._chance.randrange(6)) for minute in minutes]
+        self._chance.shuffle(requests)
+        return requests
 
     def _request(self, minute: int, page: int) -> dict[str, Any]:
         host, when = self._chance.randrange(self._chance.choice((4, 30))), BEGIN + dt.timedelta(minutes=minute)
-        return {"host": f"h{host}", "page": f"/{page}", "time": when.isoformat(), "ms": ms(when)}
+        self._lines += 1
+        place = {"file": "log", "line": self._lines}
+        return {"host": f"h{host}", "page": f"/{page}", "time": when.isoformat(), "ms": ms(when), **place}
 
 
 def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.spark.job import Job
 
 PARTITIONS, TTL_SECONDS, FORGOTTEN_AFTER_SECONDS = 2, 6.0, 1500.0
-SCHEMA = "host string, page string, time timestamp"
+SCHEMA = "host string, page string, time timestamp, file string, line long"
 
 
 def main(before: str, incoming: str, pond: str, output: str) -> None:

@@ -10,6 +10,8 @@ Only what Spark decides is taken from the checkpoint: which files a batch has (`
                  batch has no request of it
     recent       a row is over when a batch is planned at its time or later: then functions don't see it, and it leaves the state
     page_totals  counts that begin with the old job's
+
+A batch's rows have no order but that of their times and, at one time, of their lines.
 """
 
 from __future__ import annotations
@@ -164,7 +166,9 @@ class Recent(Model):
         for host, requests in by("host", rows).items():
             visited = [row["page"] for row in requests]
             ends = {"expires_at": now_ms + TTL_MS}
-            self.last.put(host, {"host": host, "page": visited[-1], **ends})
+            before, newest_ms = self.last.seen(host, now_ms), requests[-1]["ms"]
+            if before is None or before["ms"] <= newest_ms:
+                self.last.put(host, {"host": host, "page": visited[-1], "ms": newest_ms, **ends})
             self.trail.setdefault(host, []).extend({"page": page, **ends} for page in visited)
             for page, number in Counter(visited).items():
                 before = self.pages.seen((host, page), now_ms)
@@ -197,15 +201,22 @@ class Totals(Model):
     """
 
     def __init__(self, known: Counter[str]) -> None:
-        self.rows = {page: {"page": page, "hits": hits, "last_host": None} for page, hits in known.items()}
+        self.rows = {page: self._row(page, hits) for page, hits in known.items()}
 
     def take(self, planned: Planned, rows: Rows) -> Rows:
         told = []
         for page, requests in by("page", rows).items():
-            hits = self.rows.get(page, {"hits": 0})["hits"] + len(requests)
-            self.rows[page] = {"page": page, "hits": hits, "last_host": requests[-1]["host"]}
-            told.append({"page": page, "hits": hits})
+            before, last = self.rows.get(page, self._row(page, 0)), requests[-1]
+            row = {**before, "hits": before["hits"] + len(requests)}
+            if row["last_ms"] is None or row["last_ms"] <= last["ms"]:
+                row |= {"last_host": last["host"], "last_ms": last["ms"]}
+            self.rows[page] = row
+            told.append({"page": page, "hits": row["hits"]})
         return told
+
+    @staticmethod
+    def _row(page: str, hits: int) -> Row:
+        return {"page": page, "hits": hits, "last_host": None, "last_ms": None}
 
     def tables(self) -> Tables:
         return {"page_totals_total": in_order(self.rows)}
@@ -239,9 +250,7 @@ class Undisturbed:
             planned = parse_offsets((self.checkpoint / "offsets" / str(batch)).read_text())
             after = self.planned[-1].file if self.planned else -1
             read = [number for entry, number in self._entries() if after < entry <= planned.file]
-            # Two files at once, where a kill came between two of Spark's logs: it reads the largest first.
-            read.sort(key=lambda number: (-(self._files.folder / f"{number:06}.json").stat().st_size, number))
-            rows = [row for number in read for row in self._files.rows[number]]
+            rows = sorted((row for number in read for row in self._files.rows[number]), key=lambda row: (row["ms"], row["line"]))
             now, may_be = planned.watermark_ms, self.watermarks[-1] if self.watermarks else {0}
             assert now in may_be, f"batch {batch} of {self.checkpoint}: the watermark is {now}, and none of {may_be}"
             newest_ms = max((row["ms"] for row in rows), default=0) if self._model.watermark else 0
