@@ -62,7 +62,8 @@ class Recent(StatefulProcessor):
 def recent(requests: DataFrame, ttl_seconds: float) -> DataFrame:
     """Tables recent_last, recent_trail and recent_pages."""
     return (
-        requests.select("host", F.unix_millis("time").alias("ms"), "file", "line", "page")
+        requests.where("page IS NOT NULL")
+        .select("host", F.unix_millis("time").alias("ms"), "file", "line", "page")
         .groupBy("host")
         .transformWithStateInPandas(
             Recent(ttl_seconds), outputStructType="host string, requests long", outputMode="update", timeMode="processingTime"

@@ -28,6 +28,8 @@ ROCKSDB = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 }
 OUTPUT = "page string, visitors long"
+# NULL is a visitor in none of the ways: collect_set drops it, dropDuplicates would count it, and it can't be sorted.
+HAS_HOST = "host IS NOT NULL"
 
 
 class ByList(StatefulProcessor):
@@ -76,24 +78,25 @@ def distinct_hosts(rows: Iterator[pd.DataFrame]) -> set[str]:
 
 def by_list(requests: DataFrame) -> DataFrame:
     """Tables visitors_by_list_hosts (page, index; host) and visitors_by_list_count (page; visitors)."""
-    grouped = requests.select("page", "host").groupBy("page")
+    grouped = requests.where(HAS_HOST).select("page", "host").groupBy("page")
     return grouped.transformWithStateInPandas(ByList(), outputStructType=OUTPUT, outputMode="update", timeMode="none")
 
 
 def by_map(requests: DataFrame) -> DataFrame:
     """Tables visitors_by_map_hosts (page, host; seen) and visitors_by_map_count (page; visitors)."""
-    grouped = requests.select("page", "host").groupBy("page")
+    grouped = requests.where(HAS_HOST).select("page", "host").groupBy("page")
     return grouped.transformWithStateInPandas(ByMap(), outputStructType=OUTPUT, outputMode="update", timeMode="none")
 
 
 def by_drop_duplicates(requests: DataFrame) -> DataFrame:
     """Table visitors_by_drop_duplicates (page; visitors): Spark keeps a row per (page, host), and a number per page."""
-    return requests.select("page", "host").dropDuplicates(["page", "host"]).groupBy("page").agg(F.count("*").alias("visitors"))
+    distinct = requests.where(HAS_HOST).select("page", "host").dropDuplicates(["page", "host"])
+    return distinct.groupBy("page").agg(F.count("*").alias("visitors"))
 
 
 def by_set(requests: DataFrame) -> DataFrame:
     """Table visitors_by_set (page; hosts): all hosts of a page in one row, which every request of the page writes anew."""
-    return requests.groupBy("page").agg(F.collect_set("host").alias("hosts"))
+    return requests.where(HAS_HOST).groupBy("page").agg(F.collect_set("host").alias("hosts"))
 
 
 WAYS = {way.__name__: way for way in (by_list, by_map, by_drop_duplicates, by_set)}

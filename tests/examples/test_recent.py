@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import time
 from collections import Counter
 
@@ -63,3 +64,19 @@ def test_the_last_page_is_the_last_by_time_in_whatever_order_rows_come(example) 
     tester.testInPandas("h", pd.DataFrame([(2, "log", 14, "/same"), (2, "log", 13, "/first")], columns=columns))
     assert tester.peekValueState("last", "h") == ("/same", 2)
     assert tester.peekMapState("pages", "h")[("/first",)] == (2,)
+
+
+def test_a_request_without_a_page_is_no_visit(on_rocksdb, example, tmp_path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    requests = [
+        {"host": "a", "page": page, "time": f"1995-08-01T00:00:0{second}Z", "file": "log", "line": second}
+        for second, page in enumerate(("/", "/x", None, "/", None))
+    ]
+    (folder / "1.json").write_text("\n".join(map(json.dumps, requests)))
+    frame = on_rocksdb.readStream.schema("host string, page string, time timestamp, file string, line long").json(str(folder))
+    with example("recent").start(frame, str(tmp_path / "pond"), 600.0, trigger="1 minute", partitions=2) as job:
+        job.wait_for_batch(0, 120)
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as opened:
+        assert opened["recent_last"].get(host="a")["page"] == "/"
+        assert {row["page"]: row["requests"] for row in opened["recent_pages"].scan()} == {"/": 2, "/x": 1}

@@ -81,3 +81,17 @@ def test_a_visitor_counts_once(example, way: str) -> None:
     seen = [tester.testInPandas("/", pd.DataFrame({"host": hosts})) for hosts in (["a", "b", "a"], ["b"], ["c", "a"])]
     assert [frame.to_dict("records") for frame in seen] == [[{"page": "/", "visitors": 2}], [], [{"page": "/", "visitors": 3}]]
     assert tester.peekValueState("count", "/") == (3,)
+
+
+def test_a_request_of_nobody_is_no_visitor_in_any_of_the_ways(on_rocksdb, example, tmp_path) -> None:
+    visitors, pond, folder = example("visitors"), tmp_path / "pond", tmp_path / "in"
+    folder.mkdir()
+    requests = [("/", "b"), ("/", None), ("/", "a"), ("/nobody", None)]
+    (folder / "1.json").write_text("\n".join(json.dumps({"page": page, "host": host}) for page, host in requests))
+    frame = on_rocksdb.readStream.schema("page string, host string").json(str(folder))
+    for way in visitors.WAYS:
+        run(visitors, way, frame, pond)
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=60) as opened:
+        for table in ("visitors_by_list_count", "visitors_by_map_count", "visitors_by_drop_duplicates"):
+            assert [dict(row) for row in opened[table].scan()] == [{"page": "/", "visitors": 2}], table
+        assert [(row["page"], sorted(row["hosts"])) for row in opened["visitors_by_set"].scan()] == [("/", ["a", "b"])]
