@@ -100,9 +100,9 @@ def serving(pond: Path, broker: str, topic: str) -> list[str]:
 
 
 def submit_arguments(jars: Path) -> str:
-    """What spark-submit would be given, as PYSPARK_SUBMIT_ARGS.  An account's commands come in many chunks."""
+    """What spark-submit would be given, as PYSPARK_SUBMIT_ARGS.  An account's commands come in many chunks, and a task may fail."""
     conf = {
-        "spark.master": "local[2]",
+        "spark.master": "local[2,4]",
         "spark.driver.memory": "1g",
         "spark.ui.enabled": "false",
         "spark.log.level": "ERROR",

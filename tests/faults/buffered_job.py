@@ -15,7 +15,7 @@ def main(incoming: str, pond: str, output: str) -> None:
     import millpond
 
     conf = {
-        "spark.master": "local[2]",
+        "spark.master": "local[2,4]",  # a task may fail three times: its Python worker is killed as well
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
         **QUICK_JAVA,

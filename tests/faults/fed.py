@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from soak.processes import Process
+from soak.processes import Process, signal_if_there
 
 Rows = list[dict[str, Any]]
 SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
 WAIT_SECONDS = 240
+_LOST_WORKER = "Python worker exited unexpectedly"
 
 
 class Files:
@@ -78,9 +80,28 @@ def python_workers(job: Process) -> list[int]:
         with contextlib.suppress(OSError):  # it has ended
             parents[int(place.name)] = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
             words[int(place.name)] = (place / "cmdline").read_bytes()
-    daemons = {
-        pid
-        for pid, command in words.items()
-        if command.endswith(b"pyspark.daemon\0pyspark.worker\0") and parents.get(parents[pid]) == job.pid
-    }
+
+    def of_job(pid: int) -> bool:
+        return pid == job.pid or (pid in parents and of_job(parents[pid]))
+
+    daemons = {pid for pid, command in words.items() if command.endswith(b"pyspark.daemon\0pyspark.worker\0") and of_job(pid)}
     return sorted(pid for pid, parent in parents.items() if parent in daemons)
+
+
+def kill_workers(job: Process, log: Path, within_batch: Callable[[], bool], *, pause_seconds: float) -> None:
+    """Kill those that run tasks, and nothing else, until a task has met it; Spark tries that one again.
+
+    within_batch:  whether a batch is under way just now
+    """
+
+    def lost() -> int:
+        return log.read_text(errors="replace").count(_LOST_WORKER)
+
+    def met() -> bool:
+        if within_batch():
+            for worker in python_workers(job):
+                signal_if_there(worker, signal.SIGKILL)
+        return lost() > before
+
+    before = lost()
+    wait_until(met, job, pause_seconds=pause_seconds)

@@ -13,7 +13,7 @@ import pytest
 
 import millpond
 from faults.buffered_job import AT_LEAST
-from faults.fed import SEED, Files, newest, sink_rows, wait_until
+from faults.fed import SEED, Files, kill_workers, newest, sink_rows, wait_until
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
@@ -30,7 +30,7 @@ def released(output: Path) -> list[tuple[int, int, int]]:
 def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
     chance = random.Random(SEED)
     incoming, pond, output = Files(tmp_path / "in"), tmp_path / "pond", tmp_path / "out"
-    commits = pond / "jobs" / "rows" / "checkpoint" / "commits"
+    offsets, commits = (pond / "jobs" / "rows" / "checkpoint" / name for name in ("offsets", "commits"))
     written = fed = 0
 
     def write() -> None:
@@ -47,6 +47,14 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
             fed = done
         return done
 
+    def wait_for_batches(more: int) -> None:
+        wanted = feed() + more
+        wait_until(lambda: feed() >= wanted, job, pause_seconds=0.02)
+
+    def within_batch() -> bool:
+        feed()
+        return newest(offsets) > newest(commits)
+
     write()
     command = [sys.executable, "-m", "faults.buffered_job", str(incoming.folder), str(pond), str(output)]
     log = tmp_path / "log"
@@ -55,8 +63,8 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
     looks = kills = seen = 0
     try:
         while kills < KILLS:
-            wanted, deadline = feed() + 2, time.monotonic() + 180
-            wait_until(lambda wanted=wanted: feed() >= wanted, job, pause_seconds=0.02)
+            deadline = time.monotonic() + 180
+            wait_for_batches(2)
             with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60) as opened:
                 until = time.monotonic() + chance.uniform(0.5, 2.5)
                 while time.monotonic() < until or not seen:
@@ -70,6 +78,9 @@ def test_no_row_is_lost_or_repeated_by_kills(tmp_path: Path) -> None:
                     assert max(Counter(row["shard"] for row in rows).values(), default=0) < AT_LEAST
                     looks, seen = looks + 1, seen + len(rows)
                     time.sleep(0.02)
+            # A worker alone, whose task is tried again; then all together.
+            kill_workers(job, log, within_batch, pause_seconds=chance.uniform(0.2, 0.6))
+            wait_for_batches(1)
             job.kill()
             kills += 1
             job.start()

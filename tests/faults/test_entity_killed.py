@@ -12,12 +12,12 @@ import pytest
 
 import millpond
 from accounts import ANSWER, Command, batches, check_tables, recomputed, serving, submit_arguments, write_all
+from faults.fed import SEED, kill_workers
 from kafka_broker import connector_jars, create_topic, kafka_broker
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
-SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 WAIT = 240
 
@@ -51,11 +51,18 @@ def test_each_command_is_applied_once_and_answered(tmp_path: Path, monkeypatch: 
             assert time.monotonic() < deadline, log.read_text()[-3000:]
             time.sleep(0.5)
 
+    def within_batch() -> bool:
+        feed()
+        return batches(pond, "offsets") > batches(pond)
+
     answers: dict[tuple[str, str], tuple[object, ...]] = {}
     torn = 0
     try:
         for kill in range(KILLS):
             wait_for_batches(2)
+            # A worker alone, whose task is tried again; then all together.
+            kill_workers(job, log, within_batch, pause_seconds=chance.uniform(0.2, 0.6))
+            wait_for_batches(1)
             until, deadline = time.monotonic() + chance.uniform(0.2, 2), time.monotonic() + WAIT
             while time.monotonic() < until or batches(pond, "offsets") == batches(pond):
                 assert time.monotonic() < deadline, log.read_text()[-3000:]

@@ -9,7 +9,6 @@ import datetime as dt
 import json
 import os
 import random
-import signal
 import sys
 import time
 from collections import Counter
@@ -19,16 +18,15 @@ from typing import Any
 import pytest
 
 import millpond
-from faults.fed import SEED, Files, Rows, newest, python_workers, sink_rows, wait_until
+from faults.fed import SEED, Files, Rows, kill_workers, newest, sink_rows, wait_until
 from faults.timers_model import Hosts, Model, Recent, Sessions, Totals, Undisturbed
-from soak.processes import Process, signal_if_there
+from soak.processes import Process
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.faults
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 BEGIN = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
 KEEP = millpond.Retention(history_batches=None, closed_seconds=None)
-LOST_WORKER = "Python worker exited unexpectedly"
 
 
 class Visits:
@@ -96,20 +94,9 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
         files.add(visits.next(3))
         job.start()
 
-    def kill_workers() -> None:
-        """And nothing else, until a task has met it."""
-        met = log.read_text(errors="replace").count(LOST_WORKER)
-
-        def killed() -> bool:
-            if any(newest(run.checkpoint / "offsets") > newest(run.checkpoint / "commits") for run in runs.values()):
-                for worker in python_workers(job):
-                    signal_if_there(worker, signal.SIGKILL)
-            done()
-            return log.read_text(errors="replace").count(LOST_WORKER) > met
-
-        files.add(visits.next(3))
-        wait_until(killed, job, pause_seconds=chance.uniform(0.2, 0.6))
-        wait_for_files(1)
+    def within_batch() -> bool:
+        done()
+        return any(newest(run.checkpoint / "offsets") > newest(run.checkpoint / "commits") for run in runs.values())
 
     def tried() -> bool:
         """Whether sessions have ended, hosts were forgotten, and TTLs took rows out of the state."""
@@ -137,7 +124,9 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
             start()
             wait_for_files(2)
             if kill == 1:
-                kill_workers()
+                files.add(visits.next(3))
+                kill_workers(job, log, within_batch, pause_seconds=chance.uniform(0.2, 0.6))
+                wait_for_files(1)
             time.sleep(chance.uniform(0.1, 1.5))
             job.kill()
             check()
