@@ -7,8 +7,9 @@ Run the first job, stop it, and go on with another kind of state over the reques
     millpond get ./pond page_totals_total page=/ksc.html
 
 The table is read straight from the old job's checkpoint (`read_arrow`; `to_arrow` of an open pond will do as well), and given to
-transformWithState as `initialState`: Spark takes it in with the first batch of a new checkpoint, once.  The two logs must not
-overlap: what the table has counted would be counted again.
+transformWithState as `initialState`: Spark takes it in with the first batch of a new checkpoint, once.  The new job reads the table
+at every start all the same: keep the old job's checkpoint.  The two logs must not overlap: what the table has counted would be
+counted again.
 """
 
 from __future__ import annotations
