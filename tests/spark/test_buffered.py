@@ -42,6 +42,9 @@ ROWS = [
     (2**53 + 1, False, 0, 0, 0, math.inf, -0.0, Decimal("-0.00001"), "", b"", dt.date(9999, 12, 31), TWICE + dt.timedelta(hours=1)),
     (None,) * 12,
     (-1, None, None, 1, None, None, math.nan, None, None, None, None, dt.datetime(1900, 1, 1, tzinfo=dt.UTC)),
+    # The ends of Python's calendar, which programs take for "never".
+    (1, *(None,) * 10, dt.datetime.min.replace(tzinfo=dt.UTC)),
+    (2, *(None,) * 10, dt.datetime.max.replace(tzinfo=dt.UTC)),
 ]
 ROWS = [(*row, None if row[-1] is None else row[-1].replace(tzinfo=None)) for row in ROWS]
 
@@ -152,30 +155,34 @@ def test_a_shard_by_itself() -> None:
     assert see(11) == [(4, None), (4, 10), (4, 11)]
 
 
-def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch) -> None:
-    """Spark's state gives them as local times of the worker's machine: an hour in autumn is there twice."""
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"])
+def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch, zone) -> None:
+    """PySpark gives those of the state as local times: an hour in autumn is there twice, and the calendar's ends aren't there."""
     from pyspark.sql import Row
     from pyspark.sql.streaming.tws_tester import TwsTester
     from pyspark.sql.types import StructType, TimestampType
 
     from millpond.spark.buffered import _Buffer
 
-    times = [TWICE, TWICE + dt.timedelta(hours=1), None, dt.datetime(2026, 7, 1, 12, tzinfo=dt.UTC)]
-    monkeypatch.setenv("TZ", "Europe/Berlin")
+    first, last = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
+    hour = dt.timedelta(hours=1)
+    times = [TWICE, TWICE + hour, None, TWICE - 2000 * hour, first, first + 30 * hour, last - 30 * hour, last]
+    schema = StructType().add("t", TimestampType())
+    processor = _Buffer(schema, len(times) + 1, 1000)
+    monkeypatch.setenv("TZ", zone)
     time.tzset()
     try:
-        tester = TwsTester(_Buffer(StructType().add("t", TimestampType()), 5, 1000), timeMode="ProcessingTime")
+        tester = TwsTester(processor, timeMode="ProcessingTime")
+        kept = processor._waiting.get
+        # Rows of a state go through the JVM, as numbers, and PySpark makes times of these.
+        monkeypatch.setattr(processor._waiting, "get", lambda: (schema.fromInternal(schema.toInternal(row)) for row in kept()))
         tester.setProcessingTime(100)
         assert tester.test(5, [Row(t=t) for t in times]) == []
-        kept = [t for (t,) in tester.peekListState("waiting", 5)]
-        assert kept == times
-        # As PySpark makes them of what the state has.
-        local = [t and dt.datetime.fromtimestamp(int(t.timestamp())).replace(microsecond=t.microsecond) for t in kept]
-        assert (local[0], local[0].fold, local[1].fold) == (local[1], 0, 1)
-        tester.updateListState("waiting", 5, [(t,) for t in local])
         shown = [row.t for row in tester.setProcessingTime(1100)]
         assert shown == times
         assert {t.utcoffset() for t in shown if t is not None} == {dt.timedelta(0)}
+        # Others get what they got before.
+        assert schema.fromInternal(schema.toInternal((TWICE,))) == (TWICE.astimezone().replace(tzinfo=None),)
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -188,9 +195,19 @@ def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch) -> None:
         ("n long", {"at_least": True}, "INVALID_REQUEST"),
         ("n long", {"after_seconds": 0}, "INVALID_REQUEST"),
         ("n long", {"after_seconds": -1.0}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": math.nan}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": math.inf}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": "60"}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": None}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": True}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": 1e16}, "INVALID_REQUEST"),
+        ("n long", {"after_seconds": 10**400}, "INVALID_REQUEST"),
         ("n long", {"shards": 0}, "INVALID_REQUEST"),
         ("n long", {"shards": 3, "partitions": 2}, "INVALID_REQUEST"),
+        ("n long", {"partitions": "2"}, "INVALID_REQUEST"),
         ("shard long", {}, "INVALID_REQUEST"),
+        ("Shard long", {}, "INVALID_REQUEST"),
+        ("n long, RELEASE long", {}, "INVALID_REQUEST"),
         ("n map<string, long>", {}, "WRONG_TYPE"),
         ("n array<timestamp>", {}, "WRONG_TYPE"),
     ],

@@ -62,7 +62,7 @@ def test_shards_that_nobody_chose_are_as_many_as_cores_or_partitions(spark: Spar
     assert pick_shards(spark, None, 1) == shard_values(1, 1)
     assert pick_shards(spark, None, cores + 5) == shard_values(cores, cores + 5)
     assert pick_shards(spark, 3, None) == shard_values(3, 3)
-    for shards, partitions in [(0, None), (2, 1), (None, 0), (1, 0)]:
+    for shards, partitions in [(0, None), (2, 1), (None, 0), (1, 0), (None, "2"), (None, True)]:
         with pytest.raises(RequestError) as refused:
             pick_shards(spark, shards, partitions)
         assert refused.value.condition == "INVALID_REQUEST"

@@ -19,13 +19,14 @@ State variables, one table each:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
-from pyspark.sql.types import IntegerType, LongType, StructField, StructType
+from pyspark.sql.types import IntegerType, LongType, StructField, StructType, TimestampType
 
 from millpond.errors import RequestError
 from millpond.spark.plan import require_classic
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 RELEASE = "release"
 _FILL = "rows long, due_ms long, releases long"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Some 31 years: what is longer isn't meant, and a timer's time has to be one of the calendar's.
+_MOST_SECONDS = 1_000_000_000
 # Types whose values come back from the state as they went in.
 _TYPES = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date"}
@@ -55,9 +59,12 @@ def buffered(
     that of a foreachBatch which does nothing for a batch that it has done.
 
     at_least:       rows; from 1.  So many wait in memory while they are let go, beside Spark's own rows
-    after_seconds:  how long the first row that waits waits at most; as exact as the trigger, since a batch is what looks
+    after_seconds:  how long the first row that waits waits at most, from 0.001 to 1,000,000,000; as exact as the trigger, since a
+                    batch is what looks
     shards:         by default the number of cores.  It may change: what waits in a shard that is no more goes when its time is over
     partitions:     of the state, as `start` gets it
+    Times:          a timestamp has to be one that Python has, in UTC and in the session's zone: of the years 1 to 9999.  Spark
+                    can't give another one to a function in Python, and the job ends with `date value out of range`
     Tables:         `<table>_waiting` (shard, index; the columns), `<table>_fill` (shard; rows, due_ms, releases)
     Raises:         INVALID_REQUEST, SPARK_CONNECT; WRONG_TYPE for a column of a type that the state wouldn't keep as it is
     """
@@ -66,16 +73,16 @@ def buffered(
         raise _invalid("the rows are no stream", "Read them with spark.readStream.")
     if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
         raise _invalid(f"at_least is {at_least!r}", "Use a whole number from 1.")
-    after_ms = int(after_seconds * 1000)
-    if after_ms < 1:
-        raise _invalid(f"after_seconds is {after_seconds!r}", "Use a number of seconds from 0.001.")
+    is_number = isinstance(after_seconds, int | float) and not isinstance(after_seconds, bool)
+    if not is_number or not 0.001 <= after_seconds <= _MOST_SECONDS:
+        raise _invalid(f"after_seconds is {after_seconds!r:.40}", f"Use a number of seconds from 0.001 to {_MOST_SECONDS:,}.")
     _check_columns(df.schema)
     spark = df.sparkSession
     values = pick_shards(spark, shards, default_partitions(spark) if partitions is None else partitions)
     spread = df.withColumn(SHARD, shard_of(df.columns, values))
     ours = [StructField(SHARD, IntegerType()), StructField(RELEASE, LongType())]
     return spread.groupBy(SHARD).transformWithState(
-        _Buffer(StructType(df.schema.fields), at_least, after_ms),
+        _Buffer(StructType(df.schema.fields), at_least, int(after_seconds * 1000)),
         outputStructType=StructType([*ours, *df.schema.fields]),
         outputMode="append",
         timeMode="processingTime",
@@ -122,27 +129,40 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
     def _let_go(self, key: Any, release: int, more: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
         """All that wait, in the order they came, and then these."""
         make = Row(*self._names)
-        for values in chain(map(self._exact, self._waiting.get()), more):
+        with _times_in_utc():
+            waiting = list(self._waiting.get())
+        for values in chain(waiting, more):
             yield make(key[0], release, *values)
         self._waiting.clear()
         self._fill.update((0, 0, release))
 
     def _of_input(self, row: Row) -> tuple[Any, ...]:
-        return self._exact(row[name] for name in self._schema.names)
-
-    def _exact(self, values: Iterable[Any]) -> tuple[Any, ...]:
-        """A row of the input or of the state with its times in UTC.
-
-        The state gives them in the worker's own zone without saying so, and Spark would take them for the session's.
-        """
+        """A row's values with its times, which come in the session's zone, in UTC."""
         return tuple(
             value.astimezone(UTC) if kind == "timestamp" and value is not None else value
-            for value, kind in zip(values, self._kinds, strict=True)
+            for value, kind in zip((row[name] for name in self._schema.names), self._kinds, strict=True)
         )
 
 
+@contextmanager
+def _times_in_utc() -> Iterator[None]:
+    """While this holds PySpark gives times of the state as they are, in UTC.
+
+    By itself it gives local times of the worker's machine without saying so, which Spark would take for the session's, and fails on
+    the first day of year 1 and, in zones east of UTC, in the last hours of 9999: local time there is in no calendar.
+
+    Source:  TimestampType.fromInternal, PySpark 4.3.  The worker's one thread is here meanwhile, so that nobody else sees it.
+    """
+    local = TimestampType.fromInternal
+    TimestampType.fromInternal = lambda _, micros: None if micros is None else _EPOCH + timedelta(microseconds=micros)
+    try:
+        yield
+    finally:
+        TimestampType.fromInternal = local
+
+
 def _check_columns(schema: StructType) -> None:
-    taken = {SHARD, RELEASE} & set(schema.names)
+    taken = [name for name in schema.names if name.lower() in (SHARD, RELEASE)]  # to Spark's SQL `Shard` is the same
     if taken:
         raise _invalid(f"the rows have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
     for field in schema.fields:

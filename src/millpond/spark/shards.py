@@ -32,7 +32,7 @@ def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None)
     """
     if shards is None:
         cores = int(spark.sparkContext.defaultParallelism)
-        shards = cores if partitions is None else min(partitions, cores)
+        shards = min(partitions, cores) if isinstance(partitions, int) else cores
     return shard_values(shards, shards if partitions is None else partitions)
 
 
