@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import millpond
 from millpond.catalogue import open_jobs
-from millpond.errors import DefinitionError, MillpondError
+from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
+from millpond.spark.buffered import buffered
 from millpond.spark.plan import require_classic
 from quick_java import QUICK_JAVA_ENVIRONMENT
 
@@ -270,6 +272,54 @@ def test_wrong_options_are_named_before_anything_runs(spark, totals, tmp_path, w
         start(totals, table="t", pond=tmp_path / "pond", **wrong)
     assert refused.value.condition == "INVALID_REQUEST"
     assert not spark.streams.active
+
+
+class Silent(StatefulProcessor):
+    """Keeps one number a key, and gives out nothing."""
+
+    def init(self, handle):
+        self._number = handle.getValueState("number", "n long")
+
+    def handleInputRows(self, key, rows, timerValues):  # noqa: N803 - so is Spark's
+        self._number.update((1,))
+        return iter(())
+
+    def close(self):
+        pass
+
+
+def silent(key, frames, state):
+    """The same of applyInPandasWithState."""
+    state.update((1,))
+    return iter(())
+
+
+BY_CLOCK = {
+    "rows": lambda df: df.groupBy("page").transformWithState(Silent(), "n long", "update", "processingTime"),
+    "frames": lambda df: df.groupBy("page").transformWithStateInPandas(Silent(), "n long", "update", "processingTime"),
+    "time-outs": lambda df: df.groupBy("page").applyInPandasWithState(
+        silent, "n long", "n long", "update", "ProcessingTimeTimeout"
+    ),
+    "buffered": lambda df: buffered(df, at_least=100, after_seconds=100, shards=1, partitions=1),
+}
+
+
+@pytest.mark.parametrize("kind", BY_CLOCK)
+def test_what_goes_by_processing_time_isnt_started_to_end_with_its_input(spark, events, tmp_path, kind):
+    frame, mode = BY_CLOCK[kind](events), "append" if kind == "buffered" else "update"
+    for how in ({"trigger": "available-now"}, {"sink": lambda writer: writer.format("noop").trigger(availableNow=True)}):
+        with pytest.raises(RequestError) as refused:
+            start(frame, table="t", pond=tmp_path / "pond", output_mode=mode, partitions=1, **how)
+        assert refused.value.condition == "INVALID_REQUEST"
+        assert "1 second" in refused.value.hint
+    assert not spark.streams.active
+    assert not list((tmp_path / "pond").rglob("t.json"))
+    # As the hint says: it ends where Spark makes no batches without rows.
+    spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    try:
+        finish(start(frame, table="t", pond=tmp_path / "pond", output_mode=mode, partitions=1, trigger="available-now"))
+    finally:
+        spark.conf.unset("spark.sql.streaming.noDataMicroBatches.enabled")
 
 
 def test_a_sink_function_gets_the_writer(totals, tmp_path):

@@ -31,6 +31,11 @@ _ALWAYS_STATEFUL = {
 _JOIN, _LIMIT = "symmetricHashJoin", "globalLimit"
 # transformWithState's node says for which of its two functions it stands.
 _TRANSFORMS = {"pandas": "transformWithStateInPandasExec", "python_row": "transformWithStateInPySparkExec"}
+# Operators that may go by processing time: the plan's class -> what tells, and what it says then.
+_CLOCKS = {
+    "TransformWithStateInPySpark": ("timeMode", "ProcessingTime"),
+    "FlatMapGroupsInPandasWithState": ("timeout", "ProcessingTimeTimeout"),
+}
 # Operators that only remember what has passed: an aggregation below them is what a reader wants to see.
 _GIVE_WAY = frozenset({"dedupe", "dedupeWithinWatermark", _LIMIT})
 # Operators that may stand between a table's aggregation and the sink without changing which rows there are.
@@ -145,6 +150,19 @@ def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
         elif name not in _TRANSPARENT:
             obstacle = obstacle or name
     return nearest
+
+
+def find_clock(plan: Java) -> str | None:
+    """What tells that an operator goes by processing time, as it stands in its call; None where none does.
+
+    Source:  shouldRunAnotherBatch of TransformWithStateInPySparkExec and FlatMapGroupsInPandasWithStateExec, Spark 4.3: such an
+             operator wants a batch after each batch, whether a timer is set or not, and a TTL is among them.
+    """
+    for node, _ in _preorder(plan, True):
+        told, clock = _CLOCKS.get(class_name(node), ("", ""))
+        if told and node.isStreaming() and str(getattr(node, told)().toString()) == clock:
+            return f"{told} {clock}"
+    return None
 
 
 def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:

@@ -23,7 +23,7 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
-from millpond.spark.plan import refuse_real_time_trigger, require_classic
+from millpond.spark.plan import class_name, find_clock, refuse_real_time_trigger, require_classic
 from millpond.spark.session import default_partitions, hadoop_uri
 from millpond.storage import open_storage
 
@@ -38,6 +38,7 @@ OUTPUT_MODES = ("update", "complete", "append")
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _conf_lock = threading.Lock()
 
@@ -60,7 +61,9 @@ def start(
     table:        the name readers use; of a join or transformWithState what the names of its tables begin with (docs/operators.md)
     pond:         folder of jobs; made where it isn't there
     job:          the job's name, by default the table's
-    trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input
+    trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input.  A
+                  query that goes by processing time (timers, a TTL, time-outs, `buffered`) never does: Spark wants a batch after
+                  each, unless the session has spark.sql.streaming.noDataMicroBatches.enabled=false
     output_mode:  Spark's update, complete or append
     sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
                   configure and return, with two it gets each batch and its id (foreachBatch)
@@ -69,8 +72,9 @@ def start(
     retention:    what whoever follows keeps of the tables beside their rows, e.g. Retention.parse(keep_closed="forever"); part
                   of the definition, which is written anew each time; None leaves it to them
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, INVALID_REQUEST, NOT_WRITABLE;
-             UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where the query can't start.
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE; INVALID_REQUEST, also
+             where it would never end; UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where
+             the query can't start.
     """
     require_classic(df, "_jdf")
     if output_mode not in OUTPUT_MODES:
@@ -86,7 +90,7 @@ def start(
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
     wanted = partitions or _shards(definition) or default_partitions(spark)
-    _refuse_real_time_writer(writer)
+    _refuse_trigger(writer, df)
     conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
     _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
     folder.write_definition(definition)
@@ -273,13 +277,28 @@ def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
     return configured
 
 
-def _refuse_real_time_writer(writer: DataStreamWriter) -> None:
-    """Refuse before anything is written what the sink function has configured; Spark shows no writer's trigger."""
+def _refuse_trigger(writer: DataStreamWriter, df: DataFrame) -> None:
+    """Refuse before anything is written what `start` or the sink function has configured; Spark shows no writer's trigger.
+
+    Raises:  UNSUPPORTED for real-time mode; INVALID_REQUEST for available-now of a query that never ends.
+    """
     jwriter = writer._jwrite
     for field in jwriter.getClass().getDeclaredFields():
         if str(field.getName()) == "trigger":
             field.setAccessible(True)
-            refuse_real_time_trigger(field.get(jwriter))
+            trigger = field.get(jwriter)
+            refuse_real_time_trigger(trigger)
+            if class_name(trigger) == "AvailableNowTrigger$":
+                _refuse_endless(df)
+
+
+def _refuse_endless(df: DataFrame) -> None:
+    clock = find_clock(df._jdf.queryExecution().analyzed())
+    if clock is not None and str(df.sparkSession.conf.get(_EMPTY_BATCHES)).lower() == "true":
+        raise _invalid(
+            f"with available-now it would never end, since it goes by processing time ({clock}) and Spark wants a batch after each",
+            f'Use trigger="1 second", and stop it; or set {_EMPTY_BATCHES} to false, where what is due may wait for rows.',
+        )
 
 
 def _parameters(function: Callable[..., Any]) -> int:
