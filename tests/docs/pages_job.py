@@ -74,15 +74,16 @@ def hot_keys(known: Known) -> None:
 
 
 def buffered(known: Known) -> None:
-    """docs/keyed-state.md, operator state."""
+    """docs/keyed-state.md, operator state: rows that all wait, for some triggers."""
     write("rows", *({"n": n} for n in range(10)))
     known["rows"] = known["spark"].readStream.schema("n long").json("rows/")
     known["mp"] = millpond
     run("keyed-state.md", "## Operator state: rows that wait", known, 0, 1)
-    known["job"].wait_for_batch(0, timeout_seconds=120)
+    known["job"].wait_for_batch(2, timeout_seconds=120)
     run("keyed-state.md", "## Operator state: rows that wait", known, 1)
     known["pond"].close()
     known["job"].stop()
+    known["write"](known["spark"].range(3), "not empty")
 
 
 def main() -> None:

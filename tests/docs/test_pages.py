@@ -17,9 +17,15 @@ pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(scope="module")
-def pond(tmp_path_factory: pytest.TempPathFactory) -> Iterator[millpond.Pond]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the programs run."""
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def pond(folder: Path) -> Iterator[millpond.Pond]:
     """What all pages have left."""
-    folder, tests = tmp_path_factory.mktemp("pages"), Path(__file__).parents[1]
+    tests = Path(__file__).parents[1]
     paths = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "MILLPOND_HOME": str(folder / "home")}
     program = [sys.executable, str(Path(__file__).with_name("pages_job.py"))]
@@ -54,3 +60,9 @@ def test_hot_keys(pond: millpond.Pond) -> None:
 def test_rows_that_wait(pond: millpond.Pond) -> None:
     assert sorted(row["n"] for row in pond["writes_waiting"].scan()) == list(range(10))
     assert sum(row["rows"] for row in pond["writes_fill"].scan()) == 10
+
+
+def test_a_batch_that_lets_go_of_nothing_writes_nothing(pond: millpond.Pond, folder: Path) -> None:
+    assert pond["writes_waiting"].count().batch >= 2
+    assert [batch.name for batch in (folder / "written").iterdir()] == ["not empty"]
+    assert len(list((folder / "written" / "not empty").glob("*.parquet"))) > 0
