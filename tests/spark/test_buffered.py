@@ -13,6 +13,7 @@ import pytest
 import millpond
 from millpond.errors import RequestError
 from millpond.spark.buffered import buffered
+from millpond.spark.shards import shard_values
 from rocksdb_state import rocksdb
 
 pytest.importorskip("pyspark")
@@ -125,6 +126,40 @@ def test_a_shard_lets_go_of_all_it_has_as_soon_as_there_are_enough(on_rocksdb, t
     counts = Counter(shard for shard, _ in releases)
     assert {shard: row["releases"] for shard, row in fill.items()} == counts
     assert sorted(releases) == [(shard, number) for shard in sorted(counts) for number in range(1, counts[shard] + 1)]
+
+
+def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -> None:
+    folder, pond, out, done = tmp_path / "in", tmp_path / "pond", [], set()
+    numbers = on_rocksdb.range(0, 40).selectExpr("id AS n")
+
+    def start(shards):
+        def collect(batch, number):
+            if number not in done:  # a batch is tried again where its run was stopped before it was committed
+                out.extend((shards, *row) for row in batch.collect())
+                done.add(number)
+
+        frame = on_rocksdb.readStream.schema("n long").parquet(str(folder))
+        waiting = buffered(frame, at_least=1000, after_seconds=10, shards=shards, partitions=4)
+        options = {"trigger": "500 milliseconds", "output_mode": "append", "partitions": 4, "sink": collect}
+        return millpond.start(waiting, table="rows", pond=pond, **options)
+
+    def wait_until(condition):
+        deadline = time.monotonic() + 90
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+    for part, shards in enumerate((3, 1, 4, 2)):
+        numbers.where(f"n % 4 = {part}").coalesce(1).write.mode("append").parquet(str(folder))
+        with start(shards) as job:
+            job.wait_for_batch(0, 120)
+            with millpond.open(pond, replica_dir="memory://", wait_seconds=60) as opened:
+                wait_until(lambda so_far=10 * part + 10, table=opened["rows_waiting"]: table.count() + len(out) >= so_far)
+            if shards == 2:
+                wait_until(lambda: len(out) >= 40)
+    assert sorted(n for _, _, _, n in out) == list(range(40))
+    # Rows that were let go in a run that hadn't their shard any more.
+    assert any(shard not in shard_values(shards, 4) for shards, shard, _, _ in out)
 
 
 def test_a_shard_by_itself() -> None:
