@@ -119,12 +119,15 @@ def test_pages_leave_out_what_is_over_when_they_are_asked_for(golden: Callable[[
         assert (list(rest), rest.batch, rest.more) == ([], page.batch, False)
 
 
-def test_an_earlier_batch_is_read_by_its_own_clock(golden: Callable[[str], Any], tmp_path: Path) -> None:
-    """What the job's functions saw in that batch, however long ago that is."""
+def test_an_earlier_batch_is_read_by_its_own_clock(
+    golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the job's functions saw in that batch, however long ago that is; and as of a time what wasn't over then."""
     copy = golden(f"spark-4.3/{CELLS[0]}")
     copy.uncommit()
     keep = Retention(history_batches=None)
     seen: dict[int, list[str]] = {}
+    went: list[int] = []
     with millpond.open(copy.checkpoint, replica_dir=tmp_path / "home", retention=keep) as pond:
         for batch in range(copy.last + 1):
             copy.commit(batch)
@@ -139,6 +142,23 @@ def test_an_earlier_batch_is_read_by_its_own_clock(golden: Callable[[str], Any],
             assert sorted(as_texts(then.scan())) == rows
             assert then.count() == len(rows)
             assert of_arrow(millpond.read_arrow(copy.checkpoint, name, batch=batch)) == rows
+            ends = {row["expires_at"] for row in then.scan()}
+            for moment in ends | {end - dt.timedelta(milliseconds=1) for end in ends}:
+                left = [row for row in then.scan() if row["expires_at"] > moment]
+                as_of = table.at(batch=batch, time=moment).live()
+                assert as_texts(as_of.scan()) == as_texts(left)
+                assert (as_of.count(), as_of.to_arrow().num_rows) == (len(left), len(left))
+                went.append(len(rows) - len(left))
+            # A batch isn't read as of a time before it; and of a time to come nobody knows more than now.
+            assert sorted(as_texts(table.at(batch=batch, time="1999-01-01T00:00:00Z").live().scan())) == rows
+        now = dt.datetime.now(dt.UTC)
+        for moment in (now, now + dt.timedelta(days=1)):
+            assert table.at(time=moment).count() == table.at(batch=copy.last, time=moment).count() == 0
+        clock = Clock()
+        monkeypatch.setattr(time, "time_ns", clock.time_ns)
+        clock.now_ms = table.at(batch=copy.last).scan().position.batch_started_ms
+        assert table.at(batch=copy.last, time=now).count() == len(seen[copy.last]) > 0
+    assert min(went) == 0 < max(went)
     assert sum(map(len, seen.values())) > 10
 
 

@@ -145,11 +145,11 @@ class TableReads:
         """As `Table.at`; the server says at once whether it has that batch."""
         given: dict[str, Json] = {"batch": batch, "time": None if time is None else _when(time), "cut": pin}
         given = {name: value for name, value in given.items() if value is not None}
-        if len(given) != 1:
-            raise RequestError("INVALID_REQUEST", "Give one batch, one time or one cut.", hint="Write table.at(batch=41).")
+        if (pin is None) == (batch is None and time is None):
+            raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
         closed = {name: value for name, value in self._as_of.items() if name == "closed"}
         first = yield from self._meant({**closed, **given}).get_all(())
-        return self._meant({**closed, **(given if pin is not None else {"batch": first.batch})})
+        return self._meant({**closed, **given, **({} if pin is not None else {"batch": first.batch})})
 
     def as_of_batch(self, batch: int) -> Self:
         """The table as of a batch that the server has, as it has said."""

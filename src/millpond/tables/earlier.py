@@ -15,22 +15,24 @@ from millpond.schema.convert import to_stored
 from millpond.schema.undefined import TIMESTAMP
 from millpond.tables.answer import Cut
 from millpond.tables.bounds import Bounds
+from millpond.tables.expiry import clock_ms
 from millpond.tables.job import JobReads
 from millpond.tables.values import from_text
 
 
 class EarlierReads(JobReads):
-    """The reads of one table's job, as of a batch."""
+    """The reads of one table's job, as of a batch, or as of a time whose batch it is."""
 
     fixed = True
 
-    def __init__(self, job: JobReads, store: str, table: str, batch: int) -> None:
+    def __init__(self, job: JobReads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
         super().__init__(job.folder, job.replica, job.settings)
         self.held = job.held
         self._now = job
         self._store = store
         self._table = table
         self._batch = batch
+        self._asked_ms = asked_ms
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """A view of that batch.
@@ -49,8 +51,8 @@ class EarlierReads(JobReads):
             raise
 
     def clock_ms(self, record: ReplicaRecord) -> int:
-        """When the batch was planned: what was over then."""
-        return record.started_ms
+        """When the batch was planned, which tells what was over then; of a time that was asked for that time."""
+        return record.started_ms if self._asked_ms is None else clock_ms(record.started_ms, self._asked_ms)
 
 
 class _AsOf(View):

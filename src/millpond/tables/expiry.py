@@ -6,6 +6,7 @@ for itself:
 
     the newest batch     by the clock of the machine that reads, or when the batch was planned where that is later
     an earlier batch     by when that batch was planned, which is what the job's functions saw
+    an earlier time      by that time, as far as it has come, or when its batch was planned where that is later
 
 Source:  StateTTL.isExpired, Spark 4.3: a row has expired where its time is at or before the batch's.
 """
@@ -23,9 +24,10 @@ Judge = Callable[[tuple[Any, ...], bytes], bytes | None]
 """(value row, stored value) -> the stored value, marked final where its TTL has passed; None where it isn't shown"""
 
 
-def clock_ms(planned_ms: Milliseconds) -> Milliseconds:
-    """The time by which rows of a batch that was planned then are judged now."""
-    return max(time.time_ns() // 1_000_000, planned_ms)
+def clock_ms(planned_ms: Milliseconds, asked_ms: Milliseconds | None = None) -> Milliseconds:
+    """The time by which rows of a batch that was planned then are judged, now or as of a time that is asked for."""
+    now_ms = time.time_ns() // 1_000_000
+    return max(planned_ms, now_ms if asked_ms is None else min(asked_ms, now_ms))
 
 
 def has_passed(value: tuple[Any, ...], now_ms: Milliseconds) -> bool:

@@ -71,19 +71,22 @@ class PastReads(ABC):
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
 
+        Rows with a TTL are left out that were over when the batch was planned, or at the time that is given, alone or with a batch.
+
         pin:     the batch of `pin`'s token, which any process reads that can; whether it still can, each read says
         Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a pin
                  INVALID_TOKEN, OTHER_JOB, and CUT_EXPIRED when it is read.
         """
-        given = [when for when in (batch, time, pin) if when is not None]
-        if len(given) != 1:
-            raise RequestError("INVALID_REQUEST", "Give one batch, one time or one cut.", hint="Write table.at(batch=41).")
+        if (pin is None) == (batch is None and time is None):
+            raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
         if pin is not None:
             return self.read_by(PinnedReads(self._job, pin, self.definition.table))
         view, binding, _ = self._open(None)
         with view:
-            wanted = batch_of(view, given[0])
-            with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted)
+            when = time if batch is None else batch
+            assert when is not None, "it isn't a pin"
+            wanted, asked_ms = batch_of(view, when), None if time is None else time_micros(time) // 1000
+            with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted, asked_ms)
             check_kept(view.record, binding.table, wanted, table=self.definition.table)
         return self.read_by(with_store)
 
