@@ -196,6 +196,49 @@ def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession
         assert pond["rules_control"].get(rule="a")["least"] == 5
 
 
+def test_where_fewer_versions_are_kept_the_rest_is_forgotten_at_the_next(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path, keep_versions=9)
+    run.batch(events_of(0, 2), [{"rule": "a", "least": n, "seq": n} for n in range(1, 8)])
+    run.keep_versions = 3
+    run.batch(events_of(1, 2), [{"rule": "a", "least": 8, "seq": 8}])
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        assert [r["version"] for r in pond["rules_versions"].scan()] == [6, 7, 8]
+
+
+def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """A float has 32 bits, and its JSON more digits than these hold; a decimal has all of its own."""
+    kinds = {"f": "float", "d": "double", "price": "decimal(38,18)", "n": "long", "raw": "binary", "flag": "boolean"}
+    columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    values = {"f": 0.1, "d": 0.1, "price": "12345678901234567890.123456789012345678", "n": 2**53 + 1, "raw": "AP8=", "flag": True}
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "control" / "1.json").write_text(json.dumps({"rule": "a", "seq": 1, **values}))
+
+    def told(events: pd.DataFrame, control: Control) -> pd.DataFrame:
+        return events.assign(met=repr(sorted(control["a"].items())), user=None)[["id", "met"]]
+
+    met = []
+    for batch in range(2):
+        (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
+        stream = broadcast(
+            spark.readStream.schema(EVENT).json(str(tmp_path / "events")),
+            spark.readStream.schema(f"rule string, seq long, {columns}").json(str(tmp_path / "control")),
+            told,
+            output="id long, met string",
+            key="rule",
+            order="seq",
+            shards=1,
+            partitions=1,
+        )
+        options = {"trigger": "available-now", "output_mode": "append", "partitions": 1}
+        sink = lambda frame, _: met.extend((r.id, r.met, r.control_version) for r in frame.collect())  # noqa: E731
+        with millpond.start(stream, table="told", pond=tmp_path / "pond", sink=sink, **options) as job:
+            assert job.wait_for_end(120)
+    assert [(batch, version) for batch, _, version in met] == [(0, 1), (1, 1)]
+    assert met[0][1] == met[1][1]
+    assert "0.10000000149011612" in met[0][1]
+
+
 def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path)
     run.batch(events_of(0, 5), [{"rule": "a", "least": 1, "seq": 1}])
@@ -223,9 +266,25 @@ def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path
         ({"process": StatefulProcessor}, "process"),
         ({"shards": 1.5}, "1.5 shards"),
         ({"shards": True}, "True shards"),
+        ({"keep_versions": 1.5}, "keep_versions is 1.5"),
+        ({"keep_versions": "many"}, "keep_versions is 'many'"),
+        ({"control": "rule double, seq long"}, "control column rule is of type double"),
+        ({"control": "rule float, seq long"}, "control column rule is of type float"),
+        ({"control": "rule timestamp, seq long", "order": "rule"}, "control column rule is of type timestamp"),
+        ({"control": "rule string, since long, seq long"}, "a column since"),
+        ({"control": "rule string, Replaced long, seq long"}, "a column Replaced"),
+        ({"control": "rule string, Action string, seq long"}, "a column Action"),
+        ({"control": "rule string, action int, seq long"}, "control column action is of type int"),
+        ({"control": "rule string, version string, seq long"}, "control column version is of type string"),
+        ({"control": "rule string, version double, seq long"}, "control column version is of type double"),
+        ({"control": "action string, seq long", "key": "action"}, "the key is called action"),
+        ({"control": "reason string, seq long", "key": "reason"}, "the key is called reason"),
+        ({"control": "rule string, list array<int>, seq long"}, "control column list is of type array<int>"),
+        ({"drawn": True}, "aren't the same when a task runs again"),
     ],
 )
 def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], what: str) -> None:
+    wrong = dict(wrong)
     events, control = tmp_path / "events", tmp_path / "control"
     events.mkdir()
     control.mkdir()
@@ -238,6 +297,11 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
         "order": "seq",
         "partitions": 2,
     }
+    if "control" in wrong:
+        wrong["control"] = spark.readStream.schema(wrong["control"]).json(str(control))
+    if wrong.pop("drawn", False):
+        given["events"] = given["events"].withColumn("drawn", sf.rand())
+        assert broadcast(**given, by="id").isStreaming  # what isn't asked for doesn't count
     with pytest.raises(RequestError) as refused:
         broadcast(**{**given, **wrong})
     assert refused.value.condition == "INVALID_REQUEST"

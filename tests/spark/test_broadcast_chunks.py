@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.spark.broadcast_chunks import EVENTS, iter_together, pack, unpack
+from millpond.spark.broadcast_chunks import EVENTS, iter_together, pack, to_pandas, unpack
 from millpond.spark.shards import SHARD
 
 ROWS = st.lists(
@@ -33,7 +33,7 @@ def test_every_event_is_in_the_chunk_of_its_shard_once(rows: list[tuple[int, int
     packed = [row for out in pack(iter([batch])) for row in out.to_pylist()]
     assert len({row[SHARD] for row in packed}) == len(packed)
     for row in packed:
-        frame = unpack([row[EVENTS]], "UTC")
+        frame = to_pandas(unpack([row[EVENTS]]), "UTC")
         assert list(frame.columns) == ["n", "text", "flag"]
         found = [tuple(map(_plain, event)) for event in frame.astype(object).itertuples(index=False)]
         assert found == [(n, t, f) for s, n, t, f in rows if s == row[SHARD]]
@@ -66,7 +66,7 @@ def test_times_are_the_sessions_and_what_is_nested_is_whole() -> None:
     }
     batch = pa.RecordBatch.from_pylist([{**event, SHARD: 1}], pa.schema([*types.items(), (SHARD, pa.int32())]))
     (packed,) = pack(iter([batch]))
-    (row,) = unpack([packed.column(EVENTS)[0].as_py()], "Europe/Berlin").to_dict("records")
+    (row,) = to_pandas(unpack([packed.column(EVENTS)[0].as_py()]), "Europe/Berlin").to_dict("records")
     assert row["at"] == dt.datetime(2026, 7, 1, 14)  # Berlin's summer time
     assert row["local"] == event["local"]
     assert (row["day"], row["price"], row["map"], row["struct"]) == (event["day"], event["price"], event["map"], event["struct"])

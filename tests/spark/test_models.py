@@ -9,17 +9,20 @@ import json
 import math
 import os
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyspark.sql import functions as sf
 
 import millpond
-from millpond.errors import RequestError
+from millpond.errors import DefinitionError, RequestError
 from millpond.spark.model_formats import Onnx
-from millpond.spark.model_scoring import row_hashes
+from millpond.spark.model_scoring import _Counted, _scores, row_hashes
 from millpond.spark.model_store import ModelStore
 from small_models import by_name, doubled, linear, logarithm, two_numbers
 
@@ -206,12 +209,14 @@ def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession,
 def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path, inputs=["a"])
     millpond.publish_model(run.models, logarithm(), name="log", type="r")
+    millpond.publish_model(run.models, logarithm(), name="beside", type="r/b", shadow=True)
     given = [
         {"id": 1, "kind": "r", "a": math.e},
         {"id": 2, "kind": "r", "a": -1.0},
         {"id": 3, "kind": "r", "a": None},
         {"id": 4, "kind": None, "a": 1.0},
         {"id": 5, "kind": "r", "a": 0.0},
+        {"id": 6, "kind": "r/b", "a": 1.0},
     ]
     scored = run.batch(given)
     assert close(scored[1].result, 1.0)
@@ -221,12 +226,103 @@ def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_p
         3: "a is NULL",
         4: "the record has no type",
         5: "the result is -inf",
+        6: "a type has no '/', and 'r/b' has",
     }
-    assert all(scored[i].result is None for i in (2, 3, 4, 5))
+    assert all(scored[i].result is None for i in (2, 3, 4, 5, 6))
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
-        (row,) = pond["wine_statistics"].scan()
+        row = pond["wine_statistics"].get(type="r", name="log", version=1)
         assert row["average"] > 0
+        assert row["slowest"] == max(r.duration_seconds for r in scored.values() if r.result is not None)
         assert (row["usage"], row["errors"]) == (1, 3)
+
+
+def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where pandas has no value for it, and where a clock shows a time twice."""
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        kept = spark.sql(
+            """
+            select 1L as id, 1.0D as a, timestamp '2026-10-25 00:10:00Z' as at, array(timestamp '2026-07-01 00:00:00Z') as times,
+              array(1L, null, 9007199254740993L) as whole, double('NaN') as x, 9007199254740993L as n,
+              cast('12345678901234567890.5' as decimal(38,1)) as price, binary('\\0') as raw, date '0001-01-01' as day,
+              timestamp_ntz '2026-10-25 02:10:00' as local, struct(1 as u, 'v' as v) as pair, map('k', 1L) as map, true as flag
+            union all
+            select 2L, 2.0D, timestamp '2026-10-25 01:10:00Z', null, null, null, null, null, null, null, null, null, null, null
+            """
+        )
+        for number in (1, 2):  # a chunk each
+            kept.where(f"id = {number}").coalesce(1).write.mode("append").parquet(str(tmp_path / "records"))
+        millpond.publish_model(tmp_path / "published", linear([1.0, 0.0], 0.0), name="same")
+        out: list[DataFrame] = []
+        frame = spark.readStream.schema(kept.schema).parquet(str(tmp_path / "records")).withColumn("b", sf.lit(0.0))
+        scored = millpond.serve_models(
+            frame,
+            millpond.read_models(spark, tmp_path / "published"),
+            pond=tmp_path / "pond",
+            inputs=["a", "b"],
+            by="id",
+            shards=1,
+            partitions=1,
+        )
+        sink = lambda frame, _: out.extend(frame.selectExpr("*", f"to_json(struct({texts})) as texts").collect())  # noqa: E731
+        # Spark's own texts, so that no clock of this machine has a say; NaN and NULL differ in them.
+        texts = ", ".join(f"cast({c} as string) as {c}" for c in kept.columns)
+        with millpond.start(
+            scored, table="t", pond=tmp_path / "pond", trigger="available-now", output_mode="append", partitions=1, sink=sink
+        ) as job:
+            assert job.wait_for_end(120)
+        wanted = kept.selectExpr("id", f"to_json(struct({texts})) as texts").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert {r.id: (r.texts, r.result) for r in out} == {r.id: (r.texts, float(r.id)) for r in wanted}
+
+
+def test_other_inputs_on_a_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The models that run were checked for these, in this order."""
+    run = Run(spark, tmp_path)
+    millpond.publish_model(run.models, linear([1.0, 10.0], 0.0), name="one", type="r")
+    run.batch(records(0))
+    for inputs in (["b", "a"], ["a"]):
+        run.options["inputs"] = inputs
+        with pytest.raises(DefinitionError) as refused:
+            run.batch([])
+        assert refused.value.condition == "DEFINITION_CHANGED"
+        assert "inputs: a double, b double" in refused.value.message
+    run.options["inputs"] = ["a", "b"]
+    assert all(close(r.result, r.a + 10 * r.b) for r in run.batch(records(200)).values() if r.kind == "r")
+
+
+class _LastDigit:
+    """A model of whole numbers whose result shows every one of them."""
+
+    def score(self, columns: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+        if columns[0][0] < 0:
+            raise ValueError("below zero")
+        result: np.ndarray[Any, Any] = columns[0] % 10
+        return result
+
+
+def test_a_large_number_is_scored_alike_beside_a_null() -> None:
+    """pandas makes floating-point numbers of whole ones beside a NULL."""
+    large = 2**53 + 1
+    for given in ([large], [large, None], [None, large, 12]):
+        scores = _scores(_LastDigit(), {"a": pa.chunked_array([pa.array(given, pa.int64())])}, _Counted())
+        assert [None if error else result for result, error in zip(scores.results, scores.errors, strict=True)] == [
+            None if n is None else n % 10 for n in given
+        ]
+
+
+def test_a_records_time_is_its_share_of_the_call_whatever_the_others_gave() -> None:
+    class Slow:
+        def score(self, columns: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
+            return np.log(columns[0])
+
+    counted = _Counted()
+    with np.errstate(all="ignore"):
+        scores = _scores(Slow(), {"a": pa.chunked_array([pa.array([1.0] + [-1.0] * 999)])}, counted)
+    (each,) = set(scores.seconds.tolist())
+    assert (counted.usage, counted.errors, counted.slowest, counted.fastest) == (1, 999, each, each)
+    assert counted.seconds == each
 
 
 def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(spark: SparkSession, tmp_path: Path) -> None:
@@ -271,6 +367,10 @@ def test_bytes_are_kept_once(tmp_path: Path) -> None:
         {"sample": [1.0]},
         {"order": "name"},
         {"formats": {"pickle": Onnx()}},
+        {"max_bytes": None},
+        {"max_bytes": 0},
+        {"by": "list"},
+        {"by": ["id", "place"]},
     ],
 )
 def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any]) -> None:
@@ -279,7 +379,7 @@ def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: 
     given: dict[str, Any] = {"inputs": ["a", "b"], "type_column": "kind", "pond": tmp_path / "pond", "partitions": 2, **wrong}
     with pytest.raises(RequestError) as refused:
         millpond.serve_models(
-            spark.readStream.schema(RECORD).json(str(tmp_path / "records")),
+            spark.readStream.schema(f"{RECORD}, list array<long>, place struct<x: long>").json(str(tmp_path / "records")),
             millpond.read_models(spark, tmp_path / "models"),
             **given,
         )

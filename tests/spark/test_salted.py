@@ -289,7 +289,7 @@ def test_wrong_calls_are_refused(events: DataFrame) -> None:
 
     calls: list[dict[str, Any]] = [
         {"by": "page"}, {"by": []}, {"by": ["page"], "salts": 0}, {"by": ["page"], "salts": True}, {"by": ["page"], "salts": 5000},
-        {"by": ["page"], "hot": "/hot"}, {"by": ["PAGE", "Salt"]},
+        {"by": ["page"], "hot": "/hot"}, {"by": ["page"], "hot": ["/hot", 1]}, {"by": ["PAGE", "Salt"]},
         {"by": ["page"], "source": []}, {"by": ["page"], "source": ["offset"]}, {"by": [sf.col("page")], "hot": ["/hot"]},
     ]  # fmt: skip
     for how in calls:

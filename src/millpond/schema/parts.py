@@ -9,7 +9,8 @@ Readers see one table without that column.  A job's side tells of parts in the m
 
 `variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
 all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}:
-a mean is a sum by a count, behind the sum, and a time stands in place of the milliseconds since 1970 that it is made of.
+a mean is a sum by a count, behind the sum, and a time stands in place of the milliseconds since 1970 that it is made of.  `fixed`
+names what else a checkpoint can't change, in texts: {"inputs": ["acidity double"]}.
 """
 
 from __future__ import annotations
@@ -84,21 +85,25 @@ class VariableParts:
     values:     of the grouping column, ascending
     variables:  name -> COPIES, or the function of FUNCTIONS for each of its columns
     computed:   name -> column that is made of others -> how, and of which
+    fixed:      what else the state holds for, e.g. inputs -> each column with its type
     """
 
     values: tuple[int, ...]
     variables: Mapping[str, str | Mapping[str, str]]
     computed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    fixed: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def to_json(self) -> Json:
         variables = {name: how if isinstance(how, str) else dict(how) for name, how in self.variables.items()}
         out = {"values": list(self.values), "variables": variables}
         computed = {name: {column: list(how) for column, how in columns.items()} for name, columns in self.computed.items()}
-        return {**out, "computed": computed} if computed else out
+        fixed = {name: list(told) for name, told in self.fixed.items()}
+        return {**out, **({"computed": computed} if computed else {}), **({"fixed": fixed} if fixed else {})}
 
     def describe(self) -> str:
         """In words that a person can compare."""
-        return f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}"
+        told = [f"{name}: {', '.join(of)}" for name, of in self.fixed.items()]
+        return "; ".join([f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}", *told])
 
     def of(self, variable: str, key: tuple[Field, ...], value: tuple[Field, ...]) -> Parts | None:
         """Of one variable with these columns; None where it isn't named."""
@@ -179,7 +184,8 @@ def parse_variable_parts(data: Json) -> VariableParts | None:
     made = [how for columns in computed.values() for how in columns.values()]
     if not all(isinstance(how, list) and how and _COMPUTED.get(how[0]) == len(how) - 1 for how in made):
         raise ValueError(f"its computed columns are {computed!r:.80}: [one of {', '.join(_COMPUTED)}, columns]")
-    return VariableParts(values=_values(data["values"]), variables=variables, computed=computed)
+    fixed = {name: [str(text) for text in told] for name, told in data.get("fixed", {}).items()}
+    return VariableParts(values=_values(data["values"]), variables=variables, computed=computed, fixed=fixed)
 
 
 def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str | None:

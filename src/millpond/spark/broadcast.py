@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.parts import COPIES, METADATA
-from millpond.spark.broadcast_chunks import EVENTS, PACKED, pack
+from millpond.spark.broadcast_check import check_streams, invalid, told_apart
+from millpond.spark.broadcast_chunks import EVENTS, PACKED, pack, to_pandas
 from millpond.spark.broadcast_shard import (
     CONTROL_COLUMN,
     NAMES,
@@ -24,14 +25,13 @@ from millpond.spark.broadcast_shard import (
     Names,
     ShardPlan,
     Work,
-    invalid,
 )
-from millpond.spark.control import Change, Control, is_simple
-from millpond.spark.plan import require_classic
-from millpond.spark.shards import SHARD, pick_shards, shard_of, unhashable
+from millpond.spark.control import WHOLE, Change, Control
+from millpond.spark.shards import SHARD, pick_shards, shard_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
     from pyspark.sql.types import StructType
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 Process = Callable[["pd.DataFrame", Control], "pd.DataFrame"]
 VERSION_COLUMN = "control_version"
 KEEP_VERSIONS = 1000
-_WHOLE = ("byte", "short", "integer", "long")
 _BEFORE_ALL = -(1 << 63)
 
 
@@ -83,7 +82,7 @@ def broadcast(
     schema = output_schema(output)
     if VERSION_COLUMN in schema.names:
         raise invalid(f"output names {VERSION_COLUMN}", "Leave it out: it is added.")
-    work = _Function(process, tuple(schema.names))
+    work = _Function(process, tuple(schema.names), str(events.sparkSession.conf.get("spark.sql.session.timeZone")))
     return run_shards(
         events,
         control,
@@ -114,25 +113,23 @@ def run_shards(
     reason: str | None = None,
     variables: Mapping[str, Any] | None = None,
     computed: Mapping[str, Any] | None = None,
+    fixed: Mapping[str, list[str]] | None = None,
 ) -> DataFrame:
     """The same with work that has state of its own.
 
     reason:     the control column that says why a record is refused already
     variables:  of the work's state variables, how the parts of a row become one, and
-    computed:   which columns are made of others: see `schema.parts`
+    computed:   which columns are made of others
+    fixed:      what a checkpoint can't change besides: see `schema.parts`
     """
     from pyspark.sql import functions as F
 
-    for df in (events, control):
-        require_classic(df, "_jdf")
-        if not df.isStreaming:
-            raise invalid("events or control records are no stream", "Read both with spark.readStream.")
-    if keep_versions < 1:
-        raise invalid(f"keep_versions is {keep_versions}", "Use a whole number from 1.")
-    _check_columns(events, control, key, order)
+    check_streams(events, control, key, order)
+    if type(keep_versions) is not int or keep_versions < 1:
+        raise invalid(f"keep_versions is {keep_versions!r}", "Use a whole number from 1.")
     spark = events.sparkSession
     values = pick_shards(spark, shards, partitions)
-    of_event = shard_of(_told_apart(events, by), values)
+    of_event = shard_of(told_apart(events, by), values)
     told = control.select(
         F.to_json(F.struct(*[c for c in control.columns if c != order or c == key])).alias(CONTROL_COLUMN),
         order_number(control, order).alias(ORDER_COLUMN),
@@ -145,7 +142,6 @@ def run_shards(
     plan = ShardPlan(
         key=key,
         columns=tuple(f for f in control.schema.fields if f.name != order or f.name == key),
-        timezone=str(spark.conf.get("spark.sql.session.timeZone")),
         shards=len(values),
         keep_versions=keep_versions,
         identity=uuid.uuid4().hex,
@@ -156,6 +152,7 @@ def run_shards(
         "values": list(values),
         "variables": {**dict.fromkeys(names, COPIES), **(variables or {})},
         "computed": dict(computed or {}),
+        "fixed": dict(fixed or {}),
     }
     grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
     return grouped.transformWithStateInPandas(BroadcastShard(plan, work), output, "append", "none")
@@ -176,33 +173,6 @@ def output_schema(output: str | StructType) -> StructType:
     return found
 
 
-def _check_columns(events: DataFrame, control: DataFrame, key: str, order: str) -> None:
-    for name in (key, order):
-        if name not in control.columns:
-            raise invalid(f"the control records have no column {name!r}", f"Name one of {', '.join(control.columns)}.")
-    ours = {name for name in events.columns if name.lower() == SHARD}
-    if ours:
-        raise invalid(f"the events have a column {', '.join(sorted(ours))}", "Call it otherwise: withColumnRenamed.")
-    others = [f for f in control.schema.fields if not is_simple(f.dataType) and f.name != order]
-    if others:
-        raise invalid(
-            f"the control column {others[0].name} is of type {others[0].dataType.simpleString()}",
-            "Give text, booleans, numbers or bytes: a time as a number, what is nested as to_json(…).",
-        )
-
-
-def _told_apart(events: DataFrame, by: str | list[str] | None) -> list[str]:
-    """The columns that an event's shard is told by."""
-    names = [by] if isinstance(by, str) else by or events.columns
-    unknown = [name for name in names if name not in events.columns]
-    if unknown:
-        raise invalid(f"the events have no column {unknown[0]!r} to go by", f"Name some of {', '.join(events.columns)}.")
-    unhashed = unhashable(events.schema, names)
-    if unhashed:
-        raise invalid(f"Spark can't hash the column {unhashed[0]}, a map or variant", "Name other columns with by=[…].")
-    return names
-
-
 def order_number(control: DataFrame, order: str) -> Column:
     """What records are put in order by: a long, never NULL, since pandas would make floating-point numbers of all of them.
 
@@ -212,7 +182,7 @@ def order_number(control: DataFrame, order: str) -> Column:
 
     kind = control.schema[order].dataType.typeName()
     column = F.col(f"`{order}`")
-    if kind not in (*_WHOLE, "timestamp"):
+    if kind not in (*WHOLE, "timestamp"):
         raise invalid(
             f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
         )
@@ -221,10 +191,15 @@ def order_number(control: DataFrame, order: str) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class _Function:
-    """A user's function as work."""
+    """A user's function as work.
+
+    columns:   of its output
+    timezone:  the session's
+    """
 
     process: Process
     columns: tuple[str, ...]
+    timezone: str
 
     def open(self, handle: StatefulProcessorHandle) -> None:
         """It has no state of its own."""
@@ -232,12 +207,12 @@ class _Function:
     def changed(self, changes: list[Change]) -> None:
         """It sees the control state with its events."""
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
+    def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
         """Its rows, each with the version that it met."""
         import pandas as pd
 
         for chunk in events:
-            found: Any = self.process(chunk, control)
+            found: Any = self.process(to_pandas(chunk, self.timezone), control)
             if not isinstance(found, pd.DataFrame) or not set(self.columns) <= set(found.columns):
                 told = list(found.columns) if isinstance(found, pd.DataFrame) else type(found).__name__
                 raise invalid(

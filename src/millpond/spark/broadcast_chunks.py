@@ -47,8 +47,15 @@ def iter_together(chunks: list[bytes]) -> Iterator[list[bytes]]:
         yield some
 
 
-def unpack(chunks: list[bytes], timezone: str) -> pd.DataFrame:
-    """The events of some chunks, as a pandas function of Spark's has them; whole numbers stay whole beside a NULL (Int64).
+def unpack(chunks: list[bytes]) -> pa.Table:
+    """The events of some chunks."""
+    import pyarrow as pa
+
+    return pa.concat_tables([pa.ipc.open_stream(chunk).read_all() for chunk in chunks])
+
+
+def to_pandas(events: pa.Table, timezone: str) -> pd.DataFrame:
+    """Events as a pandas function of Spark's has them; whole numbers stay whole beside a NULL (Int64).
 
     timezone:  the session's, whose local times pandas gets
     Shape:     what is nested as pyarrow gives it: arrays as numpy has them, structs and maps as dicts
@@ -56,15 +63,14 @@ def unpack(chunks: list[bytes], timezone: str) -> pd.DataFrame:
     import pandas as pd
     import pyarrow as pa
 
-    events = pa.concat_tables([pa.ipc.open_stream(chunk).read_all() for chunk in chunks])
-    frame = pd.DataFrame({name: _series(events.column(i)) for i, name in enumerate(events.column_names)})
+    frame = pd.DataFrame({name: to_series(events.column(i)) for i, name in enumerate(events.column_names)})
     for name, field in zip(events.column_names, events.schema, strict=True):
         if pa.types.is_timestamp(field.type) and field.type.tz is not None:
             frame[name] = frame[name].dt.tz_convert(timezone).dt.tz_localize(None)
     return frame
 
 
-def _series(column: Any) -> Any:
+def to_series(column: pa.ChunkedArray) -> pd.Series:
     """A column; a whole number beside a NULL would be a floating-point one without a type of its own."""
     import pandas as pd
     import pyarrow as pa

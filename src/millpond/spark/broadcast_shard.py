@@ -25,12 +25,13 @@ from pyspark import TaskContext
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, StructField, StructType, TimestampType
 
-from millpond.errors import DefinitionError, RequestError
+from millpond.errors import DefinitionError
 from millpond.spark.broadcast_chunks import EVENTS, iter_together, unpack
 from millpond.spark.control import Change, Control, Key, Records, Refused, Row, values_of
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle, TimerValues
 
 # Not with underscores in front: such columns come with other names.
@@ -60,7 +61,7 @@ class Work(Protocol):
     def changed(self, changes: list[Change]) -> None:
         """Told before `run` of what the batch's records have changed."""
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
+    def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
         """What comes out for a batch's events, which all meet this control state."""
 
 
@@ -70,7 +71,6 @@ class ShardPlan:
 
     key:        the control stream's key column
     columns:    the control stream's columns
-    timezone:   the session's
     shards:     how many there are
     keep_versions:  so many changes, and refused records, are remembered
     identity:   of this broadcast among all: a query may have several
@@ -79,7 +79,6 @@ class ShardPlan:
 
     key: str
     columns: tuple[StructField, ...]
-    timezone: str
     shards: int
     keep_versions: int
     identity: str
@@ -116,6 +115,7 @@ class ShardPlan:
 
 LAYOUT = StructType([StructField("shards", IntegerType()), StructField("version", LongType()), StructField("refused", LongType())])
 
+_MOST_LOADED = 64
 _loaded: dict[tuple[str, str, int], Control] = {}
 """Of (run of a query, broadcast, shard): the state that this worker has seen last; another version of it was read since"""
 
@@ -155,11 +155,7 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
             control, changes = self._records.apply([r[1] for r in records], control, self._kept, batch, int(records[0][2]))
             self._kept.set_layout(control)
             self._work.changed(changes)
-        yield from self._work.run(self._unpacked(chunks), control)  # 3
-
-    def _unpacked(self, chunks: list[bytes]) -> Iterator[pd.DataFrame]:
-        for some in iter_together(chunks):
-            yield unpack(some, self._plan.timezone)
+        yield from self._work.run(map(unpack, iter_together(chunks)), control)  # 3
 
     def close(self) -> None:
         pass
@@ -183,6 +179,8 @@ class _Kept:
         loaded = (run, self._plan.identity, shard)
         found = _loaded.get(loaded)
         if found is None or (found.version, found.refused) != (version, refused):
+            if len(_loaded) >= _MOST_LOADED:
+                del _loaded[next(iter(_loaded))]
             found = _loaded[loaded] = Control(version, refused, self._rows())
         return found
 
@@ -214,16 +212,21 @@ class _Kept:
         else:
             self._control.updateValue((change.key,), (change.version, *row, *end))
         self._versions.updateValue((change.version,), (change.key, change.action, change.row is None, *row, *end))
-        if change.version > self._plan.keep_versions:
-            self._versions.removeKey((change.version - self._plan.keep_versions,))
+        self._forget(self._versions, change.version)
 
     def refuse(self, refused: Refused) -> None:
         """Write a refused record, and forget the oldest that is one too many."""
         since = _EPOCH + timedelta(milliseconds=refused.since_ms)
         value = (refused.key, refused.reason, refused.record, since, refused.batch)
         self._errors.updateValue((refused.number,), value)
-        if refused.number > self._plan.keep_versions:
-            self._errors.removeKey((refused.number - self._plan.keep_versions,))
+        self._forget(self._errors, refused.number)
+
+    def _forget(self, numbered: MapState, newest: int) -> None:
+        """Remove what is one too many, or more where fewer are kept than before."""
+        oldest = newest - self._plan.keep_versions
+        while oldest > 0 and numbered.containsKey((oldest,)):
+            numbered.removeKey((oldest,))
+            oldest -= 1
 
 
 def shards_changed(before: int, now: int) -> DefinitionError:
@@ -235,8 +238,3 @@ def shards_changed(before: int, now: int) -> DefinitionError:
         before=before,
         now=now,
     )
-
-
-def invalid(what: str, hint: str) -> RequestError:
-    """The error of a broadcast that can't be."""
-    return RequestError("INVALID_REQUEST", f"The broadcast can't be made: {what}.", hint=hint)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import json
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -23,9 +24,9 @@ Key = Any
 Row = dict[str, Any]
 ACTION, VERSION = "action", "version"
 PUT, REMOVE, ROLLBACK = "put", "remove", "rollback"
-_INTEGERS = ("byte", "short", "integer", "long")
-_REALS = ("float", "double")
-SIMPLE = frozenset({"string", "boolean", "binary", "decimal", *_INTEGERS, *_REALS})
+WHOLE = ("byte", "short", "integer", "long")
+REALS = ("float", "double")
+SIMPLE = frozenset({"string", "boolean", "binary", "decimal", *WHOLE, *REALS})
 """Types of columns that come back from Spark's state as they were, whatever the machine's time zone is."""
 
 
@@ -194,10 +195,18 @@ def is_simple(type_: DataType) -> bool:
 def _reader(type_: DataType) -> Callable[[Any], Any]:
     """A function from what `to_json` writes of a type to the value."""
     name = type_.typeName()
-    if name in _INTEGERS:
+    if name in WHOLE:
         return int
-    if name in _REALS:
+    if name == "double":
         return float
+    if name == "float":
+        return _single
     if name == "binary":
         return base64.b64decode
     return Decimal if name == "decimal" else lambda value: value
+
+
+def _single(value: Any) -> float:
+    """A number as 32 bits hold it: what the batch of its record meets is what the state gives to later ones."""
+    number = float(value)
+    return float(struct.unpack("f", struct.pack("f", number))[0])

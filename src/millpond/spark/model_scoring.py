@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from pyspark.sql.types import DoubleType, LongType, StringType, StructField, StructType
 
+from millpond.errors import DefinitionError, MillpondError
+from millpond.spark.broadcast_chunks import to_series
 from millpond.spark.control import Change, Control
 from millpond.spark.model_formats import Array, Model, ModelFormat, first_line
 from millpond.spark.model_records import BESIDE
@@ -24,6 +26,7 @@ from millpond.spark.model_store import ModelStore
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import StatefulProcessorHandle
 
 STATISTICS = "statistics"
@@ -64,13 +67,12 @@ class _Counted:
     fastest: float | None = None
     slowest: float | None = None
 
-    def note(self, scored: int, errors: int, seconds: float) -> None:
-        """A call that gave so many results, and took so long."""
+    def note(self, scored: int, errors: int, each: float) -> None:
+        """A call that gave so many results, and took so many seconds a record."""
         self.errors += errors
         if scored:
-            each = seconds / scored
             self.usage += scored
-            self.seconds += seconds
+            self.seconds += each * scored
             self.fastest = _best(min, self.fastest, each)
             self.slowest = _best(max, self.slowest, each)
 
@@ -111,12 +113,16 @@ class Scoring:
                 key = (change.key, change.row["name"], change.version)
                 self._table.updateValue(key, (change.row["description"], change.since_ms, 0, 0, 0.0, None, None))
 
-    def run(self, events: Iterable[pd.DataFrame], control: Control) -> Iterator[pd.DataFrame]:
+    def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
         """See `broadcast_shard.Work`."""
         counted: dict[str, _Counted] = {}
         for chunk in events:
             for type_, group in self._by_type(chunk):
-                beside = [] if type_ is None else sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
+                if type_ is None or BESIDE in type_:
+                    why = "the record has no type" if type_ is None else f"a type has no {BESIDE!r}, and {type_!r} has"
+                    yield _told(group, _nothing(len(group), why), None, None)
+                    continue
+                beside = sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
                 for key in beside:
                     if control[key]["shadow"]:
                         self._score(group, key, control, counted)
@@ -125,17 +131,15 @@ class Scoring:
         for type_, count in counted.items():
             self._add(type_, control, count)
 
-    def _by_type(self, chunk: pd.DataFrame) -> Iterator[tuple[str | None, pd.DataFrame]]:
+    def _by_type(self, chunk: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
         if self.type_column is None:
             yield self.only_type, chunk
             return
-        # dropna: a record without a type is an error row as well.
-        for type_, group in chunk.groupby(self.type_column, sort=False, dropna=False):
-            yield None if type_ is None or type_ != type_ else str(type_), group
+        types = chunk.column(self.type_column).combine_chunks().dictionary_encode()
+        for code, group in _groups(chunk, types.indices.fill_null(-1).to_numpy(zero_copy_only=False)):
+            yield None if code < 0 else types.dictionary[code].as_py(), group
 
-    def _split(
-        self, group: pd.DataFrame, type_: str | None, beside: list[str], control: Control
-    ) -> Iterator[tuple[str | None, pd.DataFrame]]:
+    def _split(self, group: pa.Table, type_: str, beside: list[str], control: Control) -> Iterator[tuple[str, pa.Table]]:
         """The records of a type by the model that answers them: always the same one for equal values of `split_by`.
 
         Each model beside the one that serves has a stretch from 0 to 1 as long as its share, in the order of their names, and a
@@ -144,30 +148,31 @@ class Scoring:
         if not beside:
             yield type_, group
             return
-        places = row_hashes([group[name] for name in self.split_by]) / 2.0**64
+        places = row_hashes([to_series(group.column(name)) for name in self.split_by]) / 2.0**64
         ends = np.cumsum([control[key]["share"] for key in beside])
-        owners = np.searchsorted(ends, places, side="right")
-        for number, key in enumerate([*beside, type_]):
-            some = group[owners == number]
-            if len(some):
-                yield key, some
+        owners = np.asarray(np.searchsorted(ends, places, side="right"))
+        for number, some in _groups(group, owners):
+            yield [*beside, type_][number], some
 
-    def _score(self, records: pd.DataFrame, type_: str | None, control: Control, counted: dict[str, _Counted]) -> pd.DataFrame:
-        row = control.get(type_) if type_ is not None else None
-        if row is None or type_ is None:
-            scores = _nothing(len(records), f"no model serves {type_!r}" if type_ is not None else "the record has no type")
-            name = version = None
-        else:
+    def _score(self, records: pa.Table, type_: str, control: Control, counted: dict[str, _Counted]) -> pd.DataFrame:
+        row = control.get(type_)
+        if row is None:
+            return _told(records, _nothing(len(records), f"no model serves {type_!r}"), None, None)
+        name, version = row["name"], control.version_of(type_)
+        try:
             model = _load(self.pond, row["sha256"], self.inputs, row["format"], self.formats)
-            scores = _scores(model, {name: records[name] for name in self.inputs}, counted.setdefault(type_, _Counted()))
-            name, version = row["name"], control.version_of(type_)
-        return records.assign(
-            result=scores.results,
-            model=_text(name, len(records)),
-            model_version=_whole(version, len(records)),
-            duration_seconds=scores.seconds,
-            error=scores.errors if scores.errors.any() else _text(None, len(records)),
-        )
+        except MillpondError:
+            raise
+        except Exception as broken:  # a format may raise anything
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The model {name!r}, version {version} of {type_!r}, doesn't load any more: {first_line(broken)}.",
+                hint="Serve it with the inputs and formats that it was checked for.",
+                type=type_,
+                version=version,
+            ) from broken
+        scores = _scores(model, {name: records.column(name) for name in self.inputs}, counted.setdefault(type_, _Counted()))
+        return _told(records, scores, name, version)
 
     def _add(self, type_: str, control: Control, counted: _Counted) -> None:
         """Add what was counted of a type's model to its row."""
@@ -188,17 +193,31 @@ class Scoring:
         )
 
 
-def _scores(model: Model, inputs: Mapping[str, pd.Series], counted: _Counted) -> _Scores:
+def _groups(records: pa.Table, codes: Array) -> Iterator[tuple[int, pa.Table]]:
+    """The records by their codes, each with theirs, in the order they have."""
+    kinds = np.unique(codes)
+    if len(kinds) == 1:
+        yield int(kinds[0]), records
+        return
+    order = np.argsort(codes, kind="stable")
+    sorted_ = records.take(order)
+    ends = np.asarray(np.searchsorted(codes[order], kinds, side="right"))
+    for code, begin, end in zip(kinds, [0, *ends], ends, strict=False):
+        yield int(code), sorted_.slice(begin, end - begin)
+
+
+def _scores(model: Model, inputs: Mapping[str, pa.ChunkedArray], counted: _Counted) -> _Scores:
     """The scores of records by a model; what it can't score is told record by record."""
     rows = len(next(iter(inputs.values())))
     scores = _nothing(rows, None)
     usable: Array = np.ones(rows, bool)
     columns: list[Array] = []
-    for name, series in inputs.items():
-        missing = series.isna().to_numpy()
-        scores.errors[missing & usable] = f"{name} is NULL"
-        usable &= ~missing
-        columns.append(series.to_numpy())
+    for name, column in inputs.items():
+        values = column.combine_chunks().fill_null(0).to_numpy(zero_copy_only=False)
+        for missing, what in ((column.is_null().to_numpy(), "NULL"), (np.isnan(values), "NaN")):
+            scores.errors[missing & usable] = f"{name} is {what}"
+            usable &= ~missing
+        columns.append(values)
     places = np.flatnonzero(usable)
     if len(places):
         whole = [column if len(places) == rows else column[places] for column in columns]
@@ -228,7 +247,7 @@ def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, co
     scores.seconds[places] = seconds / len(places)
     for place, value in zip(places[~finite], found[~finite], strict=True):
         scores.errors[place] = f"the result is {value}"
-    counted.note(int(finite.sum()), int((~finite).sum()), seconds)
+    counted.note(int(finite.sum()), int((~finite).sum()), seconds / len(places))
 
 
 def row_hashes(columns: list[pd.Series]) -> Array:
@@ -262,6 +281,36 @@ def _load(pond: str, digest: str, inputs: Mapping[str, str], name: str, formats:
 
 def _best(which: Any, before: float | None, now: float | None) -> float | None:
     return now if before is None else before if now is None else which(before, now)
+
+
+def _told(records: pa.Table, scores: _Scores, name: str | None, version: int | None) -> pd.DataFrame:
+    """The records as they came, and what was made of them behind."""
+    import pandas as pd
+
+    rows = len(records)
+    own = {name: _own(records.column(i)) for i, name in enumerate(records.column_names)}
+    made = {
+        "result": scores.results,
+        "model": _text(name, rows),
+        "model_version": _whole(version, rows),
+        "duration_seconds": scores.seconds,
+        "error": scores.errors if scores.errors.any() else _text(None, rows),
+    }
+    return pd.DataFrame({**own, **made})
+
+
+def _own(column: pa.ChunkedArray) -> pd.Series:
+    """A column of the records, which Spark takes back as it was.
+
+    It stays Arrow's: pandas would make NULL of NaN, and one hour of the two that a clock shows twice.  What is nested Spark takes
+    apart value by value, as Python has them.
+    """
+    import pandas as pd
+    import pyarrow as pa
+
+    if pa.types.is_nested(column.type):
+        return pd.Series(column.to_pylist(maps_as_pydicts="strict"), dtype=object)
+    return pd.Series(pd.arrays.ArrowExtensionArray(column.combine_chunks()))  # Spark takes one chunk
 
 
 def _text(value: str | None, rows: int) -> Any:

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
 from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
-from millpond.spark.broadcast_shard import Names, invalid
+from millpond.spark.broadcast_check import invalid
+from millpond.spark.broadcast_shard import Names
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
@@ -81,6 +82,10 @@ def serve_models(
         named = ", ".join(sorted(RUNS_CODE & known.keys()))
         raise invalid(f"formats names {named}, which runs code of the file's on loading", "Convert such models to ONNX.")
     _check_records(records, inputs, type_column, sample)
+    split_by = tuple([by] if isinstance(by, str) else by or inputs)
+    _check_split(records, split_by)
+    if type(max_bytes) is not int or max_bytes < 1:
+        raise invalid(f"max_bytes is {max_bytes!r}", "Use a whole number of bytes from 1.")
     check = ModelCheck(
         pond=open_storage(pond).uri,
         inputs={name: records.schema[name].dataType.typeName() for name in inputs},
@@ -94,7 +99,7 @@ def serve_models(
         formats=known,
         type_column=type_column,
         only_type=ONLY_TYPE,
-        split_by=tuple([by] if isinstance(by, str) else by or inputs),
+        split_by=split_by,
     )
     from pyspark.sql.types import StructType
 
@@ -113,6 +118,7 @@ def serve_models(
         names=_NAMES,
         reason="reason",
         variables={STATISTICS: MERGED},
+        fixed={"inputs": [f"{name} {kind}" for name, kind in check.inputs.items()]},
         computed={STATISTICS: COMPUTED},
     )
 
@@ -136,6 +142,13 @@ def _told(models: DataFrame, order: str) -> DataFrame:
         for f in StructType.fromDDL(_TOLD).fields
     ]
     return models.select(*columns, order_number(models, order).alias("order"))
+
+
+def _check_split(records: DataFrame, by: Sequence[str]) -> None:
+    for name in by:
+        type_ = records.schema[name].dataType if name in records.columns else None
+        if type_ is not None and type_.typeName() in ("array", "struct"):
+            raise invalid(f"by names {name}, of type {type_.simpleString()}", "Name columns of one value each.")
 
 
 def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:

@@ -7,12 +7,15 @@ the analyzed plan by hand, which is what Spark itself does for every micro-batch
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond.errors import DefinitionError, importing_pyspark, real_time_mode
 from millpond.schema.types import Field, SparkType, parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 # Objects in the JVM; py4j has no types to offer.
 Java = Any
@@ -123,6 +126,13 @@ def optimized_plan(jsession: Java, analyzed: Java) -> Java:
     Source:  IncrementalExecution.optimizedPlan, Spark 4.3: the same optimizer on the same plan, with this batch's data put in.
     """
     return jsession.sessionState().optimizer().execute(analyzed)
+
+
+def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
+    """Whether these columns of a row are the same whenever a task runs again; those that aren't asked for don't count."""
+    told = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
+    optimized = optimized_plan(df.sparkSession._jsparkSession, told._jdf.queryExecution().analyzed())
+    return bool(optimized.deterministic())
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:

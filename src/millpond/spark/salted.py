@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.errors import RequestError
 from millpond.schema.parts import METADATA
 from millpond.spark.hot_keys import HotKeys
-from millpond.spark.plan import optimized_plan, require_classic
+from millpond.spark.plan import is_deterministic, require_classic
 from millpond.spark.shards import place_of, unhashable
 
 if TYPE_CHECKING:
@@ -88,9 +88,7 @@ def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[str]:
     if source is not None and (isinstance(source, str) or not source or any(name not in df.columns for name in source)):
         raise _invalid(f"source is {source!r}", f"Name some of its columns: {', '.join(df.columns)}.")
     names = df.columns if source is None else list(source)
-    told = df if source is None else df.select(*[df[f"`{name}`"] for name in names])
-    # Optimized, so that a column that isn't asked for doesn't count.
-    if not optimized_plan(df.sparkSession._jsparkSession, told._jdf.queryExecution().analyzed()).deterministic():
+    if not is_deterministic(df, names):
         raise _invalid(
             "the stream computes columns that are not the same when a task runs again",
             "Name columns that are with source=[…], such as partition and offset.",
@@ -114,6 +112,9 @@ def _hot_rows(df: DataFrame, by: Sequence[str | Column], hot: Sequence[Any] | Ho
         raise _invalid("hot needs a name as the first of by", "Make a column with withColumn, and group by its name first.")
     if isinstance(hot, str):
         raise _invalid(f"hot is {hot!r}", "Give a list of values, or HotKeys.")
+    kind = df.schema[first].dataType.typeName() if first in df.columns else None
+    if kind == "string" and (others := [value for value in hot if not isinstance(value, str | None)]):
+        raise _invalid(f"hot names {others[0]!r}, and {first} is text", "Give texts.")
     is_hot = sf.col(first).isin([value for value in hot if value is not None])
     return df, is_hot | sf.col(first).isNull() if None in hot else is_hot
 
