@@ -12,7 +12,7 @@ def main(records: str, published: str, pond: str, output: str) -> None:
     """Run until killed."""
     import millpond
 
-    conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
+    conf = {"spark.master": "local[2,4]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
     spark = millpond.session("models", **conf)
     spark.sparkContext.setLogLevel("ERROR")
     scored = millpond.serve_models(

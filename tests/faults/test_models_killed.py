@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import millpond
-from faults.fed import SEED, Files, newest, sink_rows, wait_until
+from faults.fed import SEED, Files, kill_workers, newest, sink_rows, wait_until
 from small_models import linear
 from soak.processes import Process
 
@@ -53,6 +53,10 @@ def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -
     job = Process("job", lambda: command, log)
     job.start()
 
+    def within_batch() -> bool:
+        feed()
+        return newest(commits.parent / "offsets") > newest(commits)
+
     def wait_for_batches(more: int) -> None:
         wanted = feed() + more
         wait_until(lambda: feed() >= wanted, job, pause_seconds=0.02)
@@ -64,6 +68,9 @@ def test_every_record_is_scored_once_by_the_model_of_its_batch(tmp_path: Path) -
             while time.monotonic() < until:
                 feed()
                 time.sleep(0.02)
+            # A worker alone, whose task is tried again; then all together.
+            kill_workers(job, log, within_batch, pause_seconds=chance.uniform(0.2, 0.6))
+            wait_for_batches(1)
             job.kill()
             job.start()
         wait_for_batches(2)
