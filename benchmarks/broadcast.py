@@ -1,14 +1,17 @@
 """Broadcast state beside Spark's stream-static join, and models served as state beside a pandas UDF with a fixed model, in one run.
 
-    python benchmarks/broadcast.py [--rows 100000 1000000] [--batches 10] [--rounds 3] [--write]
+    python benchmarks/broadcast.py [--rows 100000 1000000] [--batches 10] [--rounds 3] [--shards 64] [--write]
 
 One Spark session on two cores; each side is a query of its own over the same generated events (16 rules by number, or 11 inputs of
 a model), as fast as batches go, with no sink; by turns:
 
     join        stream-static join with a table of 16 rules, which can't change while it runs
+    fixed       the broadcast's function by mapInPandas, with the rules as they were when it started: what Python itself costs
     broadcast   `millpond.broadcast` with the same rules as control records, 2 shards
     udf         a pandas UDF (iterator of series) that scores with one ONNX session, the same for ever
     models      `millpond.serve_models` with that model, 2 shards, and the columns that say which model, how long and why not
+
+and once, at the fewest rows, broadcast with `--shards`, each in a partition of its own.
 
 Fairness: both sides of a pair give the same columns of the event, and the same result, which is compared before anything is
 measured.  Rates are rows by the time that a batch took from its begin to its commit; the first batches don't count.  Ratios are
@@ -20,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import tempfile
 import time
@@ -30,17 +34,19 @@ from typing import TYPE_CHECKING, Any
 from results import machine, write_result
 
 import millpond
+from millpond.spark.control import Control
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame, SparkSession
 
-    from millpond.spark.control import Control
-
-RULES = 16
+RULES = [{"rule": n, "factor": n * 0.5 + 1, "seq": n} for n in range(16)]
 INPUTS = [f"x{n}" for n in range(11)]
+MATCHED = "value long, rule long, amount long, result double"
 WARM_BATCHES = 3
-PAIRS = {"broadcast": "join", "models": "udf"}
+SHARDS = 2
+SIDES = ("join", "fixed", "udf", "broadcast", "models")
+PAIRS = (("broadcast", "join"), ("broadcast", "fixed"), ("models", "udf"))
 
 
 def forest(seed: int) -> bytes:
@@ -60,7 +66,7 @@ def forest(seed: int) -> bytes:
 def events(spark: SparkSession, rows: int) -> DataFrame:
     """Generated events, so many a batch."""
     stream = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2).load()
-    return stream.selectExpr("value", f"pmod(value, {RULES}) AS rule", "value * 3 AS amount")
+    return stream.selectExpr("value", f"pmod(value, {len(RULES)}) AS rule", "value * 3 AS amount")
 
 
 def measures(spark: SparkSession, rows: int) -> DataFrame:
@@ -75,6 +81,13 @@ def match(chunk: pd.DataFrame, control: Control) -> pd.DataFrame:
     return chunk.assign(result=chunk["amount"] * chunk["rule"].map(factors))
 
 
+def match_fixed(chunks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    """The same with rules that don't change."""
+    rules = Control(1, 0, {rule["rule"]: (1, {"factor": rule["factor"]}) for rule in RULES})
+    for chunk in chunks:
+        yield match(chunk, rules)
+
+
 class Sides:
     """The queries of one run, over the same folder."""
 
@@ -82,21 +95,21 @@ class Sides:
         self.spark, self.folder = spark, folder
         for name in ("rules", "published"):
             (folder / name).mkdir()
-        rules = [{"rule": n, "factor": n * 0.5 + 1, "seq": n} for n in range(RULES)]
-        (folder / "rules" / "0.json").write_text("\n".join(json.dumps(rule) for rule in rules))
+        (folder / "rules" / "0.json").write_text("\n".join(json.dumps(rule) for rule in RULES))
         self.content = forest(1)
         millpond.publish_model(folder / "published", self.content, name="first")
 
-    def stream(self, side: str, rows: int) -> DataFrame:
+    def stream(self, side: str, rows: int, shards: int = SHARDS) -> DataFrame:
         """One side's query."""
+        if side == "fixed":
+            return events(self.spark, rows).mapInPandas(match_fixed, MATCHED)
         if side == "join":
             table = self.spark.read.schema("rule long, factor double").json(str(self.folder / "rules"))
             return events(self.spark, rows).join(table, "rule").selectExpr("value", "rule", "amount", "amount * factor AS result")
         if side == "broadcast":
             rules = self.spark.readStream.schema("rule long, factor double, seq long").json(str(self.folder / "rules"))
-            output = "value long, rule long, amount long, result double"
             kept = events(self.spark, rows)
-            return millpond.broadcast(kept, rules, match, output=output, key="rule", order="seq", shards=2, partitions=2)
+            return millpond.broadcast(kept, rules, match, output=MATCHED, key="rule", order="seq", shards=shards, partitions=shards)
         if side == "udf":
             return self._by_udf(measures(self.spark, rows))
         return millpond.serve_models(
@@ -104,8 +117,8 @@ class Sides:
             millpond.read_models(self.spark, self.folder / "published"),
             pond=self.folder / "pond",
             inputs=INPUTS,
-            shards=2,
-            partitions=2,
+            shards=shards,
+            partitions=shards,
         )
 
     def _by_udf(self, frame: DataFrame) -> DataFrame:
@@ -130,9 +143,10 @@ class Sides:
         score.__annotations__ = {"chunks": Iterator[tuple[pd.Series, ...]], "return": Iterator[pd.Series]}
         return frame.withColumn("result", F.pandas_udf(score, "double")(*INPUTS))
 
-    def run(self, side: str, rows: int, batches: int, folder: Path) -> dict[str, Any]:
+    def run(self, side: str, rows: int, batches: int, folder: Path, shards: int = SHARDS) -> dict[str, Any]:
         """Rows a second of a side, once warm."""
-        writer = self.stream(side, rows).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        self.spark.conf.set("spark.sql.shuffle.partitions", shards)
+        writer = self.stream(side, rows, shards).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
         query = writer.outputMode("append").start()
         try:
             while (query.lastProgress or {"batchId": -1})["batchId"] < WARM_BATCHES + batches:
@@ -148,10 +162,10 @@ class Sides:
             "batch_ms": round(1000 * sum(seconds) / len(seconds)),
         }
 
-    def check(self, side: str, folder: Path) -> None:
+    def check(self, pair: tuple[str, str], folder: Path) -> None:
         """Hold the results of a side against its peer's, for the events of the first batches."""
         found = []
-        for name in (side, PAIRS[side]):
+        for name in pair:
             rows: dict[int, float] = {}
 
             def collect(frame: DataFrame, _: int, rows: dict[int, float] = rows) -> None:
@@ -207,6 +221,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[100_000, 1_000_000], help="of a batch")
     parser.add_argument("--batches", type=int, default=10)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--shards", type=int, default=64, help="of one more run of broadcast")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/broadcast.json")
     options = parser.parse_args()
     rocksdb = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -214,11 +229,12 @@ def main() -> None:
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.memory": "3g",
-        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.shuffle.partitions": str(SHARDS),
         "spark.sql.streaming.stateStore.providerClass": rocksdb,
     }
     spark = millpond.session("broadcast", **conf)
     spark.sparkContext.setLogLevel("ERROR")
+    before = os.getloadavg()[0]
     result: dict[str, Any] = {
         "machine": machine(),
         "what": "events through control state and through models, two cores",
@@ -226,21 +242,24 @@ def main() -> None:
     }
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         sides = Sides(spark, Path(scratch))
-        for side in PAIRS:
-            sides.check(side, Path(scratch, f"check-{side}"))
+        for pair in PAIRS:
+            sides.check(pair, Path(scratch, "check-" + "-".join(pair)))
         for number in range(options.rounds):
             for rows in options.rows:
-                for side in (*PAIRS.values(), *PAIRS):
+                for side in SIDES:
                     told = sides.run(side, rows, options.batches, Path(scratch, f"{side}-{rows}-{number}"))
                     print(rows, side, told, flush=True)
                     result["rounds"].append({"rows": rows, "side": side, **told})
+        many = sides.run("broadcast", min(options.rows), options.batches, Path(scratch, "many"), options.shards)
+        result["many_shards"] = {"rows": min(options.rows), "shards": options.shards, **many}
+        spark.conf.set("spark.sql.shuffle.partitions", SHARDS)
         result["swap"] = sides.swap(Path(scratch, "swap"), 10)
     spark.stop()
+    result["load_average"] = {"before": before, "after": os.getloadavg()[0]}
     result["ratio"] = {
-        f"{side}/{peer}": {str(rows): _ratio(result["rounds"], rows, side, peer) for rows in options.rows}
-        for side, peer in PAIRS.items()
+        f"{side}/{peer}": {str(rows): _ratio(result["rounds"], rows, side, peer) for rows in options.rows} for side, peer in PAIRS
     }
-    print(json.dumps({"ratio": result["ratio"], "swap": result["swap"]}, indent=1))
+    print(json.dumps({name: result[name] for name in ("ratio", "many_shards", "swap", "load_average")}, indent=1))
     if options.write:
         write_result("broadcast", result)
 
