@@ -274,39 +274,40 @@ def test_wrong_options_are_named_before_anything_runs(spark, totals, tmp_path, w
     assert not spark.streams.active
 
 
-class Silent(StatefulProcessor):
-    """Keeps one number a key, and gives out nothing."""
+def by_clock(df, kind):
+    """A query that goes by processing time; its classes are made here, so that workers get them whole and import nothing."""
 
-    def init(self, handle):
-        self._number = handle.getValueState("number", "n long")
+    class Silent(StatefulProcessor):
+        """Keeps one number a key, and gives out nothing."""
 
-    def handleInputRows(self, key, rows, timerValues):  # noqa: N803 - so is Spark's
-        self._number.update((1,))
+        def init(self, handle):
+            self._number = handle.getValueState("number", "n long")
+
+        def handleInputRows(self, key, rows, timerValues):  # noqa: N803 - so is Spark's
+            self._number.update((1,))
+            return iter(())
+
+        def close(self):
+            pass
+
+    def silent(key, frames, state):
+        """The same of applyInPandasWithState."""
+        state.update((1,))
         return iter(())
 
-    def close(self):
-        pass
+    if kind == "buffered":
+        return buffered(df, at_least=100, after_seconds=100, shards=1, partitions=1)
+    groups = df.groupBy("page")
+    if kind == "rows":
+        return groups.transformWithState(Silent(), "n long", "update", "processingTime")
+    if kind == "frames":
+        return groups.transformWithStateInPandas(Silent(), "n long", "update", "processingTime")
+    return groups.applyInPandasWithState(silent, "n long", "n long", "update", "ProcessingTimeTimeout")
 
 
-def silent(key, frames, state):
-    """The same of applyInPandasWithState."""
-    state.update((1,))
-    return iter(())
-
-
-BY_CLOCK = {
-    "rows": lambda df: df.groupBy("page").transformWithState(Silent(), "n long", "update", "processingTime"),
-    "frames": lambda df: df.groupBy("page").transformWithStateInPandas(Silent(), "n long", "update", "processingTime"),
-    "time-outs": lambda df: df.groupBy("page").applyInPandasWithState(
-        silent, "n long", "n long", "update", "ProcessingTimeTimeout"
-    ),
-    "buffered": lambda df: buffered(df, at_least=100, after_seconds=100, shards=1, partitions=1),
-}
-
-
-@pytest.mark.parametrize("kind", BY_CLOCK)
+@pytest.mark.parametrize("kind", ["rows", "frames", "time-outs", "buffered"])
 def test_what_goes_by_processing_time_isnt_started_to_end_with_its_input(spark, events, tmp_path, kind):
-    frame, mode = BY_CLOCK[kind](events), "append" if kind == "buffered" else "update"
+    frame, mode = by_clock(events, kind), "append" if kind == "buffered" else "update"
     for how in ({"trigger": "available-now"}, {"sink": lambda writer: writer.format("noop").trigger(availableNow=True)}):
         with pytest.raises(RequestError) as refused:
             start(frame, table="t", pond=tmp_path / "pond", output_mode=mode, partitions=1, **how)

@@ -39,9 +39,7 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
     for field in schema.fields:
         name, kind = field.name, field.dataType.typeName()
         if not is_simple(field.dataType) and (name != order or name == key):
-            raise _wrong_type(
-                name, field.dataType, "Give text, booleans, numbers or bytes: a time as a number, what is nested as to_json(…)."
-            )
+            raise _wrong_type(name, field.dataType, _SIMPLE_HINT)
         told = name.lower()
         if told in _OURS and (name != order or name == key):
             raise invalid(f"the control records have a column {name}, as the tables of control state have", "Rename it.")
@@ -52,9 +50,7 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
     if key.lower() in _NO_KEYS:
         raise invalid(f"the key is called {key}, which means something else of a control record", "Rename it.")
     if schema[key].dataType.typeName() in REALS:
-        raise _wrong_type(
-            key, schema[key].dataType, "A key is text, a whole number, a decimal, a boolean or bytes: NaN and -0.0 aren't one key."
-        )
+        raise _wrong_type(key, schema[key].dataType, _KEY_HINT)
 
 
 def told_apart(events: DataFrame, by: str | list[str] | None) -> list[str]:

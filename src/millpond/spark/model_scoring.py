@@ -201,8 +201,8 @@ def _groups(records: pa.Table, codes: Array) -> Iterator[tuple[int, pa.Table]]:
         return
     order = np.argsort(codes, kind="stable")
     sorted_ = records.take(order)
-    ends = np.asarray(np.searchsorted(codes[order], kinds, side="right"))
-    for code, begin, end in zip(kinds, [0, *ends], ends, strict=False):
+    begins = np.asarray(np.searchsorted(codes[order], kinds))
+    for code, begin, end in zip(kinds, begins, [*begins[1:], len(order)], strict=True):
         yield int(code), sorted_.slice(begin, end - begin)
 
 
