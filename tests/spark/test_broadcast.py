@@ -215,9 +215,12 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
     (tmp_path / "control" / "1.json").write_text(json.dumps({"rule": "a", "seq": 1, **values}))
 
     def told(events: pd.DataFrame, control: Control) -> pd.DataFrame:
-        return events.assign(met=repr(sorted(control["a"].items())), user=None)[["id", "met"]]
+        return events.assign(met=repr(sorted(control["a"].items())))[["id", "met"]]
 
-    met = []
+    def collect(frame: DataFrame, _: int) -> None:
+        met.extend((r.id, r.met, r.control_version) for r in frame.collect())
+
+    met: list[tuple[int, str, int]] = []
     for batch in range(2):
         (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
         stream = broadcast(
@@ -231,8 +234,7 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
             partitions=1,
         )
         options = {"trigger": "available-now", "output_mode": "append", "partitions": 1}
-        sink = lambda frame, _: met.extend((r.id, r.met, r.control_version) for r in frame.collect())  # noqa: E731
-        with millpond.start(stream, table="told", pond=tmp_path / "pond", sink=sink, **options) as job:
+        with millpond.start(stream, table="told", pond=tmp_path / "pond", sink=collect, **options) as job:
             assert job.wait_for_end(120)
     assert [(batch, version) for batch, _, version in met] == [(0, 1), (1, 1)]
     assert met[0][1] == met[1][1]

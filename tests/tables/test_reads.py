@@ -170,9 +170,8 @@ def pages(read: Callable[..., millpond.Rows], *key: Any, limit: int, **question:
 def test_pages_and_reversed_scans_of_every_operator_have_the_rows_of_a_scan(
     cell: str, golden: Callable[[str], GoldenCell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        time, "time_ns", lambda: 0
-    )  # rows with a TTL are judged by when their batch was planned, whenever this runs
+    # Rows with a TTL are judged by when their batch was planned, whenever this runs.
+    monkeypatch.setattr(time, "time_ns", lambda: 0)
     copy = golden(f"spark-4.3/{cell}")
     seen = 0
     with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:

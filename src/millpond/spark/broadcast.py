@@ -62,7 +62,7 @@ def broadcast(
 
     control:    its column `key` says what a record is about; the others are what that key has from here on.  Two names are ours:
                 `action` (text: put, which is meant where it is NULL; remove; rollback) and `version` (long: which version a
-                rollback goes back to).  Text, booleans, whole and other numbers, decimals and bytes.
+                rollback goes back to).  Text, booleans, whole and other numbers, decimals and bytes; a key is no float or double.
     process:    gets a chunk of events (as pandas_udf has them) and the state, a read-only dict by key, with its `version`; gives
                 rows.  Called once or more for a shard and batch.
     output:     the schema of these rows; `control_version`, a long, is put behind them

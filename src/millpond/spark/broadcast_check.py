@@ -38,10 +38,11 @@ def check_streams(events: DataFrame, control: DataFrame, key: str, order: str) -
 def _check_control(schema: StructType, key: str, order: str) -> None:
     for field in schema.fields:
         name, kind = field.name, field.dataType.typeName()
-        if not is_simple(field.dataType) and (name != order or name == key):
+        is_kept = name != order or name == key
+        if is_kept and not is_simple(field.dataType):
             raise _wrong_type(name, field.dataType, _SIMPLE_HINT)
         told = name.lower()
-        if told in _OURS and (name != order or name == key):
+        if is_kept and told in _OURS:
             raise invalid(f"the control records have a column {name}, as the tables of control state have", "Rename it.")
         if told in (ACTION, VERSION) and told != name:
             raise invalid(f"the control records have a column {name}", f"Write it {told}, if that is what it is; else rename it.")

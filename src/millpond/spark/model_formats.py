@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from millpond.errors import library_missing
+from millpond.spark.control import WHOLE
 
 Array = np.ndarray[Any, Any]
 RUNS_CODE = frozenset({"pickle", "joblib", "cloudpickle", "dill", "skops", "pt", "pth", "torch", "keras"})
@@ -21,7 +22,7 @@ _DTYPES = {
     "tensor(int64)": np.int64,
     "tensor(int32)": np.int32,
 }
-_WHOLE = {"tensor(int64)": ("byte", "short", "integer", "long"), "tensor(int32)": ("byte", "short", "integer")}
+_WHOLE = {"tensor(int64)": WHOLE, "tensor(int32)": ("byte", "short", "integer")}
 """Types of columns whose values these can hold: any other number would be cut to a whole one."""
 
 

@@ -85,6 +85,14 @@ class _Scores(NamedTuple):
     errors: Array
 
 
+class _Scored(NamedTuple):
+    """What is said of one type's records, and the model that says it, None where there is none."""
+
+    scores: _Scores
+    name: str | None
+    version: int | None
+
+
 @dataclass(slots=True, kw_only=True)
 class Scoring:
     """The work of a shard that serves models.
@@ -120,14 +128,14 @@ class Scoring:
             for type_, group in self._by_type(chunk):
                 if type_ is None or BESIDE in type_:
                     why = "the record has no type" if type_ is None else f"a type has no {BESIDE!r}, and {type_!r} has"
-                    yield _told(group, _nothing(len(group), why), None, None)
+                    yield _told(group, _unscored(len(group), why))
                     continue
                 beside = sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
                 for key in beside:
                     if control[key]["shadow"]:
                         self._score(group, key, control, counted)
                 for key, some in self._split(group, type_, [key for key in beside if control[key]["share"]], control):
-                    yield self._score(some, key, control, counted)
+                    yield _told(some, self._score(some, key, control, counted))
         for type_, count in counted.items():
             self._add(type_, control, count)
 
@@ -154,10 +162,10 @@ class Scoring:
         for number, some in _groups(group, owners):
             yield [*beside, type_][number], some
 
-    def _score(self, records: pa.Table, type_: str, control: Control, counted: dict[str, _Counted]) -> pd.DataFrame:
+    def _score(self, records: pa.Table, type_: str, control: Control, counted: dict[str, _Counted]) -> _Scored:
         row = control.get(type_)
         if row is None:
-            return _told(records, _nothing(len(records), f"no model serves {type_!r}"), None, None)
+            return _unscored(len(records), f"no model serves {type_!r}")
         name, version = row["name"], control.version_of(type_)
         try:
             model = _load(self.pond, row["sha256"], self.inputs, row["format"], self.formats)
@@ -172,7 +180,7 @@ class Scoring:
                 version=version,
             ) from broken
         scores = _scores(model, {name: records.column(name) for name in self.inputs}, counted.setdefault(type_, _Counted()))
-        return _told(records, scores, name, version)
+        return _Scored(scores, name, version)
 
     def _add(self, type_: str, control: Control, counted: _Counted) -> None:
         """Add what was counted of a type's model to its row."""
@@ -283,11 +291,15 @@ def _best(which: Any, before: float | None, now: float | None) -> float | None:
     return now if before is None else before if now is None else which(before, now)
 
 
-def _told(records: pa.Table, scores: _Scores, name: str | None, version: int | None) -> pd.DataFrame:
+def _unscored(rows: int, why: str) -> _Scored:
+    return _Scored(_nothing(rows, why), None, None)
+
+
+def _told(records: pa.Table, scored: _Scored) -> pd.DataFrame:
     """The records as they came, and what was made of them behind."""
     import pandas as pd
 
-    rows = len(records)
+    (scores, name, version), rows = scored, len(records)
     own = {name: _own(records.column(i)) for i, name in enumerate(records.column_names)}
     made = {
         "result": scores.results,

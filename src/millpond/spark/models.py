@@ -18,6 +18,7 @@ from millpond.errors import RequestError
 from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
 from millpond.spark.broadcast_check import invalid
 from millpond.spark.broadcast_shard import Names
+from millpond.spark.control import REALS, WHOLE
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
@@ -33,7 +34,7 @@ MAX_MODEL_BYTES = 100 << 20
 _NAMES = Names("models", "versions", "model_errors")
 _TOLD = f"{RECORD}, content binary, uri string"
 _RESULTS = ("result double", "model string", "model_version long", "duration_seconds double", "error string")
-_NUMBERS = frozenset({"byte", "short", "integer", "long", "float", "double"})
+_NUMBERS = frozenset({*WHOLE, *REALS})
 
 
 def serve_models(
