@@ -161,6 +161,11 @@ CONDITIONS: dict[str, Condition] = {
 }
 
 
+# What passes by itself: the same question may be answered in a moment.  A job that was replaced is among them, since a reader that
+# comes to a path where an older job was followed meets it before the new one's first batch.
+PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE"})
+
+
 def http_status(error: MillpondError) -> int:
     """The status that a door answers with; 500 for a condition the table lacks."""
     entry = CONDITIONS.get(error.condition)

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ from typing import Any
 import pytest
 
 import millpond
+from millpond.catalogue import create_job
 from millpond.errors import MillpondError, ReplicaError
-from millpond.settings import ClientSettings
+from millpond.settings import ClientSettings, Retention
+from millpond.tables.cold import find_definition
 from written_checkpoint import WrittenCheckpoint
 
 QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.05, timeout_seconds=2)
@@ -135,6 +138,19 @@ def test_rows_are_read_by_the_definition_that_they_were_written_by(serve: Any, t
         (folder / "job.aggregate_0.json").write_text(json.dumps(definition))
         _wait_for(lambda: table.get(k="7") == {"k": "7", "hits": 1})
         assert [dict(r) for r in table.scan()] == [{"k": "7", "hits": 1}]
+
+
+@pytest.mark.parametrize("words", [{"keep_closed": "24h"}, {"keep_closed": "forever", "history": "100"}, {"history": "90m"}])
+def test_a_table_with_a_retention_of_its_own_is_read_through_a_server(serve: Any, tmp_path: Path, words: dict[str, str]) -> None:
+    job = WrittenCheckpoint(tmp_path / "job")
+    job.plan([("7", 1)], snapshot=False)
+    job.commit()
+    kept = Retention.parse(**words)
+    definition = replace(find_definition(job.path, "job.aggregate_0"), table="t", derived=True, warnings=(), retention=kept)
+    create_job(tmp_path / "pond", "job", str(job.path)).write_definition(definition)
+    with serve(tmp_path / "pond") as (address, _), millpond.connect(address) as server:
+        assert server["t"].get(k="7") == {"k": "7", "v": 1}
+        assert server["t"].definition.retention == kept
 
 
 def _wait_for(holds: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,19 @@ def test_once_reads_all_of_a_real_log_names_batches_and_leaves_nothing(tmp_path:
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "replica") as pond:
         assert {row["page"]: row["hits"] for row in pond["page_views"].scan()} == hits
         assert pond["page_views"].get(page="/").job_state == "stopped"
+
+
+@pytest.mark.spark
+def test_a_pond_that_was_deleted_is_begun_anew_over_the_replicas_of_the_old_one(tmp_path: Path, running: list[Demo]) -> None:
+    log = tmp_path / "access.log"
+    for pages in (30, 40):
+        log.write_text("".join(f'h{n} - - [01/Jan/2026:00:00:00 +0000] "GET /{n % pages} HTTP/1.1" 200 1\n' for n in range(2000)))
+        one = Demo(tmp_path, "--log", str(log), "--once", "--pond", str(tmp_path / "pond"))
+        running.append(one)
+        assert one.wait() == 0, one.err.read_text()
+        with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as pond:
+            assert pond["page_views"].count() == pages
+        shutil.rmtree(tmp_path / "pond")
 
 
 @pytest.mark.faults

@@ -18,7 +18,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from millpond.cli.output import visible
-from millpond.errors import MillpondError
+from millpond.errors import PASSING, MillpondError
 from millpond.tables import Row
 from millpond.tables.answer import Cut
 from millpond.tables.pond import Pond
@@ -28,7 +28,7 @@ _TOP = 8
 # Lines without a new batch are worth one now and then, to show that it still runs.
 _STILL_SECONDS = 5.0
 # Until a job has committed its first batch there is nothing to answer with.
-_NOT_YET = frozenset({"NO_COMMITTED_BATCH", "NO_CHECKPOINT", "UNKNOWN_TABLE", "REPLICA_BUILDING"})
+_NOT_YET = PASSING | {"NO_CHECKPOINT", "UNKNOWN_TABLE"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,13 +11,14 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from millpond.errors import CONDITIONS, MillpondError, StorageError
+from millpond.errors import CONDITIONS, PASSING, MillpondError, StorageError
 from millpond.settings import ClientSettings
-from millpond.tables.values import Json, decode_json, encode_json
+from millpond.tables.values import Json, decode_json, encode_json, with_floats
 
 Result = TypeVar("Result")
-# Errors of the server that may pass within a moment.  Those of a bound or a read that took too long don't: the caller decides.
-_PASSING = frozenset({"REPLICA_BUILDING", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE", "TOO_MANY_REQUESTS"})
+# Errors that may pass within a moment.  Those of a bound, of a read that took too long, and of a job without a batch don't: the
+# caller decides.
+_PASSING = (PASSING - {"NO_COMMITTED_BATCH"}) | {"TOO_MANY_REQUESTS", "SERVER_UNAVAILABLE"}
 _GATEWAY = frozenset({502, 503, 504})
 
 
@@ -58,8 +59,13 @@ def post(path: str, body: Json, *, accept: str = "application/json", wait_second
     return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait_seconds)
 
 
-def read_json(reply: Reply) -> Json:
-    """The JSON of a good reply.  Raises NOT_A_SERVER."""
+def read_facts(reply: Reply) -> Json:
+    """The JSON of a good reply that has no rows: its numbers as files and Spark have them.  Raises NOT_A_SERVER."""
+    return with_floats(read_rows(reply))
+
+
+def read_rows(reply: Reply) -> Json:
+    """The JSON of a good reply with rows, whose numbers keep all digits.  Raises NOT_A_SERVER."""
     try:
         return decode_json(reply.body)
     except ValueError:
@@ -71,7 +77,7 @@ def error_of(reply: Reply) -> MillpondError | None:
     if reply.status == 200:
         return None
     try:
-        told = decode_json(reply.body)["error"]
+        told = with_floats(decode_json(reply.body)["error"])
         condition, message, hint, context = told["condition"], told["message"], told["hint"], dict(told["context"])
     except (ValueError, KeyError, TypeError):
         if reply.status in _GATEWAY:
@@ -83,7 +89,7 @@ def error_of(reply: Reply) -> MillpondError | None:
 
 def may_pass(error: MillpondError) -> bool:
     """Whether the same question may be answered in a moment."""
-    return error.condition in _PASSING or error.condition == "SERVER_UNAVAILABLE"
+    return error.condition in _PASSING
 
 
 def unavailable(why: str) -> StorageError:
@@ -110,7 +116,7 @@ class Retries:
         if self.tried >= settings.tries or not may_pass(error):
             raise error
         wait: Any = error.context.get("retry_after_seconds")
-        if isinstance(wait, (int, float)) or hasattr(wait, "as_tuple"):
+        if isinstance(wait, (int, float)):
             return min(float(wait), settings.last_pause_seconds)
         pause: float = min(settings.last_pause_seconds, settings.first_pause_seconds * 2 ** (self.tried - 1))
         return pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret: so that many clients don't come back in step

@@ -15,7 +15,7 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from millpond.checkpoint.position import Batch, Position
-from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_json
+from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_facts, read_rows
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
@@ -29,7 +29,7 @@ from millpond.tables.events import EventAnswer
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.past import check_limit
 from millpond.tables.pin import Pin
-from millpond.tables.values import Json, encode_json, from_json, to_json
+from millpond.tables.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.tables.versions import Version, Versions
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -92,7 +92,7 @@ class ServerReads:
     def tables(self) -> Exchange[list[str]]:
         """The names of all tables that may be read, sorted."""
         reply = yield get("/tables")
-        return [table["table"] for table in read_json(reply)["tables"]]
+        return [table["table"] for table in read_facts(reply)["tables"]]
 
     def ready(self, max_behind_seconds: float = 30.0) -> Exchange[tuple[bool, str]]:
         """Whether every job can be read and isn't further behind; if not, why."""
@@ -108,7 +108,7 @@ class ServerReads:
         """At which batch each of these tables has read the same input.  Raises as `Pond.at`."""
         asked: dict[str, Json] = {"tables": list(tables)}
         reply = yield post("/at", asked if offsets is None else {**asked, "offsets": dict(offsets)})
-        return {table["table"]: table["batch"] for table in read_json(reply)["tables"]}
+        return {table["table"]: table["batch"] for table in read_facts(reply)["tables"]}
 
 
 @dataclass(slots=True)
@@ -165,7 +165,7 @@ class TableReads:
         query = "&".join(f"_{name}={quote(_control(value), safe='')}" for name, value in given.items())
         wait = given.get("wait_seconds", 0.0)
         reply = yield Request(method="GET", path=f"{self._path}/cut?{query}".rstrip("?"), wait_seconds=wait)
-        data = read_json(reply)
+        data = read_facts(reply)
         return Pin(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
 
     def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
@@ -181,7 +181,7 @@ class TableReads:
             return self._post("rows:get", {"keys": [known.key(key) for key in wanted]}, bounds)
 
         known, reply = yield from self._ask(ask)
-        return known.rows(read_json(reply))
+        return known.rows(read_rows(reply))
 
     def scan(
         self,
@@ -250,7 +250,7 @@ class TableReads:
             return self._post("rows:count", {"key": known.key(given)}, bounds)
 
         _, reply = yield from self._ask(ask)
-        data = read_json(reply)
+        data = read_facts(reply)
         return Count(data["count"], cut_of(data))
 
     def changes(
@@ -269,7 +269,7 @@ class TableReads:
             return self._post("changes", given, bounds, wait_seconds=wait_seconds)
 
         known, reply = yield from self._ask(ask)
-        data = read_json(reply)
+        data = read_rows(reply)
         return Changes(map(known.change, data["changes"]), cut_of(data), token=data["token"], more=data["more"])
 
     def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
@@ -308,7 +308,7 @@ class TableReads:
             return self._post("versions", {"key": known.key(given), **edges, **times, "limit": limit}, bounds)
 
         known, reply = yield from self._ask(ask)
-        data = read_json(reply)
+        data = read_rows(reply)
         if limit is None and data["more"]:
             raise RequestError(
                 "ANSWER_TOO_LARGE",
@@ -336,7 +336,7 @@ class TableReads:
             return self._post("event", {**given, "key": known.key(key) if key else None}, bounds)
 
         _, reply = yield from self._ask(ask)
-        data = read_json(reply)
+        data = read_facts(reply)
         told = {name: data[name] for name in ("batch_read", "applied", "late", "reason")}
         return EventAnswer(cut_of(data), **told)
 
@@ -350,7 +350,7 @@ class TableReads:
         """The definition, from the server."""
         reply = yield get(f"{self._path}/definition")
         try:
-            known = self._definition.known = Known(parse_definition(read_json(reply)), reply.headers[_DEFINITION])
+            known = self._definition.known = Known(parse_definition(read_facts(reply)), reply.headers[_DEFINITION])
         except KeyError:
             raise not_a_server("it doesn't name the definition") from None
         return known
@@ -412,7 +412,7 @@ class TableReads:
                 return self._post("rows:scan", {**question(known), **rest}, bounds)
 
             known, reply = yield from self._ask(ask)
-            page = known.rows(read_json(reply))
+            page = known.rows(read_rows(reply))
             rows += page
             if not page.more or (limit is not None and len(rows) >= limit):
                 return Rows(rows, page.cut, more=page.more, token=page.token)
@@ -457,7 +457,7 @@ def cut_of(data: Json) -> Cut:
         job=data["job"],
         position=Position(
             batch=Batch(data["batch"]),
-            offsets=position["offsets"],
+            offsets=with_floats(position["offsets"]),
             watermark_ms=position["watermark_ms"],
             batch_started_ms=position["batch_started_ms"],
             committed_ns=position["committed_ms"] * 1_000_000,

@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
-from millpond.errors import CONDITIONS, MillpondError, ReplicaError, StorageError
+from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
 from millpond.replica.backend import Backend, Snapshot
 from millpond.replica.follower import Follower, Retentions
 from millpond.replica.identity import judge, replaced_error
@@ -35,9 +35,7 @@ _FOREIGN_STATUS_SECONDS = 0.02
 # How long a step of the follower is waited for, which tells only of those that left nothing to do.
 _STEP_SECONDS = 0.05
 # Errors that a follower gets over by itself.
-_PASSING = frozenset(
-    {"REPLICA_BUILDING", "JOB_REPLACED", "NO_COMMITTED_BATCH", "NO_CHECKPOINT", "FILE_GONE", "STORAGE_UNAVAILABLE"}
-)
+_PASSING = PASSING | {"NO_CHECKPOINT"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from millpond.settings import ServeSettings
 from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
 from millpond.tables.table import Table
-from millpond.tables.values import Json, decode_json
+from millpond.tables.values import Json, decode_json, with_floats
 
 _BOUNDS = frozenset(
     {
@@ -151,7 +151,7 @@ def parse_at(data: Json) -> tuple[list[str], dict[str, Json] | None]:
         raise RequestError("INVALID_REQUEST", "tables must be a list of names.", hint='Send {"tables": ["page_views", "hosts"]}.')
     if not isinstance(offsets, dict | None):
         raise RequestError("INVALID_REQUEST", "offsets must be an object.", hint="Give those of an answer's position, or none.")
-    return names, _with_floats(offsets)
+    return names, with_floats(offsets)
 
 
 def check_members(data: Json, known: set[str]) -> dict[str, Json]:
@@ -195,15 +195,6 @@ def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
     if bounds.wait_seconds > settings.max_seconds:
         raise _invalid(f"wait_seconds is {bounds.wait_seconds:g}, and a request may take {settings.max_seconds:g}")
     return bounds
-
-
-def _with_floats(data: Any) -> Any:
-    """The same, with floats for decimals, as Spark's own JSON has them."""
-    if isinstance(data, dict):
-        return {name: _with_floats(value) for name, value in data.items()}
-    if isinstance(data, list):
-        return [_with_floats(value) for value in data]
-    return float(data) if isinstance(data, Decimal) else data
 
 
 def _number(name: str, text: str) -> int | float:

@@ -17,14 +17,12 @@ from urllib.parse import unquote
 import msgspec
 
 from millpond.checkpoint.source_files import find_file
-from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError
 from millpond.replica.replica import View
 from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
 
-# What may pass while a reader waits.
-_PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE"})
 _MAX_DEPTH = 8
 
 
@@ -167,7 +165,7 @@ def open_within(
         try:
             view, cut = open_view()
         except MillpondError as error:
-            if error.condition not in _PASSING:
+            if error.condition not in PASSING:
                 raise
             problem = error
         else:

@@ -118,6 +118,15 @@ def decode_json(data: bytes | str) -> Json:
         raise ValueError(_TOO_MUCH[isinstance(wrong, RecursionError)]) from None
 
 
+def with_floats(data: Json) -> Json:
+    """Decoded JSON that holds no values of rows: numbers with a fraction are floats, as in Spark's own JSON and in our files."""
+    if isinstance(data, dict):
+        return {name: with_floats(value) for name, value in data.items()}
+    if isinstance(data, list):
+        return [with_floats(value) for value in data]
+    return float(data) if isinstance(data, Decimal) else data
+
+
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON; write it as a string")
 
