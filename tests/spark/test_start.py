@@ -57,6 +57,19 @@ def test_a_job_is_found_in_its_pond_with_its_definition(totals, tmp_path):
     assert job.definition.columns == ("page", "bytes", "size")
 
 
+def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_path):
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        job = start(totals, table="totals", pond=tmp_path / "pond", trigger="available-now")
+        finish(job)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (found,) = open_jobs(tmp_path / "pond")
+    assert found.definitions()["totals"].session_time_zone == "America/New_York"
+    # Whoever defines it elsewhere runs no job, so that their own session says nothing of it.
+    assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other").session_time_zone is None
+
+
 def test_what_is_kept_of_a_table_is_part_of_its_definition(totals, tmp_path):
     keep = millpond.Retention.parse(keep_closed="forever", history="100")
     job = start(totals, table="totals", pond=tmp_path / "pond", trigger="available-now", retention=keep)

@@ -61,6 +61,8 @@ class TableDefinition:
                against the checkpoint's schema file
     derived:   False where nobody defined the table and it shows the schema's own names
     warnings:  what couldn't be derived and why, one sentence each
+    session_time_zone:  of the job's session, as Spark names it; None where it isn't known.  An expression that depends on it names
+               it in its own options (`zone`)
     """
 
     table: str
@@ -77,6 +79,7 @@ class TableDefinition:
     many: bool = False
     retention: Retention | None = None
     parts: Parts | None = None
+    session_time_zone: str | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -120,6 +123,8 @@ class TableDefinition:
             out["retention"] = retention_json(self.retention)
         if self.parts is not None:
             out["parts"] = self.parts.to_json()
+        if self.session_time_zone is not None:
+            out["session_time_zone"] = self.session_time_zone
         return out
 
     def over_parts(self, parts: Parts) -> TableDefinition:
@@ -133,7 +138,7 @@ class TableDefinition:
         Names of buffers are part of no meaning, and neither are the table's own name, its warnings, and what is kept beside it.
         """
         data = self.to_json()
-        for unimportant in ("table", "warnings", "derived", "retention"):
+        for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone"):
             data.pop(unimportant, None)
         for schema in ("key_schema", "value_schema"):
             data[schema] = [f["type"] for f in data[schema]["fields"]]
@@ -203,6 +208,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         many=data.get("many", False) is True,
         retention=parse_retention_json(data.get("retention")),
         parts=parse_parts(data.get("parts")),
+        session_time_zone=data.get("session_time_zone"),
     )
     _check_places(definition)
     return definition
@@ -226,6 +232,7 @@ def _check_places(definition: TableDefinition) -> None:
         *definition.columns,
         *definition.warnings,
         *(m for c in definition.key for m in c.path),
+        definition.session_time_zone or "",
     )
     if not all(isinstance(text, str) for text in texts) or not isinstance(definition.operator, int):
         raise ValueError("a name isn't one")

@@ -40,7 +40,7 @@ class Expression:
     op:       one of OPERATIONS
     type:     the Spark type of the result
     args:     operands, in Spark's order
-    options:  what the operation needs beside its operands, plain JSON
+    options:  what the operation needs beside its operands, plain JSON; `zone` is the job's time zone where it counts
     """
 
     op: str

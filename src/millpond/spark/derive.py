@@ -45,6 +45,7 @@ from millpond.spark.plan import (
     not_derivable,
     optimized_plan,
     require_classic,
+    session_time_zone,
 )
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def derive(
         strict=strict,
         output_mode=output_mode,
         aggregation_format=aggregation_format,
+        time_zone=session_time_zone(spark._jsparkSession),
     )
 
 
@@ -96,8 +98,12 @@ def derive_plan(
     strict: bool = False,
     output_mode: str = "update",
     aggregation_format: int | None = None,
+    time_zone: str | None = None,
 ) -> Entry:
-    """The same for an analyzed plan in the JVM."""
+    """The same for an analyzed plan in the JVM.
+
+    time_zone:  of the session that runs the job, None where it isn't known
+    """
     check_table_name(table)
     if not analyzed.isStreaming():
         raise not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
@@ -113,6 +119,7 @@ def derive_plan(
     definition = _define(found, jvm, table, aggregation_format)
     if isinstance(definition, NamedOperator):
         return definition
+    definition = dataclasses.replace(definition, session_time_zone=time_zone)
     if definition.warnings and strict:
         raise not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
     for sentence in definition.warnings:

@@ -128,6 +128,11 @@ def optimized_plan(jsession: Java, analyzed: Java) -> Java:
     return jsession.sessionState().optimizer().execute(analyzed)
 
 
+def session_time_zone(jsession: Java) -> str:
+    """The time zone of a session, as its setting names it."""
+    return str(jsession.sessionState().conf().sessionLocalTimeZone())
+
+
 def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
     """Whether these columns of a row are the same whenever a task runs again; those that aren't asked for don't count."""
     told = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])

@@ -23,7 +23,7 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
-from millpond.spark.plan import class_name, find_clock, refuse_real_time_trigger, require_classic
+from millpond.spark.plan import class_name, find_clock, refuse_real_time_trigger, require_classic, session_time_zone
 from millpond.spark.session import default_partitions, hadoop_uri
 from millpond.storage import open_storage
 
@@ -128,15 +128,17 @@ def publish(
     pinned = pinned_conf(checkpoint)
     context = SparkContext._active_spark_context
     assert context is not None, "a query runs in a context"
+    jsession = execution.sparkSessionForStream()
     try:
         definition = derive_plan(
-            execution.sparkSessionForStream(),
+            jsession,
             execution.analyzedPlan(),
             context._jvm,
             table=table,
             strict=strict,
             output_mode=str(execution.outputMode().toString()),
             aggregation_format=_pinned_format(pinned),
+            time_zone=session_time_zone(jsession),
         )
     except DefinitionError as error:
         if strict or error.condition != "NOT_DERIVABLE":
@@ -173,8 +175,15 @@ def define(
         execution = query._jsq.streamingQuery()
         if open_storage(str(execution.resolvedCheckpointRoot())).uri == uri:
             refuse_real_time_trigger(execution.trigger())
-    format_ = _pinned_format(pinned_conf(uri))
-    definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=format_)
+    definition = derive_plan(
+        df.sparkSession._jsparkSession,
+        df._jdf.queryExecution().analyzed(),
+        df.sparkSession._jvm,
+        table=table,
+        strict=strict,
+        output_mode=output_mode,
+        aggregation_format=_pinned_format(pinned_conf(uri)),
+    )
     return _put(replace(definition, retention=retention), uri, pond, None)
 
 
