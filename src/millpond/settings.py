@@ -249,6 +249,8 @@ class ServeSettings:
     gzip_bytes:           smaller answers are sent as they are: below it, packing costs more than the packets it saves.
     ready_behind_seconds: /readyz says no when a committed batch waits for longer: several triggers of a usual job.
     drain_seconds:        what a request that runs at SIGTERM may still take; below the 30 s after which orchestrators kill.
+    log_level, log_format: how log lines are written, see `logs`.
+    log_requests: a line for each request as well: its route, never its key.
     keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies, which must close first.
     """
 
@@ -270,4 +272,7 @@ class ServeSettings:
     gzip_bytes: int = 4096
     ready_behind_seconds: float = 10.0
     drain_seconds: int = 10
+    log_level: str = "info"
+    log_format: str = "text"
+    log_requests: bool = False
     keep_alive_seconds: int = 75

@@ -85,3 +85,14 @@ def test_what_the_manual_says_of_object_stores_is_what_the_settings_are() -> Non
     assert (store.tries, "tried five times in all" in page) == (5, True)
     assert (replica.remote_heartbeat_seconds, "heartbeats, every five seconds" in page) == (5.0, True)
     assert (replica.remote_catalogue_seconds, "the catalogue, every half minute" in page) == (30.0, True)
+
+
+def test_every_event_of_the_log_stands_in_the_manual_and_no_other() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (DOCS.parent / "src").rglob("*.py"))
+    events = set(re.findall(r'\blog\.(?:debug|info|warning|error)\(\s*"([a-z_.]+)"', source))
+    for name in re.findall(r'Trouble\([^"]*(?:\([^)]*\), )?"([a-z]+)"', source):
+        events |= {f"{name}.failed", f"{name}.recovered"}
+    section = _page("serving.md").partition("## Logs")[2].partition("\n## ")[0]
+    told = {name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
+    assert {"follower.failed", "journal.failed", "catalogue.failed", "request"} <= events
+    assert events - {"follower.traceback"} == told - {"follower.waits"}

@@ -325,3 +325,28 @@ def test_wrong_keys_are_refused_with_a_hint(job: WrittenCheckpoint, tmp_path: Pa
         assert condition_of(lambda: table.scan(limit=0)) == "INVALID_LIMIT"
         assert condition_of(lambda: pond["ck.agregate_0"]) == "UNKNOWN_TABLE"
         assert table.get(k="nobody").found is False
+
+
+def test_what_a_follower_meets_is_logged_once_and_when_it_is_over(
+    job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="millpond")
+
+    def lines(event: str) -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.getMessage().startswith(event)]
+
+    with millpond.open(job.path, replica_dir=tmp_path / "home") as pond:
+        job.plan([("c", 1)], snapshot=False)
+        deltas = sorted(job.path.glob("state/0/*/2.delta"))
+        whole = [delta.read_bytes() for delta in deltas]
+        for delta in deltas:
+            delta.write_bytes(b"damaged")
+        job.commit()
+        wait_until(lambda: pond.statistics()["ck"]["errors"] > 3)
+        (failed,) = lines("follower.failed")
+        for fact in ("condition=INCOMPLETE_FILE", "checkpoint=", "message=", "hint="):
+            assert fact in failed
+        for delta, data in zip(deltas, whole, strict=True):
+            delta.write_bytes(data)
+        wait_until(lambda: bool(lines("follower.recovered")))
+        assert read(pond) == {"a": 1, "b": 1, "c": 1}

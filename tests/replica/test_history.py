@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -348,3 +350,49 @@ def test_a_definition_that_cant_be_read_any_more_stops_no_follower(job: WrittenC
         while table.get(k="a")["v"] != 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
+
+
+def test_history_that_is_asked_for_later_begins_where_the_replica_is(job: WrittenCheckpoint, opened: Open) -> None:
+    """A job that has ended commits no batch that would begin it."""
+    with opened(None) as pond, pytest.raises(MillpondError) as refused:
+        pond[TABLE].changes()
+    assert refused.value.condition == "HISTORY_GONE"
+    with opened() as pond:
+        table = pond[TABLE]
+        since_now, since_batch = table.changes(), table.changes(0)
+        assert (list(since_now), list(since_batch)) == ([], [])
+        assert table.at(batch=0).count() == 2
+        commit(job, ("a", 2))
+        pond.catch_up()
+        for since in (since_now.token, since_batch.token, 0):
+            assert told(table.changes(since)) == [("update", 1, ("a", 1), ("a", 2))]
+        assert values(table.at(batch=0).scan()) == {"a": 1, "b": 1}
+
+
+def test_whoever_names_what_is_kept_is_told_where_another_process_decides(
+    job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    program = (
+        "import sys, millpond\n"
+        "with millpond.open(sys.argv[1], replica_dir=sys.argv[2]):\n"
+        "    print('ready', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    command = [sys.executable, "-c", program, str(job.path), str(tmp_path / "home")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        for retention, ignored in (
+            (ALL, True),
+            ({TABLE: RetentionWords(history="100")}, True),
+            (None, False),
+            (millpond.Retention(), False),
+            ({TABLE: RetentionWords(history="no")}, False),
+        ):
+            caplog.clear()
+            with millpond.open(job.path, replica_dir=tmp_path / "home", retention=retention):
+                time.sleep(0.7)  # a second try to follow doesn't say it again
+            told = [r.getMessage() for r in caplog.records if "retention.ignored" in r.getMessage()]
+            assert len(told) == ignored, retention
+            assert all(TABLE in line and str(other.pid) in line for line in told)
+        other.communicate("")

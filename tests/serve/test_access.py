@@ -180,7 +180,8 @@ def test_limits_of_an_answer_hold_in_every_form(serve: Any, types_pond: Path) ->
 
 
 def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_path: Path, tokens: dict[str, str]) -> None:
-    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json", "--tokens", tokens["file"]]
+    options = ["--json", "--tokens", tokens["file"], "--log-requests", "--log-level", "debug", "--log-format", "json"]
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", *options]
     environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as server:
         assert server.stdout is not None
@@ -195,3 +196,9 @@ def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_p
         assert b"secret" not in text
         assert b"guessed" not in text
         assert not any(t.removeprefix("mp_").encode() in text for n, t in tokens.items() if n != "file")
+    lines = [json.loads(line) for line in err.splitlines()]
+    assert all({"time", "level", "event"} <= line.keys() for line in lines)
+    answered = [(line["route"], line["status"]) for line in lines if line["event"] == "request"]
+    assert len(answered) == 13
+    assert {("rows", 200), ("none", 401), ("metrics", 200)} <= set(answered)
+    assert {"serve.ready", "serve.ended"} <= {line["event"] for line in lines}

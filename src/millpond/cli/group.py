@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -72,6 +73,8 @@ class Commands(click.Group):
         """Run a command and exit; errors are shown here, and only here."""
         words = list(sys.argv[1:] if args is None else args)
         extra["standalone_mode"] = False
+        # What log lines would say, errors say; a server writes them as well.
+        logging.getLogger("millpond").addHandler(logging.NullHandler())
         try:
             ended = super().main(words, prog_name or "millpond", *rest, **extra)
         except (click.Abort, KeyboardInterrupt):

@@ -12,6 +12,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.output import write_line
+from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
 from millpond.serve.access import check_exposure
 from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places, open_ponds
@@ -21,6 +22,7 @@ from millpond.serve.workers import Plan, serve_workers, shared_folder
 from millpond.settings import ServeSettings
 from millpond.tables.values import encode_json
 
+log = EventLog(__name__)
 _DEFAULT = ServeSettings()
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -63,6 +65,9 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 )
 @click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
 @click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
+@click.option("--log-level", type=click.Choice(LEVELS), default=_DEFAULT.log_level, show_default=True, help="What is logged.")
+@click.option("--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="Of log lines.")
+@click.option("--log-requests", is_flag=True, help="A log line for each request, with its route and never its key.")
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
 @options.replica_option
 @options.json_option
@@ -88,6 +93,7 @@ def serve(
       millpond serve ./pond --host 0.0.0.0 --tokens readers.json --tls-cert cert.pem --tls-key key.pem
     """
     settings = replace(_DEFAULT, **limits)
+    write_logs(settings.log_level, settings.log_format)
     check_libraries()
     check_exposure(settings)
     check_certificate(settings)
@@ -95,7 +101,7 @@ def serve(
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)
     for name in check_retention(retention, named):
-        click.echo(f"There is no table {name!r} yet: what is to be kept of it is kept once there is one.", err=True)
+        log.warning("retention.waits", table=name, message="there is no such table yet: it is kept once there is one")
     with ExitStack() as opened:
         first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
         address = address_of(first, tls=settings.tls_cert is not None)
@@ -106,6 +112,7 @@ def serve(
             where = ", ".join(named.values())
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
+            log.info("serve.ready", url=address, places=list(named.values()), workers=settings.workers)
 
         shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
         kept = retention_by_pond(retention, named)
@@ -114,6 +121,7 @@ def serve(
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
             serve_workers(plan, [first, *more], on_ready=announce)
-            return
-        with open_ponds(named, lambda name: plan.open_pond(name, follow=True)) as ponds:
-            serve_http(ponds, first, settings=settings, on_ready=announce)
+        else:
+            with open_ponds(named, lambda name: plan.open_pond(name, follow=True)) as ponds:
+                serve_http(ponds, first, settings=settings, on_ready=announce)
+        log.info("serve.ended")

@@ -32,6 +32,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
+from millpond.logs import EventLog, Trouble
 from millpond.replica.apply import ReplicaTable, apply_batch, plan_tables
 from millpond.replica.backend import Backend
 from millpond.replica.build import build
@@ -63,6 +64,11 @@ _STOP_SECONDS = 2.0
 
 Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
 """what a replica holds -> what is kept of its stores, by their ids"""
+Wanted = Callable[[StoresRecord], Mapping[str, tuple[str, Retention]]]
+"""what a replica holds -> for each table of which something was named: the id of its store, and what is wanted to be kept"""
+log = EventLog(__name__)
+# What a follower meets where nothing is wrong yet: the job hasn't begun.
+_NOT_YET = frozenset({"NO_CHECKPOINT"})
 
 
 @dataclass(slots=True)
@@ -124,6 +130,7 @@ class Follower:
     place:        the replica's folder, or None for a replica in memory
     on_backend:   told of each generation that begins to serve
     retention:    what is kept of which store beside its rows, where it isn't what the settings say
+    wanted:       the same of those stores alone that whoever opened the replica has named, by table
     """
 
     def __init__(
@@ -135,6 +142,7 @@ class Follower:
         new_backend: Callable[[], Backend] | None = None,
         on_backend: Callable[[Backend], None],
         retention: Retentions | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self._storage = storage
         self._place = place
@@ -142,11 +150,15 @@ class Follower:
         self._new_backend = new_backend
         self._on_backend = on_backend
         self._retention = retention or (lambda _stores: {})
+        self._wanted = wanted
+        self._ignored: dict[str, str] = {}
+        self._trouble = Trouble(log, "follower", checkpoint=storage.uri)
         self._generation: _Generation | None = None
         self._stop = threading.Event()
         self._commits = FolderWatch(storage.local_path("commits"))
         self._is_told = False
         self._stepped = threading.Condition()
+        self._begun = threading.Event()
         self._thread: threading.Thread | None = None
         self._status_clock = _Clock(_STATUS_SECONDS)
         self._folder_clock = _Clock(_CHECK_SECONDS)
@@ -191,6 +203,10 @@ class Follower:
         """Take the next step now, also where the last one failed and a pause was due."""
         self._commits.wake()
 
+    def wait_for_first_step(self, timeout_seconds: float) -> None:
+        """Return when it follows, has found that another process does, or can do neither; or after the timeout."""
+        self._begun.wait(timeout_seconds)
+
     def wait_for_step(self, timeout_seconds: float) -> None:
         """Return after the next step, or the timeout."""
         with self._stepped:
@@ -215,6 +231,7 @@ class Follower:
         while not self._stop.is_set():
             try:
                 if self.step():
+                    self._begun.set()
                     last_commit = time.monotonic()
                     if waited:
                         self._is_told, waited = told, False
@@ -227,14 +244,15 @@ class Follower:
                 pause = min(longest, 0.02 * 2 ** min(failures, 20))
             except Exception as error:  # noqa: BLE001 - a follower that dies silently would serve old answers for ever
                 failures += 1
-                self._failed(
-                    ReplicaError(
-                        "FOLLOWER_FAILED",
-                        f"The follower met an error that it doesn't know: {error!r}.",
-                        hint="Report this with the checkpoint's Spark version; deleting the replica's folder may help.",
-                    )
+                unknown = ReplicaError(
+                    "FOLLOWER_FAILED",
+                    f"The follower met an error that it doesn't know: {error!r}.",
+                    hint="Report this with the checkpoint's Spark version; deleting the replica's folder may help.",
                 )
+                log.debug("follower.traceback", raised=error, checkpoint=self._storage.uri)
+                self._failed(unknown)
                 pause = _MAX_BACKOFF_SECONDS
+            self._begun.set()
             with self._stepped:
                 self._stepped.notify_all()
             told = self._commits.wait(pause)
@@ -254,6 +272,7 @@ class Follower:
 
     def _failed(self, error: MillpondError) -> None:
         self.last_error = error
+        self._trouble.met(error, expected=error.condition in _NOT_YET)
         self.counts.errors += 1
         told = {"condition": error.condition, "message": error.message, "hint": error.hint}
         self._say(state="failed", error=told, now=True)
@@ -284,8 +303,7 @@ class Follower:
                 return self._build()
             if self._readers_clock.due():
                 generation.backend.check_readers()
-            self._say(state="following", error=None)
-            self.last_error = None
+            self._well("following")
             return False
         return self._apply(generation, following)  # 4
 
@@ -308,10 +326,30 @@ class Follower:
         else:
             self._place.prepare()
             if not self._place.try_lock():
+                self._say_what_is_ignored()
                 return False
             self.following = True
             self._place.clean()
         return True
+
+    def _say_what_is_ignored(self) -> None:
+        """Whoever follows decides what is kept: say so once where something else was named here."""
+        assert self._place is not None
+        if self._wanted is None or (path := self._place.current()) is None or (status := self._place.read_status()) is None:
+            return
+        stores = open_backend(path, self._settings).stores()
+        for table, (store, retention) in ({} if stores is None else self._wanted(stores)).items():
+            kept = status.kept.get(store)
+            if kept is not None and kept not in (retention.words(), self._ignored.get(table)):
+                self._ignored[table] = kept
+                log.warning(
+                    "retention.ignored",
+                    table=table,
+                    message=f"process {status.pid} follows the job, and what it keeps counts",
+                    wanted=retention.words(),
+                    kept=kept,
+                    hint="Name it where that process is started; or end that process, then this one follows.",
+                )
 
     def _folder_is_gone(self) -> bool:
         """Whether somebody deleted the replica's folder, which is allowed: then begin again."""
@@ -336,11 +374,17 @@ class Follower:
         if record.status != "live":
             return None
         reader, keeper = StateReader(self._storage), self._make_keeper(stores)
+        kept = keeper.begin(record.batch, record.kept)
+        if kept != record.kept:
+            record = msgspec.structs.replace(record, kept=kept)
+            with backend.write() as write:
+                write.set_record(record)
         self._serve(_Generation(path, backend, record, stores, reader, keeper))
         return self._generation
 
     def _serve(self, generation: _Generation) -> None:
         self._generation = generation
+        self.status.kept = generation.keeper.words()
         if self.journal is not None and generation.path is not None:
             self.journal.follow(generation.path.name, generation.backend, generation.stores, generation.keeper)
         self._on_backend(generation.backend)
@@ -373,12 +417,12 @@ class Follower:
             generation.record = snapshot.record()
         self.counts.batches_applied += 1
         self.counts.rows_applied += rows
-        self.counts.apply_seconds += time.monotonic() - began
+        self.counts.apply_seconds += (seconds := time.monotonic() - began)
         self._applied_last = True
         if self.status.newest <= number:
             self.status.oldest_commit_ns = None
-        self._say(state="following", error=None)
-        self.last_error = None
+        log.debug("batch.applied", checkpoint=self._storage.uri, batch=number, rows=rows, seconds=seconds)
+        self._well("following")
         return True
 
     def _has_other_stores(self, generation: _Generation, number: Batch) -> bool:
@@ -444,8 +488,7 @@ class Follower:
         if not batches:
             job_id(self._storage)  # raises NO_CHECKPOINT
             self.status.looked_at = time.time()
-            self._say(state="waiting", error=None)
-            self.last_error = None
+            self._well("waiting")
             self._stop.wait(max(0.05, self._settings.poll_seconds))
             return False
         began = time.monotonic()
@@ -498,10 +541,16 @@ class Follower:
         if self._place is not None:
             self._place.clean()
         self.counts.bootstrap_records += records
-        self.counts.bootstrap_seconds += time.monotonic() - began
-        self._say(state="following", error=None, now=True)
-        self.last_error = None
+        self.counts.bootstrap_seconds += (seconds := time.monotonic() - began)
+        log.info("replica.built", checkpoint=self._storage.uri, batch=batch.batch, rows=records, seconds=seconds)
+        self._well("following", now=True)
         return True
+
+    def _well(self, state: str, *, now: bool = False) -> None:
+        """A step went well."""
+        self._say(state=state, error=None, now=now)
+        self.last_error = None
+        self._trouble.over()
 
     def _say(self, *, state: str, error: dict[str, Any] | None, now: bool = False) -> None:
         """Tell other processes, when it is news or has been a while."""

@@ -20,6 +20,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from millpond.logs import EventLog, Trouble
 from millpond.replica.backend import Backend, Snapshot
 from millpond.replica.journal import (
     FORMAT,
@@ -97,6 +98,7 @@ class JournalCopy:
         self._marked_at = 0.0
         self.error: str | None = None
         self.errors = 0
+        self._trouble = Trouble(EventLog(__name__), "journal", replica=str(place))
 
     def start(self) -> None:
         """Flush by a thread, from the first generation on of which something is to be kept."""
@@ -135,9 +137,11 @@ class JournalCopy:
                 done = self._flush(deadline, in_passing)
             except Exception as problem:  # noqa: BLE001 - a full disk, a folder that is gone: rows are served all the same
                 self.error, self.errors = str(problem) or repr(problem), self.errors + 1
+                self._trouble.met(problem)
                 self._drop_target()
                 return False
             self.error = None
+            self._trouble.over()
             return done
 
     def _run(self) -> None:

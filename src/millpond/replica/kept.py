@@ -208,9 +208,21 @@ class Keeper:
         """What is kept of a store."""
         return self._stores[store]
 
-    def begin(self, batch: int) -> dict[str, KeptRecord]:
-        """What is kept of each store when the replica has been built at a batch: changes from the next one on, where wanted."""
-        return {store: KeptRecord(history_from=batch + 1) for store, this in self._stores.items() if this.retention.keeps_history}
+    def words(self) -> dict[str, str]:
+        """What is kept of each store, for people."""
+        return {store: this.retention.words() for store, this in self._stores.items()}
+
+    def begin(self, batch: int, before: Mapping[str, KeptRecord] | None = None) -> dict[str, KeptRecord]:
+        """What is kept of each store when somebody begins to follow at a batch: changes from the next one on, where wanted.
+
+        before:  what was kept until then, of a replica that is taken over
+        """
+        kept = dict(before or {})
+        for store, this in self._stores.items():
+            known = kept.get(store, KeptRecord())
+            if this.retention.keeps_history and known.history_from is None:
+                kept[store] = msgspec.structs.replace(known, history_from=batch + 1)
+        return kept
 
     def write(
         self,
@@ -246,9 +258,7 @@ class Keeper:
 
     def _write_store(self, write: WriteBatch, store: str, changes: Changes, batch: CommittedBatch, kept: KeptRecord) -> KeptRecord:
         this, mark = self._stores[store], stamp(batch.batch)
-        if this.retention.keeps_history and kept.history_from is None:
-            kept = msgspec.structs.replace(kept, history_from=batch.batch)
-        elif not this.retention.keeps_history and kept.history_from is not None:
+        if not this.retention.keeps_history and kept.history_from is not None:
             kept = self._forget_changes(write, this, kept, None)
         if this.retention.keeps_history:
             kept = self._write_with_history(write, store, changes, batch, kept)

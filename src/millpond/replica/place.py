@@ -46,8 +46,9 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     looked_at:        seconds since 1970 of the last successful look at the checkpoint, 0 where there was none
     newest:           the newest committed batch seen by it, -1 where there was none
     oldest_commit_ns: when the first batch beyond the replica was committed, None where there was none
+    kept:             by store, in words, what is kept of it beside its rows
 
-    The last three are what readers of a replica go by whose checkpoint is on an object store: they make no requests of their own.
+    Readers of a replica whose checkpoint is on an object store make no requests of their own: they go by the three before the last.
     """
 
     state: str = "waiting"
@@ -59,6 +60,7 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     looked_at: float = 0.0
     newest: int = -1
     oldest_commit_ns: int | None = None
+    kept: dict[str, str] = {}
 
 
 class ReplicaPlace:

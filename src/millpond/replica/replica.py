@@ -15,7 +15,7 @@ from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
 from millpond.replica.backend import Backend, Snapshot
-from millpond.replica.follower import Follower, Retentions
+from millpond.replica.follower import Follower, Retentions, Wanted
 from millpond.replica.identity import judge, replaced_error
 from millpond.replica.lmdb_backend import open_backend
 from millpond.replica.memory_backend import MemoryBackend
@@ -87,6 +87,7 @@ class Replica:
         settings: ReplicaSettings,
         follow: bool = True,
         retention: Retentions | None = None,
+        wanted: Wanted | None = None,
     ) -> None:
         self._storage = storage
         self._settings = settings
@@ -109,6 +110,7 @@ class Replica:
                 new_backend=MemoryBackend if in_memory else None,
                 on_backend=self._serve_from,
                 retention=retention,
+                wanted=wanted,
             )
             self._follower.start()
 
@@ -227,6 +229,7 @@ class Replica:
         errors = self._follower.counts.errors if self._follower is not None else 0
         if self._follower is not None:
             self._follower.wake()
+            self._follower.wait_for_first_step(timeout_seconds)  # by then what is kept is what was asked for
         while True:
             reached, problem = self._reached()
             if reached is not None and reached >= goal:

@@ -7,17 +7,17 @@ browser send another Host.  So a door on the loopback answers to the loopback's 
 from __future__ import annotations
 
 import ipaddress
-import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from millpond.errors import MillpondError, RequestError, SetupError
+from millpond.logs import EventLog
 from millpond.serve.rates import Rates
 from millpond.serve.tokens import EVERYBODY, Reader, digest, read_tokens
 from millpond.settings import ServeSettings
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # How long the file of tokens isn't looked at again.
 _TOKENS_SECONDS = 1.0
@@ -144,7 +144,7 @@ class Tokens:
             self._readers, self._stamp = read_tokens(self._path), stamp
         except MillpondError as wrong:
             self._stamp = stamp
-            log.error("%s The readers known before are still let in.", wrong)
+            log.error("tokens.unreadable", condition=wrong.condition, message=wrong.message, hint="Readers as before are let in.")
 
     def _stat(self) -> tuple[int, int, int] | None:
         try:

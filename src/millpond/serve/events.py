@@ -10,7 +10,6 @@ there is nothing to tell, a comment goes out now and then, so that proxies and d
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -18,7 +17,6 @@ from millpond.errors import MillpondError
 from millpond.serve.shapes import error_json
 from millpond.tables.values import Json, encode_json
 
-log = logging.getLogger(__name__)
 _PAGE_CHANGES = 1000
 # One look for changes: so soon a stream notices that the server ends.
 _LOOK_SECONDS = 1.0

@@ -16,6 +16,9 @@ from typing import Any
 
 import msgspec
 
+from millpond.logs import EventLog
+
+log = EventLog(__name__)
 # Upper ends of the buckets of a request's duration, in seconds.
 BUCKETS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 # What followers count: `replica.follower.Follower.statistics`.
@@ -49,8 +52,9 @@ class Counts(msgspec.Struct, kw_only=True):
 class Meter:
     """The counts of this process.  `folder` is where the others of one server leave theirs, None where there are none."""
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, *, log_requests: bool = False) -> None:
         self.counts = Counts()
+        self._log_requests = log_requests
         self._folder = folder
         self._path = folder / f"{os.getpid()}-{time.monotonic_ns()}.json" if folder is not None else None
 
@@ -60,7 +64,9 @@ class Meter:
         return self._folder is not None
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """One request that was answered."""
+        """One request that was answered.  Where it is logged, its route is and not its key, which is nobody's business."""
+        if self._log_requests:
+            log.info("request", route=route, status=status, seconds=seconds)
         counts = self.counts
         statuses = counts.requests.get(route)
         if statuses is None:

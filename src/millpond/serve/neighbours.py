@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import struct
 from collections.abc import AsyncIterator
@@ -28,11 +27,12 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Scope
 
 from millpond.errors import ReplicaError
+from millpond.logs import EventLog
 from millpond.serve.replies import Pieces
 from millpond.serve.tokens import EVERYBODY, Reader
 from millpond.tables.held import HOLDER
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 _LENGTH = struct.Struct(">I")
 _HOLDER = re.compile(r"[0-9a-f]{8}")
 # What a neighbour may take for a message beyond the time that a read may take.
@@ -89,7 +89,7 @@ class Neighbours:
         try:
             self._server = await asyncio.start_unix_server(answer, self._socket(HOLDER))
         except OSError as refused:
-            log.warning("Pages and cuts of this door can't be asked for at another one: %s", refused)
+            log.warning("neighbours.unreachable", message=f"pages and cuts of this door can't be had at another one: {refused}")
 
     async def close(self, seconds: float) -> None:
         """Answer no more; what is being answered may take so long."""

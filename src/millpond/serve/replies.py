@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -14,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from millpond.errors import MillpondError, RequestError, http_status
+from millpond.logs import EventLog
 from millpond.schema.definition import TableDefinition
 from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_pages
 from millpond.serve.routes import ROUTE_OF, ROUTES
@@ -22,7 +22,7 @@ from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
 from millpond.tables.values import Json, encode_json
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 # Clients read and write values by a table's definition; when this header changes they get it anew.
 DEFINITION = "millpond-definition"
 CUT = "millpond-cut"
@@ -123,7 +123,7 @@ class Pieces(StreamingResponse):
         try:
             await super().stream_response(send)
         except MillpondError as error:
-            log.warning("An answer was broken off: %s", error.condition)
+            log.warning("answer.broken_off", condition=error.condition, message=error.message)
 
 
 def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:

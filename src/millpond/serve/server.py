@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import logging
 import signal
 import socket
 import sys
@@ -24,7 +23,6 @@ from millpond.settings import ServeSettings
 if TYPE_CHECKING:
     from millpond.serve.ponds import Ponds
 
-log = logging.getLogger(__name__)
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0002
 # How often a process leaves its counts for the others.
@@ -112,7 +110,7 @@ def serve_http(
     from millpond.serve.hot import HotRows, hot_protocol
     from millpond.serve.neighbours import Neighbours
 
-    settings, counts = settings or ServeSettings(), Meter(shared)
+    settings, counts = settings or ServeSettings(), Meter(shared, log_requests=settings.log_requests)
     drain_seconds, neighbours = settings.drain_seconds, Neighbours(shared, settings.max_seconds)
     door = HttpDoor(ponds, settings, counts, Access(settings, shared), neighbours)
     app, behind_gate = create_app(door)
@@ -134,7 +132,7 @@ def serve_http(
         http=hot_protocol(HotRows(door)),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
-        log_level="warning",
+        log_config=None,  # as all of this process: see `logs`
         access_log=False,  # keys stand in URLs, and keys are nobody's business
         server_header=False,
         proxy_headers=False,

@@ -11,7 +11,6 @@ Processes are spawned, never forked: an open LMDB environment doesn't survive a 
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import shutil
@@ -28,13 +27,14 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Any
 
+from millpond.logs import EventLog, write_logs
 from millpond.serve.meter import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.serve.server import serve_http
 from millpond.settings import ReplicaSettings, RetentionWords, ServeSettings
 from millpond.tables.pond import Pond, open
 
-log = logging.getLogger(__name__)
+log = EventLog(__name__)
 _LAST_PAUSE_SECONDS = 5.0
 # A process that ran for so long didn't fail at its start.
 _STEADY_SECONDS = 30.0
@@ -137,7 +137,7 @@ def _mend(workers: list[_Worker]) -> None:
         if not worker.due and not worker.process.is_alive():
             worker.failures = 1 if now - worker.started > _STEADY_SECONDS else worker.failures + 1
             pause = 0.0 if worker.failures == 1 else min(_LAST_PAUSE_SECONDS, 0.1 * 2**worker.failures)
-            log.error("The %s ended with %s; it is started again.", worker.name, worker.process.exitcode)
+            log.error("process.ended", process=worker.name, exit_code=worker.process.exitcode, again_in_seconds=pause)
             worker.due = now + pause
         if worker.due and now >= worker.due:
             fresh = _start(worker.name, worker.run, worker.arguments)
@@ -172,6 +172,7 @@ def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: thre
 def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     """A door: it reads what the follower keeps."""
     _end_with_parent()
+    write_logs(plan.settings.log_level, plan.settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
     with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
         serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, on_ready=ready.release)
@@ -183,6 +184,7 @@ def _follow(plan: Plan) -> None:
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _end_with_parent()
+    write_logs(plan.settings.log_level, plan.settings.log_format)
     meter = Meter(plan.shared)
     with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
         while not stop.wait(_METER_SECONDS):

@@ -92,7 +92,7 @@ def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None
         raise ReplicaError(
             "HISTORY_GONE",
             f"The changes of {table} aren't kept.",
-            hint="Open the pond with retention={table: millpond.Retention(history_batches=…)}, or serve it with --history TABLE=…",
+            hint="Have whoever follows the job keep them: `millpond serve --history TABLE=…`, or millpond.open(…, retention=…).",
             table=table,
         )
     if since is None:

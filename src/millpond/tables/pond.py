@@ -18,6 +18,7 @@ from typing import Any
 from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
 from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
+from millpond.logs import EventLog, Trouble
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
 from millpond.schema.definition import TableDefinition, ValueColumn, unique_names
@@ -109,6 +110,7 @@ class Pond:
         self._stop = threading.Event()
         self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
         self._catalogue_error: MillpondError | None = None
+        self._trouble = Trouble(EventLog(__name__), "catalogue", pond=str(path))
         self._is_remote = open_storage(path).is_remote
         self._refresh()
         if self._is_remote:
@@ -303,10 +305,13 @@ class Pond:
                 if time.monotonic() - self._read_at > self._settings.remote_catalogue_seconds:
                     self._refresh()
                 self._catalogue_error = None
+                self._trouble.over()
             except MillpondError as error:
                 self._catalogue_error = error
+                self._trouble.met(error)
             except Exception as error:  # noqa: BLE001 - a thread that dies silently would show an old catalogue for ever
                 self._catalogue_error = MillpondError("INTERNAL_ERROR", f"{error!r}", hint="Report this.")
+                self._trouble.met(error)
             self._read_heartbeats()
 
     def _read_heartbeats(self) -> None:
@@ -326,6 +331,7 @@ class Pond:
                     settings=self._settings,
                     follow=self._follow,
                     retention=partial(self._retentions, folder),
+                    wanted=partial(self._wanted, folder) if self._same_for_all or self._retention else None,
                 )
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
             for definition, define in self._definitions(job, entries, hidden):
@@ -339,18 +345,27 @@ class Pond:
         """By store, what is kept of a table that was named here or says so itself.  Called by the job's follower."""
         if self._same_for_all:
             return {}
-        # As the catalogue was read last: a definition that can't be read now stops nobody from following.
-        entries = next((entries for known, entries in self._catalogue if known.job == folder.job), [])
-        tables = [e for e in entries if isinstance(e, TableDefinition)]
-        tables += [definition for definition, _ in stored_tables(folder, stores, entries)]
         out: dict[str, Retention] = {}
-        for definition in tables:
+        for definition in self._defined(folder, stores):
             named = self._retention.get(definition.table)
             if isinstance(named, RetentionWords):
                 out[store_id(*definition.store_id)] = named.over(definition.retention or self._settings.retention)
             elif (kept := named or definition.retention) is not None:
                 out[store_id(*definition.store_id)] = kept
         return out
+
+    def _wanted(self, folder: JobFolder, stores: StoresRecord) -> dict[str, tuple[str, Retention]]:
+        """By table, its store and what is kept of it by those that were named here.  Called by the job's follower."""
+        kept = self._retentions(folder, stores)
+        tables = {definition.table: store_id(*definition.store_id) for definition in self._defined(folder, stores)}
+        named = tables.keys() if self._same_for_all else tables.keys() & self._retention.keys()
+        return {table: (tables[table], kept.get(tables[table], self._settings.retention)) for table in named}
+
+    def _defined(self, folder: JobFolder, stores: StoresRecord) -> list[TableDefinition]:
+        """All tables of a job, as the catalogue was read last: what can't be read now stops nobody from following."""
+        entries = next((entries for known, entries in self._catalogue if known.job == folder.job), [])
+        tables = [e for e in entries if isinstance(e, TableDefinition)]
+        return tables + [definition for definition, _ in stored_tables(folder, stores, entries)]
 
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
