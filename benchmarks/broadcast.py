@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from results import machine, write_result
 
 import millpond
-from millpond.spark.control import Control
+from millpond.spark.control import Control, Draft
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,7 +83,7 @@ def match(chunk: pd.DataFrame, control: Control) -> pd.DataFrame:
 
 def match_fixed(chunks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
     """The same with rules that don't change."""
-    rules = Control(1, 0, {rule["rule"]: (1, {"factor": rule["factor"]}) for rule in RULES})
+    rules = Draft(1, 0, {rule["rule"]: (1, {"factor": rule["factor"]}) for rule in RULES}).freeze()
     for chunk in chunks:
         yield match(chunk, rules)
 

@@ -6,6 +6,7 @@ The oracle applies the same records to a dict, batch by batch.
 from __future__ import annotations
 
 import json
+import operator
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -239,6 +240,67 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
     assert [(batch, version) for batch, _, version in met] == [(0, 1), (1, 1)]
     assert met[0][1] == met[1][1]
     assert "0.10000000149011612" in met[0][1]
+
+
+def change_all(control: Any) -> list[str]:
+    """Try to change the control state in every way that a dict of dicts has; the ways that passed."""
+    row = control["a"]
+    ways: dict[str, Any] = {
+        "row[...] =": lambda: row.__setitem__("least", 99),
+        "row[...] +=": lambda: operator.setitem(row, "least", row["least"] + 1),
+        "del row[...]": lambda: operator.delitem(row, "least"),
+        "row |=": lambda: operator.ior(row, {"least": 99}).pop("least"),
+        "row.update": lambda: row.update(least=99),
+        "row.pop": lambda: row.pop("least"),
+        "row.clear": lambda: row.clear(),
+        "row.setdefault": lambda: row.setdefault("most", 1),
+        "control[...] =": lambda: operator.setitem(control, "z", {}),
+        "del control[...]": lambda: operator.delitem(control, "a"),
+        "control.version =": lambda: setattr(control, "version", 99),
+        "control.clear": lambda: control.clear(),
+        "rows[...] =": lambda: operator.setitem(control._rows, "a", (99, {})),
+    }
+    passed = []
+    for name, change in ways.items():
+        try:
+            change()
+        except (TypeError, AttributeError):
+            continue
+        passed.append(name)
+    return passed
+
+
+def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "control" / "1.json").write_text(json.dumps({"rule": "a", "least": 10, "seq": 1}))
+
+    def meddle(events: pd.DataFrame, control: Control) -> pd.DataFrame:
+        passed = change_all(control)
+        return events[["id"]].assign(met=json.dumps([passed, {k: dict(v) for k, v in control.items()}]))
+
+    def collect(frame: DataFrame, _: int) -> None:
+        met.extend((r.id, r.met, r.control_version) for r in frame.collect())
+
+    met: list[tuple[int, str, int]] = []
+    for batch in range(3):  # the first reads the record, the second the state, the third what the worker has of the second
+        (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
+        if batch == 1:
+            continue
+        stream = broadcast(
+            spark.readStream.option("maxFilesPerTrigger", 1).schema("id long").json(str(tmp_path / "events")),
+            spark.readStream.schema("rule string, least long, seq long").json(str(tmp_path / "control")),
+            meddle,
+            output="id long, met string",
+            key="rule",
+            order="seq",
+            shards=1,
+            partitions=1,
+        )
+        options = {"trigger": "available-now", "output_mode": "append", "partitions": 1}
+        with millpond.start(stream, table="met", pond=tmp_path / "pond", sink=collect, **options) as job:
+            assert job.wait_for_end(120)
+    assert sorted(met) == [(batch, json.dumps([[], {"a": {"least": 10}}]), 1) for batch in range(3)]
 
 
 def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from pyspark import TaskContext
@@ -27,7 +28,7 @@ from pyspark.sql.types import BooleanType, IntegerType, LongType, StringType, St
 
 from millpond.errors import DefinitionError
 from millpond.spark.broadcast_chunks import EVENTS, iter_together, unpack
-from millpond.spark.control import Change, Control, Key, Records, Refused, Row, values_of
+from millpond.spark.control import Change, Control, Draft, Key, Records, Refused, Row, values_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,18 +182,19 @@ class _Kept:
         if found is None or (found.version, found.refused) != (version, refused):
             if len(_loaded) >= _MOST_LOADED:
                 del _loaded[next(iter(_loaded))]
-            found = _loaded[loaded] = Control(version, refused, self._rows())
+            found = _loaded[loaded] = self._read(version, refused)
         return found
 
     def set_layout(self, control: Control) -> None:
         """Say how far this shard has come."""
         self._layout.update((self._plan.shards, control.version, control.refused))
 
-    def _rows(self) -> dict[Key, tuple[int, Row]]:
-        return {
-            key[0]: (value[0], dict(zip(self._names, value[1 : 1 + len(self._names)], strict=True)))
+    def _read(self, version: int, refused: int) -> Control:
+        rows: dict[Key, tuple[int, Row]] = {
+            key[0]: (value[0], MappingProxyType(dict(zip(self._names, value[1 : 1 + len(self._names)], strict=True))))
             for key, value in self._control.iterator()
         }
+        return Draft(version, refused, rows).freeze()
 
     def made_by(self, version: int) -> tuple[Key, Row | None] | None:
         """The key of a change and what it has since; None where the change is forgotten."""

@@ -15,13 +15,15 @@ import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructField
 
 Key = Any
-Row = dict[str, Any]
+Row = Mapping[str, Any]
+"""The columns of a key by name, read-only: their values are immutable too, see SIMPLE."""
 ACTION, VERSION = "action", "version"
 PUT, REMOVE, ROLLBACK = "put", "remove", "rollback"
 WHOLE = ("byte", "short", "integer", "long")
@@ -78,30 +80,61 @@ class Kept(Protocol):
         """Write a refused record."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Control(Mapping[Key, Row]):
-    """The control state that a batch's events meet: by key a dict of the other columns.  Not to be changed.
+    """The control state that a batch's events meet: by key a mapping of the other columns.
 
-    version:  the newest change in it; 0 where there was none yet
+    A worker keeps one for all batches of a version, so nothing in it can be changed: a change raises TypeError or AttributeError.
+
+    version:  the newest change in it; 0 if there was none yet
+    refused:  the number of records that were refused so far
     """
+
+    version: int = 0
+    refused: int = 0
+    _rows: Mapping[Key, tuple[int, Row]] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __getitem__(self, key: Key) -> Row:
+        return self._rows[key][1]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def version_of(self, key: Key) -> int | None:
+        """The version that gave a key its row, None if it has none."""
+        found = self._rows.get(key)
+        return None if found is None else found[0]
+
+
+@dataclass(slots=True)
+class Draft:
+    """Control state while it is read or changed; `freeze` makes what a function may see."""
 
     version: int = 0
     refused: int = 0
     rows: dict[Key, tuple[int, Row]] = field(default_factory=dict)
 
-    def __getitem__(self, key: Key) -> Row:
-        return self.rows[key][1]
+    @classmethod
+    def of(cls, control: Control) -> Draft:
+        """A copy to change."""
+        return cls(control.version, control.refused, dict(control._rows))
 
-    def __iter__(self) -> Iterator[Key]:
-        return iter(self.rows)
+    def put(self, key: Key, row: Mapping[str, Any] | None) -> int | None:
+        """Count one more version, which gives a key this row, or takes its row away.  The version of the row before."""
+        self.version += 1
+        before = self.rows.get(key)
+        if row is None:
+            self.rows.pop(key, None)
+        else:
+            self.rows[key] = (self.version, MappingProxyType(dict(row)))
+        return None if before is None else before[0]
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def version_of(self, key: Key) -> int | None:
-        """The version that gave a key its row, None where it has none."""
-        found = self.rows.get(key)
-        return None if found is None else found[0]
+    def freeze(self) -> Control:
+        """The state as it is now.  The draft isn't used any more."""
+        return Control(self.version, self.refused, MappingProxyType(self.rows))
 
 
 class Records:
@@ -120,7 +153,7 @@ class Records:
     def apply(self, texts: list[str], control: Control, kept: Kept, batch: int, since_ms: int) -> tuple[Control, list[Change]]:
         """The control state after these records, which are in order, and every change of it, which is written."""
         changes: list[Change] = []
-        after = Control(control.version, control.refused, dict(control.rows))
+        after = Draft.of(control)
         for text in texts:
             key = None
             try:
@@ -131,15 +164,10 @@ class Records:
                 after.refused += 1
                 kept.refuse(Refused(after.refused, key, str(wrong), text, batch, since_ms))
                 continue
-            after.version += 1
-            replaced = after.version_of(key)
+            replaced = after.put(key, row)
             changes.append(Change(after.version, action, key, row, batch, since_ms, replaced))
             kept.add(changes[-1])
-            if row is None:
-                after.rows.pop(key, None)
-            else:
-                after.rows[key] = (after.version, row)
-        return after, changes
+        return after.freeze(), changes
 
     def _read(self, text: str) -> Row:
         try:
@@ -148,7 +176,7 @@ class Records:
         except (ValueError, KeyError, TypeError, ArithmeticError) as broken:
             raise _Wrong(f"the record isn't readable: {broken!r}") from None
 
-    def _wanted(self, record: Row, control: Control, kept: Kept) -> tuple[str, Row | None]:
+    def _wanted(self, record: Row, draft: Draft, kept: Kept) -> tuple[str, Row | None]:
         """The action of a record, and the row that its key is to have."""
         key, action = record.get(self.key), record.get(ACTION, PUT)
         if self._reason is not None and record.get(self._reason) is not None:
@@ -158,17 +186,17 @@ class Records:
         if action == PUT:
             return action, {f.name: record.get(f.name) for f in self.values}
         if action == REMOVE:
-            if key not in control:
+            if key not in draft.rows:
                 raise _Wrong(f"there is no {self.key} {key!r} to remove")
             return action, None
         if action == ROLLBACK:
-            return action, self._earlier(key, record.get(VERSION), control, kept)
+            return action, self._earlier(key, record.get(VERSION), draft.version, kept)
         raise _Wrong(f"the action {action!r} isn't one of {PUT}, {REMOVE}, {ROLLBACK}")
 
-    def _earlier(self, key: Key, version: int | None, control: Control, kept: Kept) -> Row | None:
+    def _earlier(self, key: Key, version: int | None, newest: int, kept: Kept) -> Row | None:
         """What a key had as of a version: what its newest change up to there has made of it."""
-        if version is None or not 0 <= version <= control.version:
-            raise _Wrong(f"a rollback names one of the versions up to {control.version}, not {version}")
+        if version is None or not 0 <= version <= newest:
+            raise _Wrong(f"a rollback names one of the versions up to {newest}, not {version}")
         for number in range(version, 0, -1):
             change = kept.made_by(number)
             if change is None:
