@@ -9,7 +9,7 @@ import json
 import math
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millpond
-from millpond.errors import DefinitionError, RequestError
+from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.model_formats import Onnx
 from millpond.spark.model_scoring import _Counted, _scores, row_hashes
 from millpond.spark.model_store import ModelStore
@@ -346,6 +346,84 @@ def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(s
     scored = run.batch([])
     assert len(scored) == 20
     assert all(close(r.result, r.a + 2 * r.b) for r in scored.values())
+
+
+def touch(file: Path, content: bytes) -> None:
+    os.utime(file, ns=(1, 1))
+
+
+def delete(file: Path, content: bytes) -> None:
+    file.unlink()
+
+
+def cut(file: Path, content: bytes) -> None:
+    file.write_bytes(content[:-1])
+
+
+def alter(file: Path, content: bytes) -> None:
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def replace_by_another(file: Path, content: bytes) -> None:
+    times = file.stat()
+    beside = file.with_name("beside")
+    alter(beside, content)
+    os.utime(beside, ns=(times.st_atime_ns, times.st_mtime_ns))
+    beside.replace(file)
+
+
+@pytest.mark.parametrize("damage", [touch, delete, cut, alter, replace_by_another])
+def test_a_models_file_is_read_again_if_it_is_another_one(tmp_path: Path, damage: Callable[[Path, bytes], None]) -> None:
+    store, content = ModelStore(str(tmp_path)), b"a model"
+    digest = store.keep(content)
+    read = store.stamp(digest)
+    assert store.check(digest, len(content), read) == read
+    damage(tmp_path / "models" / digest, content)
+    if damage is touch:
+        assert store.check(digest, len(content), read) != read
+        return
+    with pytest.raises(CheckpointError) as lost:
+        store.check(digest, len(content), read)
+    assert lost.value.condition == "MODEL_LOST"
+
+
+@pytest.mark.parametrize("damage", [touch, delete, replace_by_another])
+def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
+    spark: SparkSession, tmp_path: Path, damage: Callable[[Path, bytes], None]
+) -> None:
+    """The workers have loaded it: they look at its file once a batch."""
+    from pyspark.errors import StreamingQueryException
+
+    run = Run(spark, tmp_path)
+    content = linear([1.0, 2.0], 0.0)
+    millpond.publish_model(run.models, content, name="one", type="r")
+    for batch in range(3):
+        (tmp_path / "records" / f"{batch}.json").write_text("\n".join(json.dumps(r) for r in records(100 * batch, "r")))
+    out: Counter[int] = Counter()
+
+    def collect(frame: DataFrame, batch: int) -> None:
+        scored = frame.collect()
+        assert all(close(r.result, r.a + 2 * r.b) for r in scored)
+        out[batch] += len(scored)
+        if batch == 0:
+            (file,) = (tmp_path / "pond" / "models").iterdir()
+            damage(file, content)
+
+    scored = millpond.serve_models(
+        spark.readStream.schema(RECORD).option("maxFilesPerTrigger", 1).json(str(tmp_path / "records")),
+        millpond.read_models(spark, run.models),
+        pond=tmp_path / "pond",
+        partitions=2,
+        **run.options,
+    )
+    options = {"trigger": "available-now", "output_mode": "append", "partitions": 2}
+    with millpond.start(scored, table="wine", pond=tmp_path / "pond", sink=collect, **options) as job:
+        if damage is touch:
+            assert job.wait_for_end(120)
+        else:
+            with pytest.raises(StreamingQueryException, match="MODEL_LOST"):
+                job.wait_for_end(120)
+    assert out == ({0: 20, 1: 20, 2: 20} if damage is touch else {0: 20})
 
 
 def test_bytes_are_kept_once(tmp_path: Path) -> None:

@@ -53,6 +53,23 @@ class Names(NamedTuple):
 NAMES = Names()
 
 
+class TaskBatch(NamedTuple):
+    """The batch that this worker's task is of.
+
+    run:  of the query: another one after each start
+    """
+
+    run: str
+    batch: int
+
+
+def task_batch() -> TaskBatch:
+    """Which batch the task of this worker belongs to."""
+    context = TaskContext.get()
+    assert context is not None, "a processor runs in a task"
+    return TaskBatch(f"{context.getLocalProperty(_RUN_PROPERTY)}", int(context.getLocalProperty(_BATCH_PROPERTY) or 0))
+
+
 class Work(Protocol):
     """What is done with the events of a shard."""
 
@@ -147,10 +164,8 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
             told = chunk[is_control]
             records.extend(zip(told[ORDER_COLUMN], told[CONTROL_COLUMN], told[TIME_COLUMN], strict=True))
             chunks.extend(chunk.loc[~is_control, EVENTS])
-        context = TaskContext.get()
-        assert context is not None, "a processor runs in a task"
-        batch = int(context.getLocalProperty(_BATCH_PROPERTY) or 0)
-        control = self._kept.control(f"{context.getLocalProperty(_RUN_PROPERTY)}", int(key[0]))
+        run, batch = task_batch()
+        control = self._kept.control(run, int(key[0]))
         if records:  # 2
             records.sort(key=lambda record: (record[0], record[1]))
             control, changes = self._records.apply([r[1] for r in records], control, self._kept, batch, int(records[0][2]))
@@ -235,7 +250,7 @@ def shards_changed(before: int, now: int) -> DefinitionError:
     """The error of a broadcast that goes on with another number of shards."""
     return DefinitionError(
         "DEFINITION_CHANGED",
-        f"The checkpoint's control state lies in {before} shards, and the job has {now} now: the new ones would know nothing.",
+        f"The checkpoint's state lies in {before} shards, and the job has {now} now: the new ones would know nothing.",
         hint=f"Start with shards={before}, or as a new job.",
         before=before,
         now=now,

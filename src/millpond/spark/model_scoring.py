@@ -19,10 +19,12 @@ from pyspark.sql.types import DoubleType, LongType, StringType, StructField, Str
 
 from millpond.errors import DefinitionError, MillpondError
 from millpond.spark.broadcast_chunks import to_series
+from millpond.spark.broadcast_shard import TaskBatch, task_batch
 from millpond.spark.control import Change, Control
 from millpond.spark.model_formats import Array, Model, ModelFormat, first_line
 from millpond.spark.model_records import BESIDE
 from millpond.spark.model_store import ModelStore
+from millpond.storage import FileStamp
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +59,10 @@ COMPUTED = {"since": ["time", "since_ms"], "average": ["mean", "seconds", "usage
 _MOST_LOADED = 16
 _loaded: dict[tuple[str, str, tuple[tuple[str, str], ...], str], Model] = {}
 """Of (pond, hash, inputs, format), in the order of their last use: what this worker has loaded"""
+_read: dict[tuple[str, str], FileStamp] = {}
+"""Of (pond, hash): the file whose bytes this worker has hashed"""
+_checked: list[tuple[str, TaskBatch]] = []
+"""The pond and batch whose models this worker has looked for last"""
 
 
 @dataclass(slots=True)
@@ -122,7 +128,8 @@ class Scoring:
                 self._table.updateValue(key, (change.row["description"], change.since_ms, 0, 0, 0.0, None, None))
 
     def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
-        """See `broadcast_shard.Work`."""
+        """See `broadcast_shard.Work`.  Raises MODEL_LOST before the first record is scored."""
+        self._check(control)
         counted: dict[str, _Counted] = {}
         for chunk in events:
             for type_, group in self._by_type(chunk):
@@ -138,6 +145,19 @@ class Scoring:
                     yield _told(some, self._score(some, key, control, counted))
         for type_, count in counted.items():
             self._add(type_, control, count)
+
+    def _check(self, control: Control) -> None:
+        """Look for the file of every model that serves: once a batch in each worker, whichever shards it has."""
+        now = self.pond, task_batch()
+        if now in _checked:
+            return
+        store = ModelStore(self.pond)
+        for row in control.values():
+            known = (self.pond, row["sha256"])
+            found = store.check(row["sha256"], row["size_bytes"], _read.get(known))
+            if known in _read:
+                _read[known] = found
+        _checked[:] = [now]
 
     def _by_type(self, chunk: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
         if self.type_column is None:
@@ -280,7 +300,10 @@ def _load(pond: str, digest: str, inputs: Mapping[str, str], name: str, formats:
     wanted = (pond, digest, tuple(inputs.items()), name)
     model = _loaded.pop(wanted, None)
     if model is None:
-        model = formats[name].load(ModelStore(pond).read(digest), inputs)
+        store = ModelStore(pond)
+        stamp = store.stamp(digest)  # of a file that is altered meanwhile, an older one: it is read again then
+        model = formats[name].load(store.read(digest), inputs)
+        _read[pond, digest] = stamp
         if len(_loaded) >= _MOST_LOADED:
             del _loaded[next(iter(_loaded))]
     _loaded[wanted] = model  # the newest stands last

@@ -6,7 +6,7 @@ import hashlib
 import re
 
 from millpond.errors import CheckpointError
-from millpond.storage import open_storage
+from millpond.storage import FileStamp, open_storage
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -31,13 +31,35 @@ class ModelStore:
 
         Raises:  MODEL_LOST where they aren't there, or are others.
         """
-        path = f"models/{digest}"
-        if not _NAME.fullmatch(digest) or self._storage.stamp(path) is None:
-            raise self._lost(path, "isn't there")
-        content = self._storage.read(path)
+        self.stamp(digest)
+        content = self._storage.read(f"models/{digest}")
         if hashlib.sha256(content).hexdigest() != digest:
-            raise self._lost(path, f"holds {len(content)} other bytes")
+            raise self._lost(f"models/{digest}", f"holds {len(content)} other bytes")
         return content
+
+    def stamp(self, digest: str) -> FileStamp:
+        """What tells the file of a model from another one, without reading it.
+
+        Raises:  MODEL_LOST where it isn't there.
+        """
+        path = f"models/{digest}"
+        found = self._storage.stamp(path) if _NAME.fullmatch(digest) else None
+        if found is None:
+            raise self._lost(path, "isn't there")
+        return found
+
+    def check(self, digest: str, size_bytes: int, read: FileStamp | None) -> FileStamp:
+        """Look whether a model is there and unaltered, without reading it again if its file is the same.  Its stamp.
+
+        read:    the stamp of the file whose bytes this process has hashed; None if it has read none
+        Raises:  MODEL_LOST where it isn't there, or was altered.
+        """
+        found = self.stamp(digest)
+        if found.size_bytes != size_bytes:
+            raise self._lost(f"models/{digest}", f"holds {found.size_bytes} other bytes")
+        if read is not None and found != read:
+            self.read(digest)
+        return found
 
     def _lost(self, path: str, what: str) -> CheckpointError:
         return CheckpointError(
