@@ -303,6 +303,40 @@ def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: 
     assert sorted(met) == [(batch, json.dumps([[], {"a": {"least": 10}}]), 1) for batch in range(3)]
 
 
+def test_a_record_that_isnt_json_is_shown_with_its_text_and_file(spark: SparkSession, tmp_path: Path) -> None:
+    """Also one with a value of another type; the records beside it are taken."""
+    for name in ("events", "control"):
+        (tmp_path / name).mkdir()
+    bad = ['{"rule": "b", "least": ', "no JSON at all", '{"rule": "c", "least": "many", "seq": 4}', '{"rule": null, "seq": 5}']
+    good = json.dumps({"rule": "a", "least": 10, "seq": 1})
+    (tmp_path / "control" / "1 of it.json").write_text("\n".join([*bad, good]))
+    stream = broadcast(
+        spark.readStream.schema("id long, amount long").json(str(tmp_path / "events")),
+        spark.readStream.schema("rule string, least long, seq long, _corrupt_record string").json(str(tmp_path / "control")),
+        match_nothing,
+        output="id long",
+        key="rule",
+        order="seq",
+        shards=2,
+        partitions=2,
+    )
+    options = {"trigger": "available-now", "output_mode": "append", "partitions": 2}
+    with millpond.start(stream, table="rules", pond=tmp_path / "pond", **options) as job:
+        assert job.wait_for_end(120)
+    with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
+        (row,) = pond["rules_control"].scan()
+        assert set(row) == {"rule", "version", "least", "since", "since_batch", "replaced"}
+        assert (row["rule"], row["least"], row["version"]) == ("a", 10, 1)
+        errors = {row["record"]: row["reason"] for row in pond["rules_errors"].scan()}
+    assert set(errors) == {*bad[:3], "{}"}
+    assert errors["{}"] == "rule is NULL"
+    assert all("1%20of%20it.json" in errors[text] for text in bad[:3])
+
+
+def match_nothing(events: pd.DataFrame, control: Control) -> pd.DataFrame:
+    return events[["id"]]
+
+
 def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path)
     run.batch(events_of(0, 5), [{"rule": "a", "least": 1, "seq": 1}])

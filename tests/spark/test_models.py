@@ -87,7 +87,7 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
     run = Run(spark, tmp_path)
     scored = run.batch(records(0))
     assert all(r.result is None and r.model is None and "no model serves" in r.error for r in scored.values())
-    first = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r", description="the first one")
+    first = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r", description="the first one").sha256
     scored = run.batch(records(100))
     for r in scored.values():
         if r.kind == "r":
@@ -96,7 +96,7 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
             assert r.duration_seconds > 0
         else:
             assert (r.model, r.model_version, r.result) == (None, None, None)
-    second = millpond.publish_model(run.models, linear([0.0, 3.0], 0.0), name="second", type="r")
+    second = millpond.publish_model(run.models, linear([0.0, 3.0], 0.0), name="second", type="r").sha256
     millpond.publish_model(run.models, by_name("a", "b"), name="product", type="w")
     for r in run.batch(records(200)).values():
         assert (r.model, r.model_version) == (("second", 2) if r.kind == "r" else ("product", 3))
@@ -158,23 +158,25 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         "at most 1, not 2": {"content": good, "type": "r/x", "share": 2.0},
     }
     for number, (_, given) in enumerate(bad.items()):
-        if "uri" in given:
-            told = {"type": "r", "name": f"bad{number}", "uri": given["uri"], "published_ns": number}
-            (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
-        else:
-            options = {"name": f"bad{number}", "type": "r", **{k: v for k, v in given.items() if k != "content"}}
-            millpond.publish_model(run.models, given["content"], **options)
+        told = {"type": "r", "name": f"bad{number}", "published_ns": number, **given}
+        if "content" in given:  # by hand: publish_model refuses some of these itself
+            told["uri"] = str(tmp_path / f"bad{number}.onnx")
+            Path(told["uri"]).write_bytes(told.pop("content"))
+        (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
     (run.models / "0-broken.json").write_text("{this is no record")
     (run.models / "0-null.json").write_text(json.dumps({"name": "nobody's", "published_ns": 5}))
     for r in run.batch(records(0, "r")).values():
         assert (r.model, r.model_version) == ("good", 1)
         assert close(r.result, r.a + r.b)
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
-        reasons = [row["reason"] for row in pond["wine_model_errors"].scan()]
+        errors = list(pond["wine_model_errors"].scan())
+        reasons = [row["reason"] for row in errors]
         for what in bad:
             assert any(what in reason for reason in reasons), (what, reasons)
-        assert sum("type is NULL" in reason for reason in reasons) == 2
+        assert sum("type is NULL" in reason for reason in reasons) == 1
         assert len(reasons) == len(bad) + 2
+        (broken,) = [row for row in errors if row["record"] == "{this is no record"]
+        assert "0-broken.json" in broken["reason"]
 
 
 def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession, tmp_path: Path) -> None:
@@ -331,7 +333,8 @@ def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(s
 
     run = Run(spark, tmp_path)
     content = linear([1.0, 2.0], 0.0)
-    digest = millpond.publish_model(run.models, content, name="one", type="r")
+    digest = millpond.publish_model(run.models, content, name="one", type="r").sha256
+    assert digest is not None
     run.batch([])
     kept = tmp_path / "pond" / "models" / digest
     altered = bytearray(content)
@@ -449,6 +452,9 @@ def test_bytes_are_kept_once(tmp_path: Path) -> None:
         {"max_bytes": None},
         {"max_bytes": 0},
         {"by": "list"},
+        {"by": "nobody"},
+        {"shards": 3},
+        {"keep_versions": 0},
         {"by": ["id", "place"]},
     ],
 )
@@ -463,6 +469,28 @@ def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: 
             **given,
         )
     assert refused.value.condition == "INVALID_REQUEST"
+    assert "The models can't be served" in refused.value.message or "shards" in wrong
+    assert "broadcast" not in refused.value.message
+
+
+def test_models_are_served_in_the_pond_that_keeps_them(spark: SparkSession, tmp_path: Path) -> None:
+    run = Run(spark, tmp_path)
+    (tmp_path / "alias").symlink_to(tmp_path / "pond")
+    scored = millpond.serve_models(
+        spark.readStream.schema(RECORD).json(str(tmp_path / "records")),
+        millpond.read_models(spark, run.models),
+        pond=tmp_path / "alias",
+        partitions=2,
+        **run.options,
+    )
+    options = {"table": "wine", "trigger": "available-now", "output_mode": "append", "partitions": 2}
+    with pytest.raises(RequestError) as refused:
+        millpond.start(scored, pond=tmp_path / "other", **options)
+    assert refused.value.condition == "INVALID_REQUEST"
+    assert "alias" in refused.value.message
+    assert not (tmp_path / "other").exists()
+    with millpond.start(scored, pond=tmp_path / "pond", **options) as job:
+        assert job.wait_for_end(120)
 
 
 DOUBLES = {"a": "double", "b": "double"}

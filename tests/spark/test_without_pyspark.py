@@ -33,7 +33,7 @@ def run(program: str, *arguments: str) -> str:
 
 def test_a_model_is_published_and_taken_back(tmp_path: Path) -> None:
     program = """
-print(millpond.publish_model(sys.argv[1], b"bytes", name="first"))
+print(millpond.publish_model(sys.argv[1], b"bytes", name="first").sha256)
 millpond.roll_back_model(sys.argv[1], 1)
 millpond.remove_model(sys.argv[1])
 """

@@ -10,7 +10,8 @@ Readers see one table without that column.  A job's side tells of parts in the m
 `variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
 all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}:
 a mean is a sum by a count, behind the sum, and a time stands in place of the milliseconds since 1970 that it is made of.  `fixed`
-names what else a checkpoint can't change, in texts: {"inputs": ["acidity double"]}.
+names what else a checkpoint can't change, in texts: {"inputs": ["acidity double"]}.  `pond` is the URI of the only pond that the
+job may be started in; a definition doesn't keep it, since a pond may be moved.
 """
 
 from __future__ import annotations
@@ -86,12 +87,14 @@ class VariableParts:
     variables:  name -> COPIES, or the function of FUNCTIONS for each of its columns
     computed:   name -> column that is made of others -> how, and of which
     fixed:      what else the state holds for, e.g. inputs -> each column with its type
+    pond:       the URI of the only pond that the job may be started in; None for any
     """
 
     values: tuple[int, ...]
     variables: Mapping[str, str | Mapping[str, str]]
     computed: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
     fixed: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    pond: str | None = field(default=None, compare=False)
 
     def to_json(self) -> Json:
         variables = {name: how if isinstance(how, str) else dict(how) for name, how in self.variables.items()}
@@ -185,7 +188,10 @@ def parse_variable_parts(data: Json) -> VariableParts | None:
     if not all(isinstance(how, list) and how and _COMPUTED.get(how[0]) == len(how) - 1 for how in made):
         raise ValueError(f"its computed columns are {computed!r:.80}: [one of {', '.join(_COMPUTED)}, columns]")
     fixed = {name: [str(text) for text in told] for name, told in data.get("fixed", {}).items()}
-    return VariableParts(values=_values(data["values"]), variables=variables, computed=computed, fixed=fixed)
+    pond = data.get("pond")
+    if pond is not None and not isinstance(pond, str):
+        raise ValueError(f"its pond is {pond!r:.80}")
+    return VariableParts(values=_values(data["values"]), variables=variables, computed=computed, fixed=fixed, pond=pond)
 
 
 def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str | None:

@@ -9,12 +9,12 @@ readers are shown one copy.  A stream-static join can't do that: a static side t
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.parts import COPIES, METADATA
-from millpond.spark.broadcast_check import check_streams, invalid, told_apart
+from millpond.spark.broadcast_check import BROADCAST, Subject, check_streams, invalid, told_apart
 from millpond.spark.broadcast_chunks import EVENTS, PACKED, pack, to_pandas
 from millpond.spark.broadcast_shard import (
     CONTROL_COLUMN,
@@ -26,8 +26,8 @@ from millpond.spark.broadcast_shard import (
     ShardPlan,
     Work,
 )
-from millpond.spark.control import WHOLE, Change, Control
-from millpond.spark.shards import SHARD, pick_shards, shard_of
+from millpond.spark.control import CORRUPT, FILE, WHOLE, Change, Control, columns_of, has_corrupt
+from millpond.spark.shards import SHARD, pick_shards, quoted, shard_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,6 +63,7 @@ def broadcast(
     control:    its column `key` says what a record is about; the others are what that key has from here on.  Two names are ours:
                 `action` (text: put, which is meant where it is NULL; remove; rollback) and `version` (long: which version a
                 rollback goes back to).  Text, booleans, whole and other numbers, decimals and bytes; a key is no float or double.
+                A text column `_corrupt_record`, which Spark's JSON and CSV readers fill, is no value: its record is refused
     process:    gets a chunk of events (as pandas_udf has them) and the state, a read-only dict by key, with its `version`; gives
                 rows.  Called once or more for a shard and batch.
     output:     the schema of these rows; `control_version`, a long, is put behind them
@@ -114,6 +115,8 @@ def run_shards(
     variables: Mapping[str, Any] | None = None,
     computed: Mapping[str, Any] | None = None,
     fixed: Mapping[str, list[str]] | None = None,
+    pond: str | None = None,
+    subject: Subject = BROADCAST,
 ) -> DataFrame:
     """The same with work that has state of its own.
 
@@ -121,18 +124,21 @@ def run_shards(
     variables:  of the work's state variables, how the parts of a row become one, and
     computed:   which columns are made of others
     fixed:      what a checkpoint can't change besides: see `schema.parts`
+    pond:       the only one that the job may be started in; None for any
+    subject:    how errors name this
     """
     from pyspark.sql import functions as F
 
-    check_streams(events, control, key, order)
+    check_streams(events, control, key, order, subject)
     if type(keep_versions) is not int or keep_versions < 1:
-        raise invalid(f"keep_versions is {keep_versions!r}", "Use a whole number from 1.")
+        raise invalid(f"keep_versions is {keep_versions!r}", "Use a whole number from 1.", subject)
     spark = events.sparkSession
     values = pick_shards(spark, shards, partitions)
-    of_event = shard_of(told_apart(events, by), values)
+    of_event = shard_of(told_apart(events, by, subject), values)
+    of_record = columns_of(control.schema, key, order)
     told = control.select(
-        F.to_json(F.struct(*[c for c in control.columns if c != order or c == key])).alias(CONTROL_COLUMN),
-        order_number(control, order).alias(ORDER_COLUMN),
+        record_json(control, [f.name for f in of_record]).alias(CONTROL_COLUMN),
+        order_number(control, order, subject).alias(ORDER_COLUMN),
         F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
         F.explode(F.array(*[F.lit(value) for value in values])).alias(SHARD),
     )
@@ -141,21 +147,48 @@ def run_shards(
     both = told.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
     plan = ShardPlan(
         key=key,
-        columns=tuple(f for f in control.schema.fields if f.name != order or f.name == key),
+        columns=tuple(of_record),
         shards=len(values),
         keep_versions=keep_versions,
         identity=uuid.uuid4().hex,
         names=names,
         reason=reason,
     )
-    told_parts = {
+    told_parts: dict[str, Any] = {
         "values": list(values),
         "variables": {**dict.fromkeys(names, COPIES), **(variables or {})},
         "computed": dict(computed or {}),
         "fixed": dict(fixed or {}),
+        **({} if pond is None else {"pond": pond}),
     }
     grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
     return grouped.transformWithStateInPandas(BroadcastShard(plan, work), output, "append", "none")
+
+
+def record_json(control: DataFrame, columns: Sequence[str]) -> Column:
+    """A control record as JSON of these columns; one that the reader couldn't parse as its text and, if known, its file."""
+    from pyspark.sql import functions as F
+
+    record = F.to_json(F.struct(*[F.col(quoted(name)) for name in columns]))
+    if not has_corrupt(control.schema):
+        return record
+    file = file_column(control)
+    corrupt = F.to_json(F.struct(F.col(CORRUPT), *([] if file is None else [file.alias(FILE)])))
+    return F.when(F.col(CORRUPT).isNotNull(), corrupt).otherwise(record)
+
+
+def file_column(df: DataFrame) -> Column | None:
+    """The URI of the file that a row was read from; None where the stream doesn't tell it."""
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
+
+    for column in (F.col(FILE), F.col("_metadata.file_path")):
+        try:
+            df.select(column.cast("string"))
+        except AnalysisException:
+            continue
+        return column
+    return None
 
 
 def output_schema(output: str | StructType) -> StructType:
@@ -173,7 +206,7 @@ def output_schema(output: str | StructType) -> StructType:
     return found
 
 
-def order_number(control: DataFrame, order: str) -> Column:
+def order_number(control: DataFrame, order: str, subject: Subject = BROADCAST) -> Column:
     """What records are put in order by: a long, never NULL, since pandas would make floating-point numbers of all of them.
 
     Records without it come first.  Raises INVALID_REQUEST.
@@ -184,7 +217,9 @@ def order_number(control: DataFrame, order: str) -> Column:
     column = F.col(f"`{order}`")
     if kind not in (*WHOLE, "timestamp"):
         raise invalid(
-            f"control records can't be ordered by {order}, of type {kind}", "Use whole numbers, such as an offset, or a timestamp."
+            f"{subject.control} can't be ordered by {order}, of type {kind}",
+            "Use whole numbers, such as an offset, or a timestamp.",
+            subject,
         )
     return F.coalesce(F.unix_micros(column) if kind == "timestamp" else column.cast("long"), F.lit(_BEFORE_ALL))
 

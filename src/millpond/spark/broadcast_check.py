@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.errors import RequestError
-from millpond.spark.control import ACTION, REALS, VERSION, WHOLE, is_simple
+from millpond.spark.control import ACTION, REALS, VERSION, WHOLE, columns_of, is_simple
 from millpond.spark.plan import is_deterministic, require_classic
 from millpond.spark.shards import SHARD, unhashable
 
@@ -20,25 +20,40 @@ _KEY_HINT = "Cast it to text or a decimal: 0.0 and -0.0 are two keys to the stat
 _NO_KEYS = frozenset({ACTION, VERSION, "reason", "record"})
 
 
-def check_streams(events: DataFrame, control: DataFrame, key: str, order: str) -> None:
+class Subject(NamedTuple):
+    """How errors name what can't be made, and its two streams."""
+
+    refusal: str
+    events: str
+    control: str
+
+
+BROADCAST = Subject("The broadcast can't be made", "events", "control records")
+MODELS = Subject("The models can't be served", "records", "model records")
+
+
+def check_streams(events: DataFrame, control: DataFrame, key: str, order: str, subject: Subject = BROADCAST) -> None:
     """Refuse streams that can't be broadcast.  Raises INVALID_REQUEST, SPARK_CONNECT."""
     for df in (events, control):
         require_classic(df, "_jdf")
         if not df.isStreaming:
-            raise invalid("events or control records are no stream", "Read both with spark.readStream.")
+            raise invalid(f"{subject.events} or {subject.control} are no stream", "Read both with spark.readStream.", subject)
     for name in (key, order):
         if name not in control.columns:
-            raise invalid(f"the control records have no column {name!r}", f"Name one of {', '.join(control.columns)}.")
+            hint = f"Name one of {', '.join(control.columns)}."
+            raise invalid(f"the {subject.control} have no column {name!r}", hint, subject)
     ours = {name for name in events.columns if name.lower() == SHARD}
     if ours:
-        raise invalid(f"the events have a column {', '.join(sorted(ours))}", "Call it otherwise: withColumnRenamed.")
+        found = f"the {subject.events} have a column {', '.join(sorted(ours))}"
+        raise invalid(found, "Call it otherwise: withColumnRenamed.", subject)
     _check_control(control.schema, key, order)
 
 
 def _check_control(schema: StructType, key: str, order: str) -> None:
+    recorded = {f.name for f in columns_of(schema, key, order)}
     for field in schema.fields:
         name, kind = field.name, field.dataType.typeName()
-        is_kept = name != order or name == key
+        is_kept = name in recorded
         if is_kept and not is_simple(field.dataType):
             raise _wrong_type(name, field.dataType, _SIMPLE_HINT)
         told = name.lower()
@@ -54,26 +69,28 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
         raise _wrong_type(key, schema[key].dataType, _KEY_HINT)
 
 
-def told_apart(events: DataFrame, by: str | list[str] | None) -> list[str]:
+def told_apart(events: DataFrame, by: str | list[str] | None, subject: Subject = BROADCAST) -> list[str]:
     """The columns that an event's shard is told by.  Raises INVALID_REQUEST."""
     names = [by] if isinstance(by, str) else by or events.columns
     unknown = [name for name in names if name not in events.columns]
     if unknown:
-        raise invalid(f"the events have no column {unknown[0]!r} to go by", f"Name some of {', '.join(events.columns)}.")
+        hint = f"Name some of {', '.join(events.columns)}."
+        raise invalid(f"the {subject.events} have no column {unknown[0]!r} to go by", hint, subject)
     unhashed = unhashable(events.schema, names)
     if unhashed:
-        raise invalid(f"Spark can't hash the column {unhashed[0]}, a map or variant", "Name other columns with by=[…].")
+        raise invalid(f"Spark can't hash the column {unhashed[0]}, a map or variant", "Name other columns with by=[…].", subject)
     if not is_deterministic(events, names):
         raise invalid(
-            "the events have columns that aren't the same when a task runs again",
+            f"the {subject.events} have columns that aren't the same when a task runs again",
             "Name columns that are with by=[…], such as partition and offset.",
+            subject,
         )
     return names
 
 
-def invalid(what: str, hint: str) -> RequestError:
-    """The error of a broadcast that can't be."""
-    return RequestError("INVALID_REQUEST", f"The broadcast can't be made: {what}.", hint=hint)
+def invalid(what: str, hint: str, subject: Subject = BROADCAST) -> RequestError:
+    """The error of a broadcast, or of models, that can't be."""
+    return RequestError("INVALID_REQUEST", f"{subject.refusal}: {what}.", hint=hint)
 
 
 def _wrong_type(name: str, type_: DataType, hint: str) -> RequestError:

@@ -3,7 +3,7 @@
 All shards get the same records of a batch, in one order, and number the changes from 1 on: so they hold the same state without
 asking each other.
 
-    record   JSON of the control stream's columns, without those that are NULL
+    record   JSON of the control stream's columns, without those that are NULL; of one that couldn't be parsed, its text and file
     action   put (also where none is named), remove, or rollback: the key has again what it had as of the version that is named
 """
 
@@ -19,12 +19,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField
+    from pyspark.sql.types import DataType, StructField, StructType
 
 Key = Any
 Row = Mapping[str, Any]
 """The columns of a key by name, read-only: their values are immutable too, see SIMPLE."""
 ACTION, VERSION = "action", "version"
+CORRUPT, FILE = "_corrupt_record", "_file"
+"""Members of a record that Spark's reader couldn't parse: its text, and the URI of its file if it came from one."""
 PUT, REMOVE, ROLLBACK = "put", "remove", "rollback"
 WHOLE = ("byte", "short", "integer", "long")
 REALS = ("float", "double")
@@ -162,7 +164,7 @@ class Records:
                 action, row = self._wanted(record, after, kept)
             except _Wrong as wrong:
                 after.refused += 1
-                kept.refuse(Refused(after.refused, key, str(wrong), text, batch, since_ms))
+                kept.refuse(Refused(after.refused, key, str(wrong), wrong.record or text, batch, since_ms))
                 continue
             replaced = after.put(key, row)
             changes.append(Change(after.version, action, key, row, batch, since_ms, replaced))
@@ -172,6 +174,9 @@ class Records:
     def _read(self, text: str) -> Row:
         try:
             found = json.loads(text, parse_float=Decimal)
+            if CORRUPT in found:
+                place = f" (in {found[FILE]})" if FILE in found else ""
+                raise _Wrong(f"the record isn't JSON of the stream's columns{place}", found[CORRUPT])
             return {name: self._readers[name](value) for name, value in found.items() if value is not None}
         except (ValueError, KeyError, TypeError, ArithmeticError) as broken:
             raise _Wrong(f"the record isn't readable: {broken!r}") from None
@@ -207,7 +212,25 @@ class Records:
 
 
 class _Wrong(Exception):
-    """Why a record is refused."""
+    """Why a record is refused.
+
+    record:  its text, where that isn't the JSON of its columns
+    """
+
+    def __init__(self, reason: str, record: str | None = None) -> None:
+        super().__init__(reason)
+        self.record = record
+
+
+def columns_of(schema: StructType, key: str, order: str) -> list[StructField]:
+    """The columns that a control record has, of all that its stream has."""
+    apart = {CORRUPT, FILE} if has_corrupt(schema) else set()
+    return [f for f in schema.fields if f.name == key or f.name not in (order, *apart)]
+
+
+def has_corrupt(schema: StructType) -> bool:
+    """Whether a stream tells the text of records that its reader couldn't parse."""
+    return CORRUPT in schema.names and schema[CORRUPT].dataType.typeName() == "string"
 
 
 def values_of(key: str, columns: Sequence[StructField], reason: str | None) -> list[StructField]:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from millpond.errors import MillpondError
-from millpond.spark.control import PUT
+from millpond.spark.control import CORRUPT, FILE, PUT
 from millpond.spark.model_formats import RUNS_CODE, ModelFormat, first_line
-from millpond.spark.model_records import BESIDE, RECORD
+from millpond.spark.model_records import RECORD, why_no_part, why_no_type
 from millpond.spark.model_store import ModelStore
 from millpond.storage import open_storage
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
-_COLUMNS = [column.split()[0] for column in ADMITTED.split(", ")]
+_GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORRUPT, FILE]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,17 +50,17 @@ class ModelCheck:
         for chunk in chunks:
             rows = [self._admit({k: None if _is_null(v) else v for k, v in row.items()}) for row in chunk.to_dict("records")]
             types = {"version": "Int64", "size_bytes": "Int64", "shadow": "boolean"}
-            yield pd.DataFrame(rows, columns=[*_COLUMNS, "order"]).astype(types)
+            yield pd.DataFrame(rows, columns=_GIVEN).astype(types)
 
     def _admit(self, record: dict[str, Any]) -> dict[str, Any]:
-        told = {name: record.get(name) for name in (*_COLUMNS, "order")}
-        if (told["action"] or PUT) != PUT:
+        told = {name: record.get(name) for name in _GIVEN}
+        if (told["action"] or PUT) != PUT or told[CORRUPT] is not None:
             return told
         told["format"] = told["format"] or "onnx"
         try:
-            if told["type"] is None:
-                raise _Refused("type is NULL")
-            _check_share(str(told["type"]), told["share"], told["shadow"])
+            wrong = why_no_type(told["type"]) or why_no_part(str(told["type"]), told["share"], told["shadow"])
+            if wrong is not None:
+                raise _Refused(wrong)
             content = self._content(record)
             told["size_bytes"] = len(content)
             self._try(content, str(told["format"]))
@@ -114,17 +114,6 @@ class ModelCheck:
             raise _Refused(f"it doesn't score a sample: {first_line(broken)}") from None
         if self.sample is not None and not np.isfinite(result):
             raise _Refused(f"it scores the sample as {result}")
-
-
-def _check_share(type_: str, share: float | None, shadow: bool | None) -> None:
-    """Refuse a model beside another that has no part, and a part of the one that serves."""
-    is_beside = BESIDE in type_
-    if is_beside and (share is None) == (not shadow):
-        raise _Refused(f"{type_} is a model beside another: it has either a share or is a shadow")
-    if not is_beside and (share is not None or shadow):
-        raise _Refused(f"{type_} is the model that serves: a share or a shadow is of a model beside it, {type_}{BESIDE}NAME")
-    if share is not None and not 0 < share <= 1:
-        raise _Refused(f"a share is above 0 and at most 1, not {share}")
 
 
 class _Refused(Exception):

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
-from millpond.spark.broadcast import KEEP_VERSIONS, order_number, run_shards
-from millpond.spark.broadcast_check import invalid
+from millpond.spark.broadcast import KEEP_VERSIONS, file_column, order_number, run_shards
+from millpond.spark.broadcast_check import MODELS, invalid
 from millpond.spark.broadcast_shard import Names
-from millpond.spark.control import REALS, WHOLE
+from millpond.spark.control import CORRUPT, FILE, REALS, WHOLE, has_corrupt
 from millpond.spark.model_check import ADMITTED, ModelCheck
 from millpond.spark.model_formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
@@ -81,12 +81,12 @@ def serve_models(
     known = {**FORMATS, **(formats or {})}
     if RUNS_CODE & known.keys():
         named = ", ".join(sorted(RUNS_CODE & known.keys()))
-        raise invalid(f"formats names {named}, which runs code of the file's on loading", "Convert such models to ONNX.")
+        raise _invalid(f"formats names {named}, which runs code of the file's on loading", "Convert such models to ONNX.")
     _check_records(records, inputs, type_column, sample)
     split_by = tuple([by] if isinstance(by, str) else by or inputs)
     _check_split(records, split_by)
     if type(max_bytes) is not int or max_bytes < 1:
-        raise invalid(f"max_bytes is {max_bytes!r}", "Use a whole number of bytes from 1.")
+        raise _invalid(f"max_bytes is {max_bytes!r}", "Use a whole number of bytes from 1.")
     check = ModelCheck(
         pond=open_storage(pond).uri,
         inputs={name: records.schema[name].dataType.typeName() for name in inputs},
@@ -107,7 +107,7 @@ def serve_models(
     output = StructType([*records.schema.fields, *StructType.fromDDL(", ".join(_RESULTS)).fields])
     return run_shards(
         records,
-        _told(models, order).mapInPandas(check, f"{ADMITTED}, order long"),
+        _told(models, order).mapInPandas(check, f"{ADMITTED}, order long, {CORRUPT} string, {FILE} string"),
         scoring,
         output=output,
         key="type",
@@ -121,12 +121,19 @@ def serve_models(
         variables={STATISTICS: MERGED},
         fixed={"inputs": [f"{name} {kind}" for name, kind in check.inputs.items()]},
         computed={STATISTICS: COMPUTED},
+        pond=check.pond,
+        subject=MODELS,
     )
 
 
 def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
     """The stream of what is published into a folder, for `serve_models`."""
-    return spark.readStream.schema(PUBLISHED).json(f"{hadoop_uri(open_storage(folder).uri)}/*.json")
+    schema = f"{PUBLISHED}, {CORRUPT} string"
+    return (
+        spark.readStream.schema(schema)
+        .option("columnNameOfCorruptRecord", CORRUPT)
+        .json(f"{hadoop_uri(open_storage(folder).uri)}/*.json")
+    )
 
 
 def _told(models: DataFrame, order: str) -> DataFrame:
@@ -135,38 +142,45 @@ def _told(models: DataFrame, order: str) -> DataFrame:
     from pyspark.sql.types import StructType
 
     if "type" not in models.columns or order not in models.columns:
-        raise invalid(
+        raise _invalid(
             f"the model stream has {', '.join(models.columns)}", f"It needs type and {order}, and name, and content or uri."
         )
     columns: list[Column] = [
         F.col(f.name).cast(f.dataType).alias(f.name) if f.name in models.columns else F.lit(None).cast(f.dataType).alias(f.name)
         for f in StructType.fromDDL(_TOLD).fields
     ]
-    return models.select(*columns, order_number(models, order).alias("order"))
+    corrupt = F.col(CORRUPT) if has_corrupt(models.schema) else F.lit(None).cast("string")
+    file = file_column(models)
+    named = [corrupt.alias(CORRUPT), (F.lit(None).cast("string") if file is None else file).alias(FILE)]
+    return models.select(*columns, order_number(models, order, MODELS).alias("order"), *named)
 
 
 def _check_split(records: DataFrame, by: Sequence[str]) -> None:
     for name in by:
         type_ = records.schema[name].dataType if name in records.columns else None
         if type_ is not None and type_.typeName() in ("array", "struct"):
-            raise invalid(f"by names {name}, of type {type_.simpleString()}", "Name columns of one value each.")
+            raise _invalid(f"by names {name}, of type {type_.simpleString()}", "Name columns of one value each.")
 
 
 def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:
     if isinstance(inputs, str) or not inputs:
-        raise invalid(f"inputs is {inputs!r}", "Name the columns that models take, in their order.")
+        raise _invalid(f"inputs is {inputs!r}", "Name the columns that models take, in their order.")
     if len(set(inputs)) < len(inputs):
-        raise invalid(f"inputs names a column twice: {', '.join(inputs)}", "Give the model a copy of it: withColumn.")
+        raise _invalid(f"inputs names a column twice: {', '.join(inputs)}", "Give the model a copy of it: withColumn.")
     kinds = {f.name: f.dataType.typeName() for f in records.schema.fields}
     for name in inputs:
         if kinds.get(name) not in _NUMBERS:
-            raise invalid(f"the input {name!r} is of type {kinds.get(name, 'none: there is no such column')}", "Cast it to double.")
+            raise _invalid(
+                f"the input {name!r} is of type {kinds.get(name, 'none: there is no such column')}", "Cast it to double."
+            )
     if type_column is not None and kinds.get(type_column) != "string":
-        raise invalid(f"type_column is {type_column!r}", f"Name a text column of {', '.join(records.columns)}.")
+        raise _invalid(f"type_column is {type_column!r}", f"Name a text column of {', '.join(records.columns)}.")
     taken = {column.split()[0] for column in _RESULTS} & set(records.columns)
     if taken:
-        raise invalid(f"the records have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
+        raise _invalid(f"the records have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
     if sample is not None and len(sample) != len(inputs):
-        raise RequestError(
-            "INVALID_REQUEST", f"The sample has {len(sample)} values for {len(inputs)} inputs.", hint="Give one for each input."
-        )
+        raise _invalid(f"the sample has {len(sample)} values for {len(inputs)} inputs", "Give one for each input.")
+
+
+def _invalid(found: str, hint: str) -> RequestError:
+    return invalid(found, hint, MODELS)

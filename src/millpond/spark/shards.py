@@ -65,8 +65,13 @@ def place_of(names: Iterable[str], parts: int) -> Column:
     """
     from pyspark.sql import functions as F
 
-    columns = [F.col("`" + name.replace("`", "``") + "`") for name in names]
+    columns = [F.col(quoted(name)) for name in names]
     return F.pmod(F.xxhash64(*columns), F.lit(parts)).cast("int")
+
+
+def quoted(name: str) -> str:
+    """A column's name as Spark's expressions take it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def shard_of(names: Iterable[str], values: Sequence[int]) -> Column:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millpond.catalogue import JobFolder, create_beside, create_job
+from millpond.catalogue import JobFolder, create_beside, create_job, job_of
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
@@ -82,11 +82,13 @@ def start(
     if partitions is not None and partitions < 1:
         raise _invalid(f"partitions is {partitions}", "Use a whole number from 1.")
     spark = df.sparkSession
-    folder = create_job(pond, job or table)
+    folder = job_of(pond, job or table)
     pinned = pinned_conf(folder.checkpoint)
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
+    _check_pond(definition, pond)
     definition = replace(definition, retention=retention)
     _check_unchanged(folder, definition)
+    create_job(pond, folder.job)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
     wanted = partitions or _shards(definition) or default_partitions(spark)
@@ -323,6 +325,21 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWr
     if trigger == "available-now":
         return writer.trigger(availableNow=True)
     return writer.trigger(processingTime=trigger)
+
+
+def _check_pond(definition: Entry, pond: str | Path) -> None:
+    """Refuse a pond other than the one that the query was made for.  Raises INVALID_REQUEST."""
+    parts = definition.parts if isinstance(definition, NamedOperator) else None
+    if parts is None or parts.pond is None:
+        return
+    places = [open_storage(place) for place in (parts.pond, pond)]
+    made_for, given = (storage.local_path() for storage in places)
+    is_same = made_for.resolve() == given.resolve() if made_for and given else places[0].uri == places[1].uri
+    if not is_same:
+        raise _invalid(
+            f"its models are kept in the pond {places[0].uri}, and it is to run in {places[1].uri}",
+            "Give serve_models and start the same pond.",
+        )
 
 
 def _shards(definition: Entry) -> int | None:
