@@ -29,6 +29,8 @@ from millpond.settings import home
 from millpond.storage import Storage, open_storage
 
 FORMAT = 1
+# A pond or table that isn't there yet is looked for so often.
+ARRIVAL_SECONDS = 0.2
 HOT_KEYS = "hot_keys.json"
 HEARTBEAT_SECONDS = 2.0
 # A heartbeat older than this many intervals speaks of a job that no longer runs.
@@ -189,6 +191,20 @@ def open_jobs(uri: str | Path) -> list[JobFolder]:
         hint="Name a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
         uri=root.uri,
     )
+
+
+def wait_for_jobs(uri: str | Path, timeout_seconds: float) -> None:
+    """Return as soon as there is a pond or checkpoint at a path.  Raises NO_CHECKPOINT after the timeout; as `open_jobs`."""
+    deadline = time.monotonic() + timeout_seconds
+    while True:
+        try:
+            open_jobs(uri)
+            return
+        except CheckpointError as error:
+            left = deadline - time.monotonic()
+            if error.condition != "NO_CHECKPOINT" or left <= 0:
+                raise
+        time.sleep(min(left, ARRIVAL_SECONDS))
 
 
 def _job_folder(storage: Storage) -> JobFolder:

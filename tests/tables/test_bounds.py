@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import threading
@@ -15,7 +16,9 @@ import pytest
 import millpond
 from conftest import GoldenCell
 from millpond import Bounds
+from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
+from millpond.schema.definition import TableDefinition
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -346,3 +349,82 @@ def test_a_damaged_log_of_a_source_is_told(data: bytes, condition: str, tmp_path
         error = refusal(pond, contains_file="/a")
         assert error is not None
         assert error.condition == condition
+
+
+def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> None:
+    checkpoint = job(tmp_path)
+    folder = create_beside(tmp_path / "ck")
+    with millpond.open(tmp_path / "ck", replica_dir=home, wait_seconds=30) as pond:
+        folder.write_heartbeat("stopped")
+        began = time.monotonic()
+        error = refusal(pond, min_batch=1, wait_seconds=3600)
+        assert time.monotonic() - began < 600
+        assert error is not None
+        assert (error.condition, error.context["job_state"], error.context["missing"]) == ("NOT_UP_TO_BOUND", "stopped", 1)
+        assert "Start the job again" in error.hint
+        advance(checkpoint)  # its last batch, which isn't applied yet
+        assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=1, wait_seconds=60)).batch == 1
+        # One that is known to run, or of which nothing is known, is waited for.
+        folder.write_heartbeat("running")
+        wait_until(lambda: pond.statistics()[next(iter(pond.statistics()))]["job_state"] == "running")
+        threading.Timer(1.0, advance, [checkpoint]).start()
+        assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=2, wait_seconds=60)).batch == 2
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_pond_a_table_and_a_first_batch_that_arent_there_yet_are_waited_for(tmp_path: Path, home: str) -> None:
+    steps: list[str] = []
+
+    def arrive() -> None:
+        time.sleep(0.5)
+        create_job(tmp_path / "pond", "late", tmp_path / "ck")
+        steps.append("pond")
+        time.sleep(1.0)
+        checkpoint = WrittenCheckpoint(tmp_path / "ck")
+        steps.append("checkpoint")
+        time.sleep(0.5)
+        advance(checkpoint)
+        steps.append("batch")
+
+    thread = threading.Thread(target=arrive)
+    with pytest.raises(MillpondError) as missing:
+        millpond.open(tmp_path / "pond", replica_dir=home)
+    assert missing.value.condition == "NO_CHECKPOINT"
+    thread.start()
+    try:
+        with millpond.open(tmp_path / "pond", replica_dir=home, wait_seconds=60) as pond:
+            assert steps[:1] == ["pond"]
+            with pytest.raises(MillpondError) as missing:
+                pond.wait_for_table("late.nobody", 0.3)
+            assert missing.value.condition == "UNKNOWN_TABLE"
+            table = pond.wait_for_table("late.aggregate_0", 60)
+            assert table.get(k="a", bounds=Bounds(wait_seconds=60)).batch == 0
+    finally:
+        thread.join()
+
+
+def test_a_table_whose_first_batch_isnt_there_is_waited_for(tmp_path: Path, home: str) -> None:
+    checkpoint = WrittenCheckpoint(tmp_path / "ck")
+    folder = create_beside(tmp_path / "ck")
+    folder.write_definition(defined_as(tmp_path, "named"))
+    with millpond.open(tmp_path / "ck", replica_dir=home) as pond:
+        with pytest.raises(MillpondError) as missing:
+            pond["named"].get(k="a")
+        assert missing.value.condition == "NO_COMMITTED_BATCH"
+        threading.Timer(1.0, advance, [checkpoint]).start()
+        row = pond["named"].get(k="a", bounds=Bounds(wait_seconds=60))
+        assert row is not None
+        assert row.batch == 0
+
+
+def defined_as(path: Path, table: str) -> TableDefinition:
+    """The definition of such a checkpoint's table, under another name."""
+    job(path / "other")
+    with millpond.open(path / "other" / "ck", replica_dir="memory://") as pond:
+        return dataclasses.replace(pond[TABLE].definition, table=table)

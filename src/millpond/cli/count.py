@@ -34,7 +34,7 @@ def count(
       millpond count ./pond page_views
       millpond count ./pond page_minutes page=/index.html --live
     """
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         found = as_of.of(table).count(key, bounds=bounds)
         write_one(count_json(table_name, found), ("count",), found.cut, as_json=as_json)

@@ -51,7 +51,7 @@ def event(
       millpond event ./pond page_minutes --offset views:0:11170 --event-time 2026-03-01T12:00:07Z
       millpond event ./pond page_views --file /logs/access.log --line 17
     """
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition) or None
         read = as_of.of(table).find_event
         found = read(offset=offset, file=file, line=line, key=key, event_time=event_time, bounds=bounds)

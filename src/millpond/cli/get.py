@@ -63,7 +63,7 @@ def get(
         row = read_row(place, table_name, key_words.of(definition))
         _show(ctx, definition, Rows([row], row.cut), as_json=as_json, closed=as_of.closed)
         return
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         rows = as_of.of(table).get_all([key], bounds=bounds)
         _show(ctx, table.definition, rows, as_json=as_json, closed=as_of.closed)

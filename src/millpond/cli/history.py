@@ -45,7 +45,7 @@ def history(
       millpond history ./pond page_views page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond history ./pond page_views --since 41 --limit 1000 --json
     """
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         found = as_of.of(table).history(
             key, **edges.of(table.definition), since=parse_since(since), until=parse_since(until), limit=limit, bounds=bounds

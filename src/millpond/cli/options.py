@@ -253,5 +253,5 @@ bounds_options = _bundled(
     click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
     click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
     click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
-    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these. [default: 0]"),
+    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these, and for a table that isn't there yet. [default: 0]"),
 )

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import click
 
 import millpond
+from millpond.catalogue import wait_for_jobs
 from millpond.cli.progress import Progress
 from millpond.errors import MillpondError, RequestError
+from millpond.tables.bounds import Bounds
 from millpond.tables.pond import Pond
 from millpond.tables.table import Table
 
@@ -43,17 +45,22 @@ class Reading:
 
 
 @contextmanager
-def open_table(place: str, name: str, reading: Reading) -> Iterator[AnyTable]:
-    """One table; trouble in other jobs is none of its.  Raises as `open_place`; UNKNOWN_TABLE."""
-    with open_place(place, reading, table=name) as pond:
+def open_table(place: str, name: str, reading: Reading, bounds: Bounds | None = None) -> Iterator[AnyTable]:
+    """One table; trouble in other jobs is none of its.
+
+    bounds:  of the read: as long as these wait, a pond or table is waited for that isn't there yet
+    Raises:  as `open_place`; UNKNOWN_TABLE.
+    """
+    with open_place(place, reading, table=name, arrival_seconds=bounds.wait_seconds if bounds else 0.0) as pond:
         yield pond[name]
 
 
 @contextmanager
-def open_place(place: str, reading: Reading, *, table: str | None = None) -> Iterator[AnyPond]:
+def open_place(place: str, reading: Reading, *, table: str | None = None, arrival_seconds: float = 0.0) -> Iterator[AnyPond]:
     """A server's tables; or a pond's, once the newest batch that was committed at the call is in; progress goes to stderr.
 
-    table:   the one that is going to be read
+    table:            the one that is going to be read
+    arrival_seconds:  wait so long for a pond, and as long for that table, where they aren't there yet; a server waits by itself
     Raises:  what `millpond.open` and `millpond.connect` raise, and REPLICA_BEHIND where the time is over.
     """
     if is_server(place):
@@ -66,7 +73,11 @@ def open_place(place: str, reading: Reading, *, table: str | None = None) -> Ite
         with millpond.connect(place, token=reading.server_token, verify=verify) as server:
             yield server
         return
+    if arrival_seconds:
+        wait_for_jobs(place, arrival_seconds)
     with millpond.open(place, replica_dir=reading.replica_dir, wait_seconds=0) as pond:
+        if table is not None and arrival_seconds:
+            pond.wait_for_table(table, arrival_seconds)
         _catch_up(pond, reading.wait_seconds, table)
         yield pond
 

@@ -43,7 +43,7 @@ def scan(
       millpond scan ./pond page_minutes page=/ --start minute=2026-03-01T12:00:00Z --reverse
       millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
     """
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         span = edges.of(table.definition)
         read: Callable[..., Rows] = as_of.of(table).range if span else as_of.of(table).scan

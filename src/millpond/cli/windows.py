@@ -41,7 +41,7 @@ def windows(
       millpond windows ./pond page_minutes page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond windows ./pond page_minutes page=/ --reverse --limit 1
     """
-    with open_table(place, table_name, reading) as table:
+    with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         rows = as_of.of(table).windows(key, since=since, until=until, **page, bounds=bounds)
         write_page(table.definition, rows, as_json=as_json, closed=as_of.closed)

@@ -36,7 +36,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     contains_file:       a file that a file source has read: a path, or a URI as Spark logs it
     max_behind_seconds:  the oldest commit that isn't applied is at most so old
     max_age_seconds:     the newest applied commit is at most so old
-    wait_seconds:        wait so long for all of them; 0 answers or refuses at once
+    wait_seconds:        wait so long for all of them, and for the job's first batch; 0 answers or refuses at once.  A job that is
+                         known to have stopped isn't waited for
 
     Raises:  INVALID_BOUND.
     """
@@ -154,14 +155,20 @@ def open_within(
     storage: Storage,
     open_view: Callable[[], tuple[View, Cut]],
     wait_for_step: Callable[[float], None],
+    *,
+    settle_seconds: float,
 ) -> tuple[View, Cut]:
     """A view that meets the bounds, once there is one.
 
-    Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET where there is none in time; INVALID_BOUND; as `open_view`.
+    settle_seconds:  a job is known to have stopped once it looked so, with nothing left to apply, for so long: its last batch and
+                     its last heartbeat aren't seen at the same instant
+    Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET where there is none in time, or the job has stopped; INVALID_BOUND; as `open_view`.
     """
-    deadline, check = time.monotonic() + bounds.wait_seconds, BoundCheck(bounds, storage)
+    began, check = time.monotonic(), BoundCheck(bounds, storage)
+    stopped_at: float | None = None
     while True:
         problem: MillpondError
+        is_stopped = False
         try:
             view, cut = open_view()
         except MillpondError as error:
@@ -177,30 +184,31 @@ def open_within(
             if unmet is None:
                 return view, cut
             view.__exit__()
-            problem = error_of(unmet, bounds.wait_seconds)
-        left = deadline - time.monotonic()
-        if left <= 0:
+            is_stopped = cut.job_state == "stopped" and cut.lag.behind_batches == 0
+            waited = min(bounds.wait_seconds, round(time.monotonic() - began, 3))
+            problem = error_of(unmet, waited, is_stopped=is_stopped)
+        now = time.monotonic()
+        left = began + bounds.wait_seconds - now
+        stopped_at = (stopped_at or now) if is_stopped else None
+        if left <= 0 or (stopped_at is not None and now - stopped_at >= settle_seconds):
             raise problem
-        wait_for_step(left)
+        wait_for_step(left if stopped_at is None else min(left, settle_seconds))
 
 
-def error_of(unmet: Unmet, waited_seconds: float) -> MillpondError:
-    """The error that a caller gets whose bounds aren't met in time."""
+def error_of(unmet: Unmet, waited_seconds: float, *, is_stopped: bool = False) -> MillpondError:
+    """The error that a caller gets whose bounds aren't met in time, or can't be while the job is stopped."""
     waited = f" after {waited_seconds:g} seconds" if waited_seconds else ""
+    message = f"{unmet.message.removesuffix('.')}{waited}."
     context = {**unmet.context, "waited_seconds": waited_seconds}
-    if unmet.condition == "UNKNOWN_OFFSET":
-        return RequestError(
-            "UNKNOWN_OFFSET",
-            f"{unmet.message}{waited}.",
-            hint="Correct the topic or partition, or wait until Spark reads it.",
-            **context,
-        )
-    return ReplicaError(
-        "NOT_UP_TO_BOUND",
-        unmet.message.removesuffix(".") + waited + ".",
-        hint="Wait longer (wait_seconds), or ask for less.",
-        **context,
-    )
+    if is_stopped:
+        message, hint = f"{message} The job has stopped.", "Start the job again, or ask for less."
+        context["job_state"] = "stopped"
+    elif unmet.condition == "UNKNOWN_OFFSET":
+        hint = "Correct the topic or partition, or wait until Spark reads it."
+    else:
+        hint = "Wait longer (wait_seconds), or ask for less."
+    kind = RequestError if unmet.condition == "UNKNOWN_OFFSET" else ReplicaError
+    return kind(unmet.condition, message, hint=hint, **context)
 
 
 def _unmet(cut: Cut, bound: str, wanted: Any, here: Any, missing: Any, unit: str) -> Unmet:

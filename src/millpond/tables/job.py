@@ -21,6 +21,8 @@ from millpond.tables.lines import line_is_read
 
 # How long a job's heartbeat file isn't looked at again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
+# A batch that was committed before the job's last heartbeat is seen this much later at the latest.
+_SETTLE_SECONDS = 0.2
 
 
 class JobReads:
@@ -45,7 +47,9 @@ class JobReads:
         Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND; as `Replica.snapshot`.
         """
         if bounds is not None:
-            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step)
+            remote = self.settings.remote_heartbeat_seconds + self.settings.remote_idle_poll_seconds
+            settle = remote if self._checkpoint.is_remote else _SETTLE_SECONDS
+            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step, settle_seconds=settle)
         view = self.replica.snapshot()
         try:
             return view, self.cut(view)

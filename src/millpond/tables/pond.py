@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from millpond.catalogue import JobFolder, open_jobs
+from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, open_jobs, wait_for_jobs
 from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
 from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
@@ -40,6 +40,9 @@ StoredTable = tuple[TableDefinition, Define]
 """a definition, and what defines the table anew where its store looks otherwise"""
 Kept = Retention | Mapping[str, Retention | RetentionWords] | None
 """what is kept of all tables, or of tables by name"""
+_CATCH_UP_SECONDS = 60.0
+# What a table that isn't there yet may be refused by.
+_ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -48,7 +51,7 @@ def open(
     *,
     replica_dir: str | Path | None = None,
     follow: bool = True,
-    wait_seconds: float = 60.0,
+    wait_seconds: float | None = None,
     retention: Kept = None,
     settings: ReplicaSettings | None = None,
 ) -> Pond:
@@ -56,17 +59,20 @@ def open(
 
     replica_dir:   where replicas are kept; MILLPOND_HOME or the user's cache folder by default; `memory://` keeps them in memory
     follow:        keep the replicas up to date, unless another process does; False only reads what others keep
-    wait_seconds:  wait so long until the replicas have what is committed now; 0 returns at once
+    wait_seconds:  wait so long until there is a pond or checkpoint, and the replicas have what is committed now; 0 returns at once.
+                   By default the replicas have 60 seconds, and a path that is neither is refused at once
     retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows
                    decides; what isn't named is kept as the table's definition says.  Names that no table has raise UNKNOWN_TABLE,
                    unless nobody waited until tables are known (`wait_seconds=0`)
     Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
     """
-    settings = settings or ReplicaSettings()
+    settings, deadline = settings or ReplicaSettings(), time.monotonic() + (wait_seconds or 0.0)
+    if wait_seconds:
+        wait_for_jobs(path, wait_seconds)
     pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention)
-    if wait_seconds > 0:
+    if wait_seconds is None or wait_seconds > 0:
         try:
-            pond.catch_up(wait_seconds)
+            pond.catch_up(_CATCH_UP_SECONDS if wait_seconds is None else max(0.0, deadline - time.monotonic()))
         except MillpondError:
             # One job that can't be read doesn't hide the others; reads of its own tables say why.
             if not pond._any_readable():
@@ -135,6 +141,22 @@ class Pond:
             if entry.may_name(name):
                 raise error
         raise unknown_table(name, self.uri, self._tables)
+
+    def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> Table:
+        """The table of that name, as soon as a job or somebody has defined it.
+
+        Its first batch is what a read waits for, with `Bounds(wait_seconds=…)`.
+        Raises:  UNKNOWN_TABLE after the timeout.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        while True:
+            try:
+                return self[name]
+            except MillpondError as error:
+                left = deadline - time.monotonic()
+                if error.condition not in _ARRIVING or left <= 0:
+                    raise
+            time.sleep(min(left, ARRIVAL_SECONDS))
 
     def __contains__(self, name: object) -> bool:
         self._look()
