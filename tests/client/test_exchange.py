@@ -14,9 +14,9 @@ from millpond.client.exchange import Exchange, Reply, error_of
 from millpond.client.reads import ServerReads, TableReads, cut_of
 from millpond.errors import ReplicaError
 from millpond.schema.definition import TableDefinition, parse_definition
+from millpond.schema.values import decode_json, encode_json
 from millpond.serve.shapes import error_json
 from millpond.settings import ClientSettings, Retention
-from millpond.tables.values import decode_json, encode_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEFINITIONS = [

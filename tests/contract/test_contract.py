@@ -31,9 +31,9 @@ from millpond.cli import main
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.convert import to_python
 from millpond.schema.definition import TableDefinition, key_parts
+from millpond.schema.values import encode_json, to_json, to_text
 from millpond.serve.shapes import cut_json, row_writer
 from millpond.tables.keys import KeyReader
-from millpond.tables.values import encode_json, to_json, to_text
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {

@@ -30,9 +30,9 @@ from millpond.catalogue import create_job
 from millpond.cli import main
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
+from millpond.schema.values import encode_json, to_json, to_text
 from millpond.serve.shapes import answer_json, changes_json, count_json, event_json, row_writer, versions_json
 from millpond.tables.keys import KeyReader
-from millpond.tables.values import encode_json, to_json, to_text
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -19,7 +19,7 @@ import pytest
 
 import millpond
 from millpond.schema.types import SparkType
-from millpond.tables.values import to_json, to_text
+from millpond.schema.values import to_json, to_text
 
 DOCS = Path(__file__).parents[2] / "docs"
 TYPES = [

@@ -35,12 +35,12 @@ from millpond.replica.apply import plan_tables
 from millpond.schema.definition import parse_definition
 from millpond.schema.named import NamedOperator
 from millpond.schema.types import SparkType
+from millpond.schema.values import decode_json
 from millpond.storage import Storage, open_storage
 from millpond.tables.arrow import arrow_type, column_array
 from millpond.tables.cold import iter_newest
 from millpond.tables.finish import compile_definition
 from millpond.tables.inspect import inspect_job
-from millpond.tables.values import decode_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # Rows that a decoded file is asked for: enough to reach every type, few enough for thousands of files.

@@ -10,10 +10,10 @@ import click
 from millpond.cli import options
 from millpond.cli.output import write_json_footer, write_line
 from millpond.cli.place import Reading, open_table
+from millpond.schema.values import Json, encode_json
 from millpond.serve.question import parse_since
 from millpond.serve.shapes import changes_json, row_writer
 from millpond.tables.changes import Changes
-from millpond.tables.values import Json, encode_json
 
 LIMIT = 1000
 _LOOK_SECONDS = 1.0

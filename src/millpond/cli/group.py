@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import click
 
 from millpond.errors import MillpondError, RequestError, exit_code
+from millpond.schema.values import encode_json
 from millpond.serve.shapes import error_json
-from millpond.tables.values import encode_json
 
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
 COMMANDS = {

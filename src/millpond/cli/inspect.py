@@ -9,8 +9,8 @@ import click
 from millpond.catalogue import open_jobs
 from millpond.cli import options
 from millpond.cli.output import moment, visible, write_grid, write_line
+from millpond.schema.values import encode_json
 from millpond.tables.inspect import JobReport, StoreReport, inspect_job
-from millpond.tables.values import encode_json
 
 
 @click.command()

@@ -13,9 +13,9 @@ import click
 from millpond.cli.place import Reading
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import decode_json
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.tables.bounds import Bounds
-from millpond.tables.values import decode_json
 
 if TYPE_CHECKING:
     from millpond.cli.place import AnyTable
@@ -253,5 +253,11 @@ bounds_options = _bundled(
     click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
     click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
     click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
-    click.option("--wait", type=float, default=0.0, metavar="SECONDS", help="How long to wait for all of these, and for a table that isn't there yet. [default: 0]"),
+    click.option(
+        "--wait",
+        type=float,
+        default=0.0,
+        metavar="SECONDS",
+        help="How long to wait for all of these, and for a table that isn't there yet. [default: 0]",
+    ),
 )

@@ -21,9 +21,9 @@ from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import Json, encode_json, to_text
 from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
-from millpond.tables.values import Json, encode_json, to_text
 from millpond.tables.versions import Versions
 
 Column = tuple[str, Callable[[Any], "str | None"]]

@@ -13,6 +13,7 @@ import click
 from millpond.cli import options
 from millpond.cli.output import write_line
 from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
+from millpond.schema.values import encode_json
 from millpond.serve.access import check_exposure
 from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places, open_ponds
@@ -20,7 +21,6 @@ from millpond.serve.server import address_of, check_certificate, check_libraries
 from millpond.serve.tokens import read_tokens
 from millpond.serve.workers import Plan, serve_workers, shared_folder
 from millpond.settings import ServeSettings
-from millpond.tables.values import encode_json
 
 log = EventLog(__name__)
 _DEFAULT = ServeSettings()

@@ -8,8 +8,8 @@ from millpond.cli import options
 from millpond.cli.output import write_grid, write_line
 from millpond.cli.place import Reading, open_place
 from millpond.errors import MillpondError
+from millpond.schema.values import encode_json
 from millpond.serve.shapes import describe_table, error_json
-from millpond.tables.values import encode_json
 
 
 @click.command()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from millpond.errors import CONDITIONS, PASSING, MillpondError, StorageError
+from millpond.schema.values import Json, decode_json, encode_json, with_floats
 from millpond.settings import ClientSettings
-from millpond.tables.values import Json, decode_json, encode_json, with_floats
 
 Result = TypeVar("Result")
 # Errors that may pass within a moment.  Those of a bound, of a read that took too long, and of a job without a batch don't: the

@@ -20,6 +20,7 @@ from millpond.errors import MillpondError, RequestError
 from millpond.replica.stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
+from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
 from millpond.tables.bounds import Bounds
@@ -29,7 +30,6 @@ from millpond.tables.events import EventAnswer
 from millpond.tables.keys import Key, KeyReader
 from millpond.tables.past import check_limit
 from millpond.tables.pin import Pin
-from millpond.tables.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.tables.versions import Version, Versions
 
 ARROW = "application/vnd.apache.arrow.stream"

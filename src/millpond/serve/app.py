@@ -27,6 +27,7 @@ from starlette.types import ASGIApp
 
 from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import Json, decode_json
 from millpond.serve import replies
 from millpond.serve.access import Access
 from millpond.serve.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
@@ -78,7 +79,6 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.deadline import too_long
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
-from millpond.tables.values import Json, decode_json
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millpond.errors import RequestError
+from millpond.schema.values import Json
 from millpond.tables.table import Table
-from millpond.tables.values import Json
 
 MEMBERS = frozenset({"batch", "time", "cut", "closed"})
 _WORDS = {"1": True, "true": True, "0": False, "false": False}

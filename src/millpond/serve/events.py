@@ -14,8 +14,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from millpond.errors import MillpondError
+from millpond.schema.values import Json, encode_json
 from millpond.serve.shapes import error_json
-from millpond.tables.values import Json, encode_json
 
 _PAGE_CHANGES = 1000
 # One look for changes: so soon a stream notices that the server ends.

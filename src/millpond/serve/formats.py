@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import encode_json, to_text
 from millpond.serve.shapes import row_writer, typed_columns
 from millpond.tables.answer import Row, Rows
 from millpond.tables.table import Table
-from millpond.tables.values import encode_json, to_text
 
 # Pieces are about so large.
 PIECE_BYTES = 1 << 16

@@ -26,6 +26,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from millpond.errors import MillpondError
 from millpond.replica.ordered import text_key
 from millpond.schema.convert import to_stored
+from millpond.schema.values import encode_json, from_text
 from millpond.serve.app import HttpDoor, check_reader
 from millpond.serve.formats import JSON
 from millpond.serve.replies import CACHE_CONTROL, DEFINITION, VARY, Shape, etag
@@ -37,7 +38,6 @@ from millpond.tables.binding import Binding
 from millpond.tables.keys import KeyReader
 from millpond.tables.lookups import Lookups
 from millpond.tables.table import Table
-from millpond.tables.values import encode_json, from_text
 
 Headers = list[tuple[bytes, bytes]]
 _BEGIN, _END = b"/tables/", b"/rows"

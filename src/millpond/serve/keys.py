@@ -15,7 +15,7 @@ from typing import Any
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition, key_parts
-from millpond.tables.values import from_json, from_text
+from millpond.schema.values import from_json, from_text
 
 Key = dict[str, Any]
 NULL_SUFFIX = "__isnull"

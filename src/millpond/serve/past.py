@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import Json
 from millpond.serve.as_of import MEMBERS, AsOf, as_of_controls, as_of_members, text_of
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.query import Pairs, parse_limit, parse_seconds
@@ -30,7 +31,6 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes
 from millpond.tables.events import EventAnswer
 from millpond.tables.table import Table
-from millpond.tables.values import Json
 from millpond.tables.versions import Versions
 
 When = str | int | None

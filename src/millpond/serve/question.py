@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
+from millpond.schema.values import Json, decode_json, with_floats
 from millpond.serve.as_of import MEMBERS, NOW, AsOf, as_of_controls, as_of_members, parse_flag, text_of
 from millpond.serve.keys import Key, parse_object, parse_pairs
 from millpond.serve.query import Pairs, parse_limit
@@ -20,7 +21,6 @@ from millpond.settings import ServeSettings
 from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
 from millpond.tables.table import Table
-from millpond.tables.values import Json, decode_json, with_floats
 
 _BOUNDS = frozenset(
     {

@@ -18,13 +18,13 @@ from millpond.replica.stamp import changed_batch, is_final, without_stamp
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import key_column
 from millpond.schema.types import SparkType
+from millpond.schema.values import encode_json, to_json
 from millpond.serve.shapes import row_writer
 from millpond.tables.answer import Row
 from millpond.tables.binding import Binding
 from millpond.tables.finish import compile_shown
 from millpond.tables.finish_aggregate import AS_STORED
 from millpond.tables.hllpp import sketch
-from millpond.tables.values import encode_json, to_json
 
 Key = tuple[Any, ...]
 """key row in stored form"""

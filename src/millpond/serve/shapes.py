@@ -19,9 +19,9 @@ from millpond.errors import MillpondError
 from millpond.schema.definition import TableDefinition
 from millpond.schema.retention import retention_json
 from millpond.schema.types import SparkType
+from millpond.schema.values import Json, to_json
 from millpond.tables import Row
 from millpond.tables.answer import Count, Cut, Lag, Rows
-from millpond.tables.values import Json, to_json
 
 if TYPE_CHECKING:
     from millpond.tables.changes import Changes

@@ -13,11 +13,11 @@ from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
 from millpond.schema.convert import to_stored
 from millpond.schema.undefined import TIMESTAMP
+from millpond.schema.values import from_text
 from millpond.tables.answer import Cut
 from millpond.tables.bounds import Bounds
 from millpond.tables.expiry import clock_ms
 from millpond.tables.job import JobReads
-from millpond.tables.values import from_text
 
 
 class EarlierReads(JobReads):

@@ -10,7 +10,7 @@ from millpond.replica.ordered import KeyCodec
 from millpond.schema.convert import to_stored
 from millpond.schema.definition import KeyColumn, TableDefinition, key_parts
 from millpond.schema.types import SparkType
-from millpond.tables.values import from_text
+from millpond.schema.values import from_text
 
 Key = dict[str, Any]
 """column name -> Python value"""

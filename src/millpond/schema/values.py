@@ -24,8 +24,8 @@ from typing import Any, NoReturn
 import msgspec
 
 from millpond.errors import RequestError
+from millpond.schema import times
 from millpond.schema.types import SparkType, atomic
-from millpond.tables import times
 
 Json = Any
 Value = Any

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.errors import RequestError
+from millpond.schema import values
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.tables import values
 
 
 def _float32(value: float) -> float:
