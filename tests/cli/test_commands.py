@@ -140,10 +140,20 @@ def test_a_terminal_shows_a_table_and_obeys_no_key(types_pond: Path, door_home: 
     assert '""' in shown
 
 
-def _on_a_terminal(words: list[str], home: Path) -> str:
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_no_name_of_a_table_or_column_is_broken_on_a_terminal(types_pond: Path, door_home: Path, columns: int) -> None:
+    shown = _on_a_terminal(["tables", str(types_pond)], door_home, columns=columns)
+    assert max(map(len, shown.splitlines())) <= columns
+    told = CliRunner(env={"MILLPOND_HOME": str(door_home)}).invoke(main, ["tables", str(types_pond), "--json"]).stdout
+    for table in map(json.loads, told.splitlines()):
+        for word in (table["table"], *(column["name"] for column in table["columns"])):
+            assert re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", shown), word
+
+
+def _on_a_terminal(words: list[str], home: Path, *, columns: int = 100) -> str:
     """What a command writes to a terminal, escape sequences for colours left out."""
     master, slave = pty.openpty()
-    environment = {**os.environ, "MILLPOND_HOME": str(home), "TERM": "xterm", "COLUMNS": "100"}
+    environment = {**os.environ, "MILLPOND_HOME": str(home), "TERM": "xterm", "COLUMNS": str(columns)}
     with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stdout=slave, stderr=slave, env=environment) as process:
         os.close(slave)
         out = b""
@@ -167,6 +177,33 @@ def test_a_reader_that_goes_away_is_no_error(types_pond: Path, door_home: Path) 
     assert done.stdout == "0\n"
     assert "Error" not in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["scan", "{pond}", "long"], ["tables", "{pond}"], ["inspect", "{pond}", "--json"], ["--help"]], ids=str
+)
+def test_output_that_cant_be_written_is_an_error_of_its_own(words: list[str], types_pond: Path, door_home: Path) -> None:
+    """A full disk under a redirection is no mistake of ours."""
+    command = [sys.executable, "-m", "millpond.cli", *(word.format(pond=types_pond) for word in words)]
+    environment = {**os.environ, "MILLPOND_HOME": str(door_home)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    line = done.stderr.splitlines()[-1]
+    assert "NOT_WRITABLE" in line
+    assert "The output can't be written: No space left on device." in line
+    assert done.returncode == CONDITIONS["NOT_WRITABLE"].exit_code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_no_other_file(closed: str, types_pond: Path, tmp_path: Path) -> None:
+    """The first file that is opened would be given its number, and be written to as if it were that stream."""
+    command = f"{sys.executable} -m millpond.cli scan {types_pond} string --replica-dir {tmp_path / 'home'} {closed}"
+    assert subprocess.run(["bash", "-c", command], timeout=60).returncode == 0
+    done = subprocess.run(["bash", "-c", command.removesuffix(closed)], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) > 5
 
 
 # ---------------------------------------------------------------- errors
@@ -235,13 +272,24 @@ def test_help_needs_no_pond_and_lists_every_command() -> None:
     assert all(command in done.stdout for command in COMMANDS)
     assert "Exit codes" in done.stdout
     assert CliRunner().invoke(main, ["--version"]).stdout.startswith("millpond ")
-    assert CliRunner().invoke(main, []).exit_code == 2
+    for words in ([], ["-h"]):
+        again = CliRunner().invoke(main, words)
+        assert (again.exit_code, again.stdout, again.stderr) == (0, done.stdout, "")
+
+
+def test_a_command_that_is_mistyped_is_suggested() -> None:
+    done = CliRunner().invoke(main, ["tabels", "./pond"])
+    assert error_of(done) == "INVALID_REQUEST"
+    assert "Did you mean: millpond tables?" in done.stderr
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_shows_examples(name: str) -> None:
     done = CliRunner().invoke(main, [name, "--help"])
     assert done.exit_code == 0
+    assert CliRunner().invoke(main, [name, "-h"]).stdout == done.stdout
+    wide = [line for line in done.stdout.splitlines() if len(line) > 80]
+    assert wide == [], "help fits a terminal of 80 columns"
     assert "Examples:" in done.stdout
     assert f"millpond {name} " in done.stdout or f"millpond {name}\n" in done.stdout
 

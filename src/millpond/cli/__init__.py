@@ -6,10 +6,17 @@ main = Commands(
     name="millpond",
     help="""State you can query, for Spark streams.
 
-    DIR is a pond (a folder that `millpond.start` wrote) or the checkpoint folder of any streaming query.
+    A command reads a pond (a folder that `millpond.start` wrote), the checkpoint folder of any streaming query, or a server's URL.
 
     \b
-    Exit codes: 0 done · 1 the row isn't there · 2 wrong call · 3 not there · 4 can't answer now
-    · 5 damaged or unknown data · 6 the machine lacks something · 70 a mistake of ours · 130 interrupted
+    Begin with:
+      millpond demo
+      millpond tables ./pond
+      millpond COMMAND --help
+
+    \b
+    Exit codes: 0 done, 1 the row isn't there, 2 wrong call, 3 not there,
+      4 can't answer now, 5 damaged or unknown data, 6 the machine lacks
+      something, 70 a mistake of ours, 130 interrupted
     """,
 )

@@ -48,7 +48,8 @@ def event(
     \b
     Examples:
       millpond event ./pond page_views --offset views:0:11170
-      millpond event ./pond page_minutes --offset views:0:11170 --event-time 2026-03-01T12:00:07Z
+      millpond event ./pond page_minutes --offset views:0:11170 \\
+        --event-time 2026-03-01T12:00:07Z
       millpond event ./pond page_views --file /logs/access.log --line 17
     """
     with open_table(place, table_name, reading, bounds) as table:

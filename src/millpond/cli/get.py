@@ -47,8 +47,8 @@ def get(
       millpond get ./pond page_minutes page=/ minute=2026-03-01T12:00:00Z
       millpond get ./pond hosts host__isnull=1
       millpond get ./pond page_views --key '{"page": "/a=b"}' --json
-      millpond get ./pond page_views page=/ --contains-offset views:0:11170 --wait 5
-      millpond get --cold /data/checkpoints/page-views page-views.aggregate_0 page=/
+      millpond get ./pond page_views page=/ --contains-offset views:0:7 --wait 5
+      millpond get --cold /data/checkpoints/views views.aggregate_0 page=/
     """
     if cold and not (bounds is None and as_of.is_now):
         raise RequestError(

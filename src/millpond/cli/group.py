@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import logging
 import os
 import sys
@@ -11,26 +12,37 @@ from typing import Any, NoReturn
 
 import click
 
+from millpond.cli.hints import hint_here
+from millpond.cli.streams import drop_output, guard_streams
 from millpond.errors import MillpondError, RequestError, exit_code
 from millpond.schema.values import encode_json
 from millpond.serve.shapes import error_json
 
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
-COMMANDS = {
-    "changes": "Show what happened to the rows of a table.",
-    "count": "Show how many rows a table has.",
-    "demo": "Run the page-view job on a log, and ask its state while it runs.",
-    "event": "Is this event in, and was it too late?",
-    "get": "Show one row of a table.",
-    "history": "Show what a row was, batch after batch.",
-    "inspect": "Show what a checkpoint holds, and what can't be read.",
-    "scan": "Show the rows of a table, or of a part of its key.",
-    "serve": "Answer requests over HTTP.",
-    "tables": "List the tables of a pond or checkpoint.",
-    "token": "Say who may read what from a server.",
-    "watch": "Show a row each time that it changes.",
-    "windows": "Show the windows of a key between two times.",
+SECTIONS = {
+    "Try": {
+        "demo": "Run the page-view job on a log, and ask its state while it runs.",
+    },
+    "Ask": {
+        "tables": "List the tables of a pond or checkpoint.",
+        "get": "Show one row of a table.",
+        "scan": "Show the rows of a table, or of a part of its key.",
+        "windows": "Show the windows of a key between two times.",
+        "count": "Show how many rows a table has.",
+        "watch": "Show a row each time that it changes.",
+        "changes": "Show what happened to the rows of a table.",
+        "history": "Show what a row was, batch after batch.",
+        "event": "Is this event in, and was it too late?",
+    },
+    "Look into a checkpoint": {
+        "inspect": "Show what a checkpoint holds, and what can't be read.",
+    },
+    "Serve": {
+        "serve": "Answer requests over HTTP.",
+        "token": "Say who may read what from a server.",
+    },
 }
+COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 INTERRUPTED = 130
 
 
@@ -38,7 +50,7 @@ class Commands(click.Group):
     """A click group whose commands lie in modules of the same name."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
+        super().__init__(context_settings={"help_option_names": ["-h", "--help"]}, **options)
         self.params.append(
             click.Option(
                 ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
@@ -55,23 +67,34 @@ class Commands(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        if args[0] not in COMMANDS and near:
+            raise RequestError(
+                "INVALID_REQUEST", f"There is no command {args[0]!r}.", hint=f"Did you mean: {ctx.command_path} {near[0]}?"
+            )
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        widest = max(map(len, COMMANDS))
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), line) for name, line in commands.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            # The reader of our output has seen enough (`| head`).  Without this Python complains once more at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            drop_output()  # its reader has seen enough (`| head`)
             return 0
         return result
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> NoReturn:
         """Run a command and exit; errors are shown here, and only here."""
-        words = list(sys.argv[1:] if args is None else args)
+        guard_streams()
+        # Somebody who says nothing wants to know what there is.
+        words = list(sys.argv[1:] if args is None else args) or ["--help"]
         extra["standalone_mode"] = False
         # What log lines would say, errors say; a server writes them as well.
         logging.getLogger("millpond").addHandler(logging.NullHandler())
@@ -114,6 +137,9 @@ def _mistake(error: Exception) -> MillpondError:
 
 def _fail(error: MillpondError, words: list[str]) -> NoReturn:
     """One line for people, or the JSON of an error where the caller wants JSON; both on stderr."""
+    if error.condition == "NOT_WRITABLE":
+        drop_output()  # it may be standard output that can't be written
+    error = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     line = encode_json(error_json(error)).decode() if as_json else str(error).replace("\n", " ")
     click.echo(line, err=True)

@@ -42,7 +42,8 @@ def history(
     \b
     Examples:
       millpond history ./pond page_views page=/index.html
-      millpond history ./pond page_views page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
+      millpond history ./pond page_views page=/ \\
+        --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond history ./pond page_views --since 41 --limit 1000 --json
     """
     with open_table(place, table_name, reading, bounds) as table:

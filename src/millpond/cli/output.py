@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table as Grid
 from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
@@ -148,15 +145,8 @@ def write_footer(cut: Cut) -> None:
 
 def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
     """A table of texts: with lines on a terminal, tab-separated with a header line in a pipe."""
-    if not sys.stdout.isatty():
-        write_texts(list(columns), rows)
-        return
-    grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        grid.add_column(Text(visible(column)), overflow="fold")
-    for row in rows:
-        grid.add_row(*(Text(visible(text)) for text in row))
-    Console(highlight=False).print(grid)
+    names = list(columns)
+    write_texts(names, rows, [GridColumn(name, is_whole=True) for name in names])
 
 
 def write_line(line: str) -> None:

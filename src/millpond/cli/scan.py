@@ -40,7 +40,7 @@ def scan(
     Examples:
       millpond scan ./pond page_views
       millpond scan ./pond page_minutes page=/index.html --limit 10
-      millpond scan ./pond page_minutes page=/ --start minute=2026-03-01T12:00:00Z --reverse
+      millpond scan ./pond page_minutes page=/ --start minute=2026-03-01T12:00:00Z
       millpond scan ./pond page_views --limit 1000000 --json > views.jsonl
     """
     with open_table(place, table_name, reading, bounds) as table:

@@ -90,7 +90,8 @@ def serve(
       curl 'localhost:8642/tables/page_views/rows?page=/index.html'
       millpond serve /data/checkpoints/page-views --port 9000
       millpond serve web=/data/web/pond shop=s3://my-bucket/shop --workers 2
-      millpond serve ./pond --host 0.0.0.0 --tokens readers.json --tls-cert cert.pem --tls-key key.pem
+      millpond serve ./pond --host 0.0.0.0 --tokens readers.json \\
+        --tls-cert cert.pem --tls-key key.pem
     """
     settings = replace(_DEFAULT, **limits)
     write_logs(settings.log_level, settings.log_format)

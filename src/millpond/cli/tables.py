@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from millpond.cli import options
@@ -45,6 +47,9 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
             key, behind = ", ".join(shown["key"]), f"{shown['lag']['behind_seconds']:.1f} s"
             rows.append([name, shown["job"], key, ", ".join(values), str(shown["row_count"]), str(shown["batch"]), behind])
         if not as_json:
-            write_grid(["table", "job", "key", "columns", "rows", "batch", "behind"], rows)
+            columns = ["table", "job", "key", "columns", "rows", "batch", "behind"]
+            if sys.stdout.isatty() and all(row[1] in (row[0], "") for row in rows):
+                columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]  # it says nothing that is new
+            write_grid(columns, rows)
             for warning in warnings:
                 click.echo(warning, err=True)

@@ -38,7 +38,8 @@ def windows(
 
     \b
     Examples:
-      millpond windows ./pond page_minutes page=/ --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
+      millpond windows ./pond page_minutes page=/ \\
+        --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
       millpond windows ./pond page_minutes page=/ --reverse --limit 1
     """
     with open_table(place, table_name, reading, bounds) as table:

@@ -1,0 +1,32 @@
+"""Hints in the words of the command line: errors come from below, or from a server, and speak of Python or of HTTP there."""
+
+from __future__ import annotations
+
+import re
+
+# What a hint says -> what it is here.  tests/cli/test_hints.py holds every hint of Millpond's against them.
+_HERE = [
+    (r"Write table\.at\(batch=41\)\.", "Give --batch or --time."),
+    (r"Wait longer \(wait_seconds\)", "Wait longer with --wait"),
+    (r"Use _limit=([0-9]+) at most; read a whole table with Python: pond\[name\]\.to_arrow\(\)\.", r"Use --limit \1 at most."),
+    (r"Ask for fewer rows with _limit or more key columns\.", "Ask for fewer rows with --limit or more key columns."),
+    (r"Use a replica instead: `millpond\.open`\.", "Leave --cold out."),
+    (r"Look the key up in a replica instead: `millpond\.open`\.", "Leave --cold out."),
+    (r", or millpond\.open\(…, retention=…\)", ""),
+    (r"millpond\.Retention\(history_batches=…\) or --history TABLE=TIME", "millpond serve --history TABLE=TIME"),
+    (r"Write find_event\(offset=\"views:0:7\"\)\.", "Give --offset views:0:7, or --file."),
+    (r"with min_batch and wait_seconds", "with --min-batch and --wait"),
+    (r"with `range\(start=…\)`", "with --start"),
+    (r"Use `get` or `range`\.", "Use `millpond get`, or `millpond scan` with --start and --end."),
+    (r"of `start` and `end`", "of --start and --end"),
+    (r"; ask for several (rows with several )?keys in one POST …/rows:get", ""),
+    (r"GET /tables lists those that it opens", "`millpond tables` lists those that it opens"),
+    (r"Send the header Authorization: Bearer TOKEN", "Give the token with --server-token or in MILLPOND_TOKEN"),
+]
+
+
+def hint_here(hint: str) -> str:
+    """The hint as somebody at a terminal can follow it."""
+    for there, here in _HERE:
+        hint = re.sub(there, here, hint)
+    return hint

@@ -1,0 +1,50 @@
+"""Hints on the command line name what can be typed there, whichever door an error comes from."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from millpond.cli.hints import hint_here
+
+SOURCE = Path(__file__).parents[2] / "src" / "millpond"
+# Words of Python and of HTTP.
+ELSEWHERE = re.compile(
+    r"\b(pond|table)(\.(?!json)[a-z]|\[)|\bserver\.[a-z]|millpond\.(open|Retention)|range\(|find_event|wait_seconds"
+    r"|`(get|range)`|`start` and|[ (]_[a-z]+=|GET /|POST |Authorization:"
+)
+# Hints of what no command asks for: cuts, tables aligned, routes of a server, its readiness and metrics, forks.
+NOT_HERE = re.compile(r"cut\b|pond\.cut|others by time|GET / lists|_max_behind_seconds|route|_batch=41|asked for by POST")
+
+
+def _text(node: ast.expr) -> str:
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join("7" if isinstance(part, ast.FormattedValue) else _text(part) for part in node.values)
+    return " ".join(_text(part) for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr))
+
+
+def _hints() -> Iterator[tuple[str, str]]:
+    for path in SOURCE.rglob("*.py"):
+        if path.parent.name in ("spark", "cli"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield from ((path.name, _text(k.value)) for k in node.keywords if k.arg == "hint")
+
+
+def test_no_hint_on_the_command_line_names_another_door() -> None:
+    hints = list(_hints())
+    assert len(hints) > 100
+    foreign = [(where, hint) for where, hint in hints if ELSEWHERE.search(hint_here(hint)) and not NOT_HERE.search(hint)]
+    assert foreign == []
+
+
+def test_every_translation_is_of_a_hint_that_there_is() -> None:
+    from millpond.cli.hints import _HERE
+
+    hints = [hint for _, hint in _hints()]
+    assert [there for there, _ in _HERE if not any(re.search(there, hint) for hint in hints)] == []
