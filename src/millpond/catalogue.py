@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from millpond.errors import CheckpointError, DefinitionError, MillpondError, Set
 from millpond.schema.definition import TableDefinition, check_table_name
 from millpond.schema.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.named import Entry, parse_entry
+from millpond.schema.types import SparkType
 from millpond.settings import home
 from millpond.storage import Storage, open_storage
 
@@ -94,9 +95,9 @@ class JobFolder:
                 path=f"{self.storage.uri}/{HOT_KEYS}",
             ) from broken
 
-    def write_hot_keys(self, keys: Iterable[HotKey]) -> None:
-        """Put the list of hot groups in place."""
-        self.storage.write(HOT_KEYS, to_bytes(keys))
+    def write_hot_keys(self, keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> None:
+        """Put the list of hot groups in place; `columns` has the types of what tells groups apart."""
+        self.storage.write(HOT_KEYS, to_bytes(keys, columns))
 
 
 def job_of(pond: str | Path, job: str) -> JobFolder:

@@ -166,6 +166,52 @@ def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Str
     assert shown(streams.folder / "pond", "hot") == shown(streams.folder / "pond", "plain")
 
 
+TYPED = {
+    "price": "cast('0.100000000000000001' as decimal(38,18))",
+    "units": "cast(n % 1 + 9007199254740993 as bigint)",
+    "ratio": "cast(0.1 as float)",
+    "share": "double('NaN')",
+    "day": "date '2026-03-29'",
+    "at": "timestamp '2026-10-25 02:30:00.123456'",
+    "local": "timestamp_ntz '2026-10-25 02:30:00.123456'",
+    "raw": "x'00ff10'",
+    "flag": "true",
+    "many": "array(1.5bd, null)",
+    "pair": "struct(1 as u, timestamp '1970-01-01 00:00:00' as v)",
+    "nothing": "cast(null as decimal(5,2))",
+}
+
+
+def test_a_hot_key_of_any_type_is_what_get_takes(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as sf
+
+    (tmp_path / "in").mkdir()
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        events = spark.readStream.schema("n long").json(str(tmp_path / "in"))
+        typed = events.select("n", *[sf.expr(text).alias(name) for name, text in TYPED.items()])
+        keys = millpond.HotKeys(tmp_path / "pond", "typed", share=0.5)
+        counted = millpond.salted(typed, by=list(TYPED), salts=2, source=["n"], hot=keys).agg(sf.count("*").alias("hits"))
+        with millpond.start(counted, table="typed", pond=tmp_path / "pond", partitions=2) as job:
+            for batch in range(10):
+                write_batch(tmp_path / "in", batch, None, 1000)
+                job.wait_for_batch(batch, timeout_seconds=120)
+                time.sleep(0.5)
+                if keys.found() and keys.found()[0].key:
+                    break
+        assert keys.last_error is None
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    (found,) = millpond.HotKeys(tmp_path / "pond", "typed").found()
+    with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
+        (row,) = pond["typed"].scan()
+        assert found.key is not None
+        assert repr(found.key) == repr({name: row[name] for name in TYPED})
+        assert repr(pond["typed"].get(**found.key)) == repr(row)
+    told = CliRunner().invoke(inspect, [str(tmp_path / "pond" / "jobs" / "typed")])
+    assert '"price":"0.100000000000000001"' in told.output
+
+
 def test_wrong_calls_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as sf
 

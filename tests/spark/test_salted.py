@@ -15,6 +15,7 @@ import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from millpond.schema.hot_keys import HotKey
+from millpond.schema.types import atomic
 from millpond.spark import derive
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: Spar
     assert counted(salted.agg(sf.count("*").alias("hits")), "salted") == truth
     # A list of hot keys that is found live may change at any time, but not for a batch that runs.
     hashes = [row[0] for row in spark.range(7).select(sf.xxhash64(sf.concat(sf.lit("/"), sf.col("id").cast("string")))).collect()]
-    create_job(tmp_path / "live", "t").write_hot_keys([HotKey(group, None, 0.2, 0) for group in hashes])
+    create_job(tmp_path / "live", "t").write_hot_keys([HotKey(group, None, 0.2, 0) for group in hashes], {"page": atomic("string")})
     live = millpond.salted(events, by=["page"], salts=SALTS, hot=millpond.HotKeys(tmp_path / "live", "t"))
     assert counted(live.agg(sf.count("*").alias("hits")), "live") == truth
 

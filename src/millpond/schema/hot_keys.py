@@ -1,17 +1,21 @@
 """Which groups of a job are hot, as the file in its folder says.
 
-    {"hot": [hash, …], "unnamed": [hash, …],
+    {"hot": [hash, …], "unnamed": [hash, …], "columns": {"page": "string"},
      "keys": [{"hash": …, "key": {"page": "/"}, "share": 0.48, "found_in_batch": 3}, …]}
 
-Spark's tasks read `hot` and `unnamed`, people read `keys`.  No answer hangs on this list, only where rows go.
+Spark's tasks read `hot` and `unnamed`, people read `keys`, whose values have the JSON forms of `schema.values` and the types of
+`columns`.  No answer hangs on this list, only where rows go.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from millpond.errors import CheckpointError, RequestError
+from millpond.schema.types import SparkType, parse_type
+from millpond.schema.values import decode_json, encode_json, from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +23,7 @@ class HotKey:
     """A group that gets a large share of the rows.
 
     hash:            what tasks know it by
-    key:             its values by column, as JSON has them; None until a batch has named it
+    key:             its values by column, as `get` takes them; None until a batch has named it
     share:           of the newest rows, 0 to 1, as it was when the list was last written
     found_in_batch:  the batch that showed it; the next ones split it
     """
@@ -30,12 +34,30 @@ class HotKey:
     found_in_batch: int
 
 
-def to_bytes(keys: Iterable[HotKey]) -> bytes:
-    """The file's content."""
+def to_bytes(keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> bytes:
+    """The file's content.
+
+    columns:  the types of what groups are told apart by
+    """
     listed = list(keys)
-    told = [{"hash": k.hash, "key": k.key, "share": round(k.share, 4), "found_in_batch": k.found_in_batch} for k in listed]
-    hot = [key.hash for key in listed]
-    return json.dumps({"hot": hot, "unnamed": [key.hash for key in listed if key.key is None], "keys": told}).encode()
+    write = {name: to_json(type_) for name, type_ in columns.items()}
+    entries = [
+        {
+            "hash": k.hash,
+            "key": None if k.key is None else {name: write[name](value) for name, value in k.key.items()},
+            "share": round(k.share, 4),
+            "found_in_batch": k.found_in_batch,
+        }
+        for k in listed
+    ]
+    return encode_json(
+        {
+            "hot": [key.hash for key in listed],
+            "unnamed": [key.hash for key in listed if key.key is None],
+            "columns": {name: type_.to_json() for name, type_ in columns.items()},
+            "keys": entries,
+        }
+    )
 
 
 def from_bytes(content: bytes) -> list[HotKey]:
@@ -44,7 +66,25 @@ def from_bytes(content: bytes) -> list[HotKey]:
     Raises:  ValueError where it isn't one.
     """
     try:
-        told = json.loads(content)["keys"]
-        return [HotKey(int(k["hash"]), k["key"], float(k["share"]), int(k["found_in_batch"])) for k in told]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
+        listed = decode_json(content)
+        columns = {name: parse_type(type_) for name, type_ in listed["columns"].items()}
+        return [
+            HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]))
+            for k in listed["keys"]
+        ]
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        ArithmeticError,
+        RequestError,
+        CheckpointError,
+    ) as broken:
         raise ValueError(f"it isn't a list of hot keys: {type(broken).__name__} {broken}") from broken
+
+
+def parse_key(data: Any, columns: Mapping[str, SparkType]) -> dict[str, Any] | None:
+    """A group's values from decoded JSON.  A member that is missing is NULL.  Raises WRONG_TYPE."""
+    return None if data is None else {name: from_json(type_, column=name)(data.get(name)) for name, type_ in columns.items()}

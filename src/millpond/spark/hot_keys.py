@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.catalogue import HOT_KEYS, create_job, job_of
 from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.hot_keys import HotKey
+from millpond.schema.types import parse_type
 from millpond.spark.hot_list import HotList
 from millpond.spark.session import hadoop_uri
 
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 _SCHEMA = "hot array<bigint>, unnamed array<bigint>"
 # Columns of a batch's plan alone; the spaces keep them apart from a user's.
 _HASH, _LIST = "millpond hash of group", "millpond hot groups"
+# No digit of a time is lost, and its zone is told.
+_EXACT_JSON = {
+    "ignoreNullFields": "false",
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 # The sketch looks for so many times the groups that could be hot at once.
 _LOOKED_FOR, _TRACKED = 2, 10
 _MOST_LOOKED_FOR = 1000
@@ -71,22 +78,23 @@ class HotKeys:
 
         spark = df.sparkSession
         create_job(self._pond, self._folder.job)
-        if self._list is None:
+        names = [sf.col(name) for name in by]  # as groupBy takes them
+        columns = {f.name: parse_type(f.dataType.jsonValue()) for f in df.select(*names).schema.fields}
+        if self._list is None or self._list.columns != columns:
             try:
-                self._list = HotList(self.share, self.found())
+                self._list = HotList(self.share, columns, self.found())
             except CheckpointError as broken:  # the keys are found again
-                self._list, self.last_error = HotList(self.share), str(broken)
+                self._list, self.last_error = HotList(self.share, columns), str(broken)
         # The file must be there before Spark plans to read it, with the fields that it reads.
-        self._folder.write_hot_keys(self._list.keys)
+        self._folder.write_hot_keys(self._list.keys, columns)
         self._list.written()
         self._listen(spark)
         file = hadoop_uri(f"{self._folder.storage.uri}/{HOT_KEYS}")
         # As one JSON document the file is read as it is, whatever its length was when the query was planned.
         listed = spark.read.schema(_SCHEMA).option("multiLine", True).option("ignoreMissingFiles", True).json(file).limit(1)
-        names = [sf.col(name) for name in by]  # as groupBy takes them
         looked_for = min(_MOST_LOOKED_FOR, math.ceil(_LOOKED_FOR / self.share))
         hash_, unnamed = sf.col(f"`{_HASH}`"), sf.col(f"`{_LIST}`.unnamed")
-        named = sf.concat_ws(" ", hash_.cast("string"), sf.to_json(sf.struct(*names), {"ignoreNullFields": "false"}))
+        named = sf.concat_ws(" ", hash_.cast("string"), sf.to_json(sf.struct(*names), _EXACT_JSON))
         found = df.withColumns({_HASH: sf.xxhash64(*names), _LIST: listed.select(sf.struct("hot", "unnamed")).scalar()}).observe(
             self._name,
             sf.count(sf.lit(1)).alias("rows"),
@@ -123,9 +131,9 @@ class HotKeys:
         try:
             counted = [(int(group), int(count)) for group, count in observed.counted or ()]
             if self._list.take(batch, int(observed.rows), counted, observed.named or ()):
-                self._folder.write_hot_keys(self._list.keys)
+                self._folder.write_hot_keys(self._list.keys, self._list.columns)
                 self._list.written()
-            self.last_error = None
+            self.last_error = self._list.naming_error
         except (MillpondError, ValueError, OSError) as broken:
             # The job goes on: rows of a group that nobody knows to be hot lie in one part.
             self.last_error = f"{type(broken).__name__}: {broken}"

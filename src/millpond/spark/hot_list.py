@@ -5,11 +5,13 @@ A group is known by the hash of its values, and its values are asked of the stre
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from millpond.schema.hot_keys import HotKey
+from millpond.errors import RequestError
+from millpond.schema.hot_keys import HotKey, parse_key
+from millpond.schema.types import SparkType
+from millpond.schema.values import decode_json
 
 # What earlier batches weigh in each new one: a group that was hot is forgotten within some ten batches.
 _KEPT = 0.8
@@ -27,10 +29,13 @@ class HotList:
     """The hot groups after each batch.
 
     share:  a group is hot that gets at least this part of the rows, above 0 and at most 1
+    columns: the types of what groups are told apart by
     hot:    those that are hot already, by the list of an earlier run
     """
 
-    def __init__(self, share: float, hot: Iterable[HotKey] = ()) -> None:
+    def __init__(self, share: float, columns: Mapping[str, SparkType], hot: Iterable[HotKey] = ()) -> None:
+        self.columns = dict(columns)
+        self.naming_error: str | None = None
         self._share = share
         self._rows = 0.0
         self._counts: dict[int, float] = {}
@@ -48,6 +53,7 @@ class HotList:
         rows:     of the batch
         counted:  (hash, rows) of the groups that a sketch found to have most
         named:    `<hash> <values as JSON>` of hot groups that had no name
+        A group whose values can't be read stays without a name, and `naming_error` says why.
         """
         if not rows:
             return False
@@ -61,8 +67,13 @@ class HotList:
             self._judge(batch)
         for text in named:
             digits, _, values = text.partition(" ")
-            if (group := int(digits)) in self._hot:
-                self._hot[group] = replace(self._hot[group], key=json.loads(values))
+            if (group := int(digits)) not in self._hot:
+                continue
+            try:
+                self._hot[group] = replace(self._hot[group], key=parse_key(decode_json(values), self.columns))
+                self.naming_error = None
+            except (RequestError, ValueError) as wrong:
+                self.naming_error = f"{type(wrong).__name__}: {wrong}"
         return self._differs()
 
     def written(self) -> None:
