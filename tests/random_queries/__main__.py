@@ -1,0 +1,37 @@
+"""`python -m random_queries --count 1000 --seed 7`: random queries against Spark; what fails is made small and printed."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+from random_queries.campaign import Campaign, spark_session
+
+
+def main() -> int:
+    """Run it; 0 where all agree or are refused by name."""
+    parser = argparse.ArgumentParser(prog="random_queries", description=__doc__)
+    parser.add_argument("--count", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--first", type=int, default=0, help="the first number, to run one again")
+    parser.add_argument("--save", type=Path, help="a folder for the minimised cases")
+    parser.add_argument("--all", action="store_true", help="with what is known to fail and has an owner")
+    parser.add_argument("--plain", action="store_true", help="don't make failures small")
+    given = parser.parse_args()
+    print(f"seed {given.seed}, {given.count} queries", flush=True)
+    with tempfile.TemporaryDirectory(prefix="random-queries-") as folder:
+        spark = spark_session(Path(folder))
+        try:
+            campaign = Campaign(spark, Path(folder), with_known=given.all, minimise=not given.plain, save=given.save)
+            campaign.run(given.seed, range(given.first, given.first + given.count))
+        finally:
+            spark.stop()
+    print(campaign.describe(), flush=True)
+    return 1 if campaign.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

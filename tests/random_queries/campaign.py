@@ -1,0 +1,202 @@
+"""Many cases, one after the other: what agreed, what was refused by which reason, what failed."""
+
+from __future__ import annotations
+
+import logging
+import re
+import shutil
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import millpond
+from millpond.errors import MillpondError
+from millpond.spark.derive import MillpondWarning
+from quick_java import QUICK_JAVA
+from random_queries.case import Case
+from random_queries.check import WrongError, check_run
+from random_queries.doors import ask_command_line, ask_server, serving
+from random_queries.generate import draw_case
+from random_queries.known import known_reason
+from random_queries.run import Run, run_case, session_of
+
+_AT_ONCE = 2
+_CHUNK = 20
+
+
+def spark_session(folder: Path) -> Any:
+    """A session as the tests have it."""
+    from millpond.spark.session import session
+
+    conf = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        **QUICK_JAVA,
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder / "spark"),
+    }
+    running = session("random queries", **conf)
+    running.sparkContext.setLogLevel("OFF")
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
+    return running
+
+
+@dataclass
+class Failure:
+    """A case that failed, and how."""
+
+    seed: str
+    case: Case
+    kind: str
+    detail: str
+
+
+class Campaign:
+    """Random cases against Spark.
+
+    with_known:  with what `known.py` lists
+    """
+
+    def __init__(
+        self, spark: Any, folder: Path, *, with_known: bool = False, minimise: bool = True, save: Path | None = None
+    ) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.failures: list[Failure] = []
+        self.refusals: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
+        self._with_known = with_known
+        self._minimise = minimise
+        self._save = save
+        self._number = 0
+
+    def run(self, seed: int, numbers: Iterable[int]) -> None:
+        """The cases of a seed by their numbers, so many in each server."""
+        began = time.monotonic()
+        pending = list(numbers)
+        # Not a block for each case: two threads would take each other's filters away.
+        warnings.simplefilter("ignore", MillpondWarning)
+        while pending:
+            chunk, pending = pending[:_CHUNK], pending[_CHUNK:]
+            cases = [(f"{seed}/{n}", draw_case(session_of(self.spark, {}), f"{seed}/{n}")) for n in chunk]
+            self._chunk(cases)
+            told = f"{chunk[-1] + 1} in {time.monotonic() - began:.0f} s: {dict(self.counts)}"
+            print(told, flush=True)
+
+    def _chunk(self, cases: list[tuple[str, Case]]) -> None:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            outcomes = list(pool.map(lambda given: (*given, *self.attempt(given[1])), cases))
+        good = []
+        for seed, case, run, failure in outcomes:
+            if failure is not None:
+                self._note(seed, case, *failure)
+            elif run is not None and run.batches:
+                good.append((seed, case, run))
+        for seed, case, failure in self.through_server(good):
+            self._note(seed, case, *failure)
+        for _, _, run, _ in outcomes:
+            if run is not None:
+                shutil.rmtree(run.pond, ignore_errors=True)
+
+    def attempt(self, case: Case) -> tuple[Run | None, tuple[str, str] | None]:
+        """Run and judge one case by what needs no server: its run, and the kind and detail of a failure."""
+        self._number += 1
+        table = f"t{self._number}"
+        run = None
+        try:
+            run = run_case(self.spark, case, self.folder, table)
+            twin = (
+                run_case(self.spark, case, self.folder, table, mode="update") if case.mode == "append" and not run.refused else None
+            )
+            if twin is not None:
+                shutil.rmtree(twin.pond, ignore_errors=True)
+            reasons = check_run(run, None if twin is None or twin.failed or twin.error else twin)
+        except WrongError as wrong:
+            return run, (wrong.kind, wrong.detail)
+        except Exception as error:  # noqa: BLE001 any other error of ours is a failure
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            detail = "".join(traceback.format_exception(error)[-6:])
+            return run, (f"untyped {type(error).__name__} in {Path(last.filename).name}", detail[-2500:])
+        self.counts["refused by Spark" if run.refused else "refused in part" if reasons else "agreed"] += 1
+        if run.failed:
+            self.counts["of which Spark failed at a batch"] += 1
+            conditions = [c for c in re.findall(r"\[([A-Z_.]+)\]", run.failed) if c != "STREAM_FAILED"]
+            self.refusals[f"Spark failed at a batch: {conditions[-1] if conditions else run.failed[:300]}"] += 1
+        if run.refused:
+            self.refusals[f"Spark refused: {run.refused[:120]}"] += 1
+        self.refusals.update(reasons)
+        return run, None
+
+    def through_server(self, runs: list[tuple[str, Case, Run]]) -> list[tuple[str, Case, tuple[str, str]]]:
+        """The same runs through a server and the command line: those that failed there."""
+        failed = []
+        readable = [
+            (seed, case, run) for seed, case, run in runs if run.definition is not None and (run.checkpoint / "commits").exists()
+        ]
+        readable = [r for r in readable if any(p.name.isdecimal() for p in (r[2].checkpoint / "commits").iterdir())]
+        if not readable:
+            return []
+        home = self.folder / f"home-{self._number}"
+        with serving([run.pond for _, _, run in readable], home) as address, millpond.connect(address) as remote:
+            for seed, case, run in readable:
+                try:
+                    with millpond.open(run.pond, replica_dir=home, follow=False, wait_seconds=30) as pond:
+                        ask_server(address, remote, pond[run.table], WrongError)
+                        ask_command_line(address, home, pond[run.table], WrongError)
+                        ask_command_line(str(run.pond), home, pond[run.table], WrongError)
+                except WrongError as wrong:
+                    failed.append((seed, case, (wrong.kind, wrong.detail)))
+                except MillpondError as error:
+                    failed.append((seed, case, (f"server error {error.condition}", str(error))))
+                except Exception as error:  # noqa: BLE001 as above
+                    detail = "".join(traceback.format_exception(error)[-6:])
+                    failed.append((seed, case, (f"server untyped {type(error).__name__}", detail[-2500:])))
+        shutil.rmtree(home, ignore_errors=True)
+        return failed
+
+    def _note(self, seed: str, case: Case, kind: str, detail: str) -> None:
+        reason = known_reason(case, kind, detail)
+        if reason is not None and not self._with_known:
+            self.counts["known to fail"] += 1
+            self.refusals[f"KNOWN: {reason}"] += 1
+            return
+        self.counts["FAILED"] += 1
+        print(f"FAILED {seed}: {kind}\n{detail}", flush=True)
+        if self._minimise:
+            from random_queries.minimise import minimise
+
+            case, detail = minimise(self.judge, case, kind, detail)
+        self.failures.append(Failure(seed, case, kind, detail))
+        print(f"{case.to_json()}{detail}\n", flush=True)
+        if self._save is not None:
+            self._save.mkdir(parents=True, exist_ok=True)
+            name = "".join(c if c.isalnum() else "-" for c in f"{kind}-{seed}")[:80]
+            (self._save / f"{name}.json").write_text(case.to_json())
+            (self._save / f"{name}.txt").write_text(f"{kind}\n{detail}\n")
+
+    def judge(self, case: Case) -> tuple[str, str] | None:
+        """Kind and detail of how one case fails, through every door; None where it doesn't."""
+        run, failure = self.attempt(case)
+        try:
+            if failure is None and run is not None:
+                failure = next((f for _, _, f in self.through_server([("", case, run)])), None)
+        finally:
+            if run is not None:
+                shutil.rmtree(run.pond, ignore_errors=True)
+        return failure
+
+    def describe(self) -> str:
+        """What it came to, with the share of what was refused and why."""
+        asked = sum(self.counts[name] for name in ("agreed", "refused in part", "known to fail", "FAILED"))
+        share = 100 * self.counts["refused in part"] / max(1, asked)
+        lines = [f"{asked} queries that Spark takes: {dict(self.counts)}; {share:.1f} % refused in part or whole"]
+        lines += [f"  {count} x {reason}" for reason, count in self.refusals.most_common(60)]
+        lines += [f"FAILED {f.seed}: {f.kind}" for f in self.failures]
+        return "\n".join(lines)

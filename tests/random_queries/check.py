@@ -1,0 +1,236 @@
+"""Holds a table against what Spark emitted, batch by batch, through every door.
+
+1. The checkpoint's commits are taken away and given back one by one, so that a follower applies each batch as it comes.
+2. Each batch: rows that Spark emitted are in the table, bit by bit; rows that it didn't emit are as they were; there are as many
+   as Spark counted in its state.  The same by `read_arrow`, which follows nothing.
+3. The last batch is asked through all doors, which must agree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import millpond
+from emitted import bits
+from millpond.errors import MillpondError
+from millpond.schema.convert import to_python
+from millpond.schema.definition import TableDefinition
+from millpond.schema.types import Field, SparkType
+from random_queries.doors import arrow_rows, ask_table
+from random_queries.run import Batch, Run
+
+_WAIT_SECONDS = 30
+_BETWEEN = " | "
+
+
+class WrongError(AssertionError):
+    """A table isn't what Spark has.
+
+    kind:  a short word for the class of failure, the same for a minimised case
+    """
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+class Shown(NamedTuple):
+    """An output column of Spark's and where the table has it: column by column as `parts`, one, or the members of a window."""
+
+    place: int
+    field: Field
+    parts: tuple[str, ...]
+    as_set: bool
+
+
+def check_run(run: Run, twin: Run | None = None) -> list[str]:
+    """Raise WrongError where the table and Spark differ; reasons of what was refused by name.
+
+    twin:  the same query in update mode, where the run is in append mode: what the state holds before it is emitted
+    """
+    if isinstance(run.error, MillpondError):
+        if run.error.condition in ("NOT_DERIVABLE", "SPARK_CONNECT"):
+            return [_reason(run.error.message)]
+        raise WrongError(f"refused {run.error.condition}", run.error.message)
+    if not isinstance(run.definition, TableDefinition):
+        return [] if run.refused or run.failed or run.definition is not None else ["no definition"]
+    commits = run.checkpoint / "commits"
+    numbers = sorted(int(p.name) for p in commits.glob("*") if p.name.isdecimal()) if commits.exists() else []
+    if not numbers:
+        return []
+    away = commits.with_name("commits-away")
+    commits.rename(away)
+    commits.mkdir()
+    definition = run.definition
+    check = Check(run, twin, definition)
+    pond = None
+    try:
+        for number in numbers:
+            (away / str(number)).rename(commits / str(number))
+            if pond is None:
+                pond = millpond.open(run.pond, replica_dir="memory://", wait_seconds=_WAIT_SECONDS)
+            pond.catch_up(_WAIT_SECONDS)
+            if number >= (run.restarted_at or 0):
+                check.batch(number, pond[run.table])
+        check.first_doors(pond[run.table])
+    except MillpondError as error:
+        raise WrongError(f"error {error.condition}", str(error)) from error
+    finally:
+        if pond is not None:
+            pond.close()
+        for left in away.iterdir():
+            left.rename(commits / left.name)
+        away.rmdir()
+    return sorted({_reason(w) for w in definition.warnings})
+
+
+def _reason(sentence: str) -> str:
+    """A warning without the names of its columns."""
+    return re.sub(r"(?<!\w)'.*?'(?!\w)|\"[^\"]*\"", "…", sentence)
+
+
+class Check:
+    """One table's batches, one after the other."""
+
+    def __init__(self, run: Run, twin: Run | None, definition: TableDefinition) -> None:
+        self.run = run
+        self.definition = definition
+        self.batches = run.batches if twin is None else twin.batches
+        self.strict = twin is not None or run.case.mode != "append"
+        self.before: Counter[str] | None = None
+        self.lookups = 0
+        words = " ".join(str(s) for s in (run.case.aggregates, run.case.after, run.case.restart))
+        self._filtered = "'where'" in words
+        self._sorted = "'orderBy'" in words
+        self._sets = "collect_set" in words or "approx_top" in words
+
+    def batch(self, number: int, table: Any) -> None:
+        """One batch of the table, as of now."""
+        rows = table.scan()
+        definition = table.definition
+        if rows.cut.position.batch != number:
+            raise WrongError("batch", f"the table is at {rows.cut.position.batch}, committed is {number}")
+        if len(set(definition.columns)) != len(definition.columns):
+            raise WrongError("names", f"two columns have one name: {definition.columns}")
+        counted = self.run.batches.get(number, Batch()).state_rows
+        living = sum(1 for row in rows if not row.final)
+        # Where Spark sorts, it runs the batch twice, and counts twice.
+        if counted not in (None, living, 2 * living if self._sorted else None) and not self._filtered and definition.having is None:
+            raise WrongError("count", f"batch {number}: {living} rows where Spark counts {counted} in its state")
+        batch = self.batches.get(number)
+        if batch is not None and self.strict:
+            self._compare(number, batch, definition, [dict(row) for row in rows])
+        cold = millpond.read_arrow(self.run.pond, self.run.table)
+        warm = table.to_arrow()
+        self._arrow(number, definition, [row for row in rows if not row.final], cold, "read_arrow")
+        self._arrow(number, definition, rows, warm, "to_arrow")
+
+    def first_doors(self, table: Any) -> None:
+        """Reads of Python beside the scan."""
+        ask_table(table, WrongError)
+
+    def _compare(self, number: int, batch: Batch, definition: TableDefinition, rows: list[dict[str, Any]]) -> None:
+        shown = list(self.shown(batch.fields, definition))
+        if not shown:
+            return
+        volatile = set(self.run.case.volatile)
+        ours = [self._ours(row, shown) for row in rows]
+        theirs = [self._theirs(row, shown) for row in batch.rows]
+        have, emitted = Counter(ours), Counter(theirs)
+        lost = emitted - have
+        if lost and not (
+            self.run.case.watermark and sum(have.values()) < sum(emitted.values()) + sum((self.before or Counter()).values())
+        ):
+            raise WrongError(*_difference(number, shown, lost, have - emitted, self.run))
+        if self.run.case.mode == "complete" and have != emitted:
+            raise WrongError(*_difference(number, shown, lost, have - emitted, self.run))
+        if self.before is not None:
+            # What wasn't emitted is as it was, but for columns that change with the batch.
+            steady = [s for s in shown if s.field.name not in volatile]
+            rest = Counter(self._ours(row, steady) for row in rows) - Counter(self._theirs(row, steady) for row in batch.rows)
+            if new := rest - self.before:
+                raise WrongError(*_difference(number, steady, Counter(), new, self.run))
+        steady = [s for s in shown if s.field.name not in volatile]
+        self.before = Counter(self._ours(row, steady) for row in rows)
+
+    def shown(self, fields: tuple[Field, ...], definition: TableDefinition) -> Iterator[Shown]:
+        """Where each output column is in the table.  Raises WrongError where it is neither there nor named in a warning."""
+        types = {c.name: c.type for c in (*definition.key, *definition.values)}
+        raw = {v.name for v in definition.values if v.raw is not None}
+        told = " ".join(definition.warnings)
+        order = []
+        for place, field in enumerate(fields):
+            as_set = self._sets and field.type.kind == "array"
+            members = tuple(f"{field.name}_{f.name}" for f in field.type.fields)
+            # A whole table of buffers has Spark's own names, and says so.
+            if definition.warnings and not any(repr(f.name) in told for f in fields):
+                continue
+            if repr(field.name) in told and field.name not in types:
+                continue
+            if field.name in types and field.name not in raw:
+                if _plain(types[field.name]) != _plain(field.type):
+                    raise WrongError("type", f"{field.name!r} is {types[field.name]}, Spark has {field.type}")
+                order.append(field.name)
+                yield Shown(place, field, (field.name,), as_set)
+            elif members and all(m in types for m in members):
+                yield Shown(place, field, members, as_set)
+            else:
+                raise WrongError("missing", f"{field.name!r} isn't among {definition.columns}; warnings: {definition.warnings}")
+        values = [v.name for v in definition.values if v.name in order]
+        if values != [name for name in order if name in values]:
+            raise WrongError("order of columns", f"{values} where Spark has {order}")
+
+    def _theirs(self, row: tuple[Any, ...], shown: list[Shown]) -> str:
+        out: list[Any] = []
+        for s in shown:
+            value = row[s.place]
+            if len(s.parts) > 1 or (s.parts and s.parts[0] != s.field.name):
+                members = value if value is not None else (None,) * len(s.field.type.fields)
+                out += [bits(to_python(f.type)(v)) for f, v in zip(s.field.type.fields, members, strict=True)]
+            else:
+                out.append(bits(to_python(s.field.type)(value), as_set=s.as_set))
+        return _BETWEEN.join(map(repr, out))
+
+    def _ours(self, row: dict[str, Any], shown: list[Shown]) -> str:
+        return _BETWEEN.join(repr(bits(row[part], as_set=s.as_set)) for s in shown for part in s.parts)
+
+    def _arrow(self, number: int, definition: TableDefinition, rows: Any, table: Any, door: str) -> None:
+        """The same rows by Arrow; of `read_arrow` in any order."""
+        named = [(c.name, c.type) for c in (*definition.key, *definition.values)]
+        if [n for n, _ in named] != table.column_names:
+            raise WrongError(f"{door} names", f"{table.column_names} where the table has {[n for n, _ in named]}")
+        volatile = set(self.run.case.volatile)
+        kept = [(n, t) for n, t in named if n not in volatile]
+        ours = [repr([bits(row[name]) for name, _ in kept]) for row in rows]
+        found = [
+            repr([bits(to_python(t)(v)) for (n, t), v in zip(named, row, strict=True) if n not in volatile])
+            for row in arrow_rows(table, [t for _, t in named])
+        ]
+        if door == "read_arrow":
+            ours, found = sorted(ours), sorted(found)
+        if ours != found:
+            wrong = next(((a, b) for a, b in zip(ours, found, strict=False) if a != b), (len(ours), len(found)))
+            raise WrongError(door, f"batch {number}: scan has {wrong[0]}, {door} has {wrong[1]}; columns {[n for n, _ in kept]}")
+
+
+def _plain(type_: SparkType) -> str:
+    """The type without collations, which a schema says beside its columns."""
+    return re.sub(r" collate \w+", "", str(type_))
+
+
+def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Counter[str], run: Run) -> tuple[str, str]:
+    """Which columns differ, as far as rows that are alike tell."""
+    names = [part for s in shown for part in s.parts]
+    best = names
+    for a in list(lost)[:8]:
+        for b in list(extra)[:8]:
+            pairs = zip(names, a.split(_BETWEEN), b.split(_BETWEEN), strict=True)
+            best = min(best, [n for n, v, w in pairs if v != w], key=len)
+    kind = "value" if lost and extra else "lost" if lost else "extra"
+    words = sorted({re.sub(r"\W.*", "", a) for a in run.case.aggregates for n in best if f"`{n}`" in a or n in a})
+    told = [[row.replace(_BETWEEN, ", ") for row in list(rows)[:3]] for rows in (lost, extra)]
+    return f"{kind} {' '.join(words)}".strip(), f"batch {number}, columns {best} of {names}\n  Spark: {told[0]}\n  table: {told[1]}"

@@ -1,0 +1,180 @@
+"""The doors that a table is read by: Python, Arrow, a server by its client and by plain requests, the command line."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from emitted import bits
+from millpond.schema.types import SparkType
+from millpond.schema.values import encode_json, to_text
+from millpond.serve.shapes import row_writer, typed_columns
+
+Failure = Callable[[str, str], Exception]
+
+
+# ---------------------------------------------------------------- Arrow
+
+
+def arrow_rows(table: Any, types: list[SparkType]) -> list[tuple[Any, ...]]:
+    """Rows of a pyarrow.Table in stored form: no value goes through Python's dates."""
+    columns = [[_stored(value, type_) for value in column] for column, type_ in zip(table.columns, types, strict=True)]
+    return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def _stored(value: Any, type_: SparkType) -> Any:
+    if not value.is_valid:
+        return None
+    if type_.kind in ("date", "timestamp", "timestamp_ntz", "day_time_interval", "time"):
+        return value.value
+    if type_.kind == "struct":
+        return tuple(_stored(value[n], f.type) for n, f in enumerate(type_.fields))
+    if type_.kind == "array":
+        assert type_.element is not None
+        return [_stored(v, type_.element) for v in value.values]
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return [(_stored(v[0], type_.key), _stored(v[1], type_.value)) for v in value.values]
+    return value.as_py()
+
+
+# ---------------------------------------------------------------- Python
+
+
+def _text(rows: Any) -> list[str]:
+    return [repr([bits(v) for v in row.values()]) for row in rows]
+
+
+def _key_of(table: Any, row: Any) -> dict[str, Any]:
+    return {c.name: row[c.name] for c in table.definition.key}
+
+
+def ask_table(table: Any, wrong: Failure, *, door: str = "") -> None:
+    """Reads of a table that must agree with its scan: each row by its key, ranges, pages, backwards, counts."""
+    rows = table.scan()
+    told = _text(rows)
+    if _text(table.scan(reverse=True)) != told[::-1]:
+        raise wrong(f"{door}scan reverse", "it isn't the scan backwards")
+    if table.count() != len(rows):
+        raise wrong(f"{door}count", f"{int(table.count())} where the scan has {len(rows)}")
+    for row, text in list(zip(rows, told, strict=True))[:12]:
+        key = _key_of(table, row)
+        found = table.get(key)
+        if not found or _text([found]) != [text]:
+            raise wrong(f"{door}get", f"{key!r} gives {dict(found)!r}, the scan has {dict(row)!r}")
+    if len(rows) > 1:
+        page = table.scan(limit=1)
+        rest = table.scan(token=page.token)
+        if _text([*page, *rest]) != told:
+            raise wrong(f"{door}pages", "pages put together aren't the scan")
+    order = table.key_order
+    if len(rows) > 1 and order and _is_ordered({c.name: c.type for c in table.definition.key}[order[0]]):
+        middle = {order[0]: rows[len(rows) // 2][order[0]]}
+        both = [*table.range(end=middle), *table.range(start=middle)]
+        if _text(both) != told:
+            raise wrong(f"{door}range", f"before and from {middle!r} aren't the scan")
+
+
+def _is_ordered(type_: SparkType) -> bool:
+    if type_.kind in ("map", "variant", "calendar_interval", "geo", "void") or (type_.kind == "string" and "collate" in type_.name):
+        return False
+    return all(_is_ordered(t) for t in (*(f.type for f in type_.fields), *([type_.element] if type_.element else [])))
+
+
+# ---------------------------------------------------------------- a server
+
+
+@contextlib.contextmanager
+def serving(ponds: list[Path], home: Path) -> Iterator[str]:
+    """The address of a server of several ponds."""
+    import httpx
+
+    command = [sys.executable, "-m", "millpond.cli", "serve", *map(str, ponds), "--port", "0", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "MILLPOND_HOME": str(home)}) as running:
+        try:
+            assert running.stdout is not None
+            address = json.loads(running.stdout.readline())["url"]
+            deadline = time.monotonic() + 120
+            while httpx.get(f"{address}/readyz", timeout=30).status_code != 200:
+                assert time.monotonic() < deadline, httpx.get(f"{address}/readyz").text
+                time.sleep(0.05)
+            yield address
+        finally:
+            running.terminate()
+            running.wait(30)
+
+
+def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
+    """The same table by a server: client, JSON, CSV, Arrow.
+
+    remote:  millpond.connect(address)
+    table:   of an opened pond, at the same batch
+    """
+    import httpx
+    import pyarrow as pa
+
+    rows = table.scan()
+    there = remote[table.name]
+    if _text(there.scan()) != _text(rows):
+        raise wrong("client scan", f"{[dict(r) for r in there.scan()][:3]} where Python has {[dict(r) for r in rows][:3]}")
+    ask_table(there, wrong, door="client ")
+    path = f"{address}/tables/{quote(table.name)}/rows?_limit=1000"
+    write = row_writer(table.definition)
+    answer = httpx.get(path, timeout=30)
+    if answer.status_code != 200 or answer.json()["rows"] != [json.loads(encode_json(write(row))) for row in rows]:
+        raise wrong("http json", f"{answer.status_code}: {answer.text[:600]}")
+    answer = httpx.get(path, timeout=30, headers={"Accept": "text/csv"})
+    names = [name for name, _ in typed_columns(table.definition)]
+    writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
+    lines = [["" if row[name] is None else text(row[name]) for name, text in writers] for row in rows]
+    read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
+    if answer.status_code != 200 or read != [names, *lines]:
+        raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
+    answer = httpx.get(path, timeout=30, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    if answer.status_code != 200:
+        raise wrong("http arrow", f"{answer.status_code}: {answer.text[:600]}")
+    arrow = pa.ipc.open_stream(answer.content).read_all()
+    local = table.to_arrow()
+    if arrow.schema != local.schema or arrow.to_batches() != local.to_batches():
+        types = [c.type for c in (*table.definition.key, *table.definition.values)]
+        if [bits(list(r)) for r in arrow_rows(arrow, types)] != [bits(list(r)) for r in arrow_rows(local, types)]:
+            raise wrong("http arrow", f"{arrow.schema} where Python has {local.schema}, or other values")
+
+
+# ---------------------------------------------------------------- the command line
+
+
+def ask_command_line(place: str, home: Path, table: Any, wrong: Failure) -> None:
+    """The same table by `millpond scan` and `millpond get`."""
+    from click.testing import CliRunner
+
+    from millpond.cli import main
+
+    rows = table.scan()
+    write = row_writer(table.definition)
+    told = [json.loads(encode_json(write(row))) for row in rows]
+    env = {"MILLPOND_HOME": str(home)}
+    done = CliRunner().invoke(main, ["scan", place, table.name, "--json", "--limit", "1000"], env=env)
+    if done.exit_code != 0:
+        raise wrong("command line", f"scan ends with {done.exit_code}: {done.stderr[-600:]}")
+    found = [json.loads(line) for line in done.stdout_bytes.decode("utf-8", "surrogateescape").splitlines()]
+    plain = [{n: row[n] for n in line} for row, line in zip(found, told, strict=False)]
+    if len(found) != len(told) or plain != told:
+        raise wrong("command line", f"scan has {found[:3]} where Python has {told[:3]}")
+    if told:
+        names = [c.name for c in table.definition.key]
+        key = json.dumps({name: told[-1][name] for name in names})
+        done = CliRunner().invoke(main, ["get", place, table.name, "--key", key, "--json"], env=env)
+        if done.exit_code != 0:
+            raise wrong("command line", f"get --key {key} ends with {done.exit_code}: {done.stderr[-600:]}")

@@ -1,0 +1,210 @@
+"""A case as a streaming query of Spark: what it emitted at each batch, in stored form, and what Millpond made of its plan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import millpond
+from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import MillpondError
+from millpond.schema.types import Field, parse_fields
+from random_queries.build import stream, whole_frame, write_batch, write_input
+from random_queries.case import ANSI, INTERPRETED, PROVIDER, ZONE, Case
+
+_SECONDS = 90
+_UTC = {ZONE: "UTC", ANSI: "true", PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
+_ALWAYS = {
+    # Spark's own evaluation without compiling each query: most of a small query's time otherwise.
+    **INTERPRETED,
+    "spark.sql.timeType.enabled": "true",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    "spark.sql.streaming.stateStore.rocksdb.trackTotalNumberOfRows": "true",
+}
+
+
+@dataclass
+class Batch:
+    """What one batch emitted, and what Spark said of it.
+
+    fields:  the output columns
+    rows:    their values in stored form, as `checkpoint.unsaferow` has it
+    state_rows:  rows of the aggregation's state after it, None where that isn't known
+    """
+
+    fields: tuple[Field, ...] = ()
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+    state_rows: int | None = None
+    input_rows: int = -1
+
+
+@dataclass
+class Run:
+    """One run of a case: its pond, and what was emitted.
+
+    refused:  what Spark said to the query, where it refused to start it
+    error:    what Millpond said, where it refused
+    failed:   how the query ended, where it failed at a batch
+    """
+
+    case: Case
+    pond: Path
+    checkpoint: Path
+    table: str
+    batches: dict[int, Batch] = field(default_factory=dict)
+    definition: Any = None
+    refused: str = ""
+    error: Exception | None = None
+    failed: str = ""
+    restarted_at: int | None = None
+
+
+class Collector:
+    """A sink that takes each batch's rows as Spark's own bytes: no second query, no type that Python lacks."""
+
+    def __init__(self, batches: dict[int, Batch]) -> None:
+        self.batches = batches
+        self.error: Exception | None = None
+
+    def __call__(self, frame: Any, number: int) -> None:
+        try:
+            self._take(frame, number)
+        except Exception as error:
+            self.error = error
+            raise
+
+    def _take(self, frame: Any, number: int) -> None:
+        fields = parse_fields(json.loads(frame.schema.json()))
+        decode = decoder(fields)
+        rows = [decode(bytes(row.getBytes())) for row in frame._jdf.queryExecution().executedPlan().executeCollect()]
+        self.batches[number] = Batch(fields, rows)
+
+
+def session_of(spark: Any, conf: dict[str, str]) -> Any:
+    """A session of its own over the same JVM, and the active one of this thread, by whose settings Spark parses."""
+    session = spark.newSession()
+    session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
+    for name, value in {**_UTC, **_ALWAYS, **conf}.items():
+        session.conf.set(name, value)
+    return session
+
+
+def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = "") -> Run:
+    """Run it to the end of its input.
+
+    folder:  gets `input`, shared by all cases, and the case's own pond
+    mode:    another output mode than the case's
+    """
+    pond = folder / f"pond-{table}{mode}"
+    run = Run(case, pond, pond / "jobs" / table / "checkpoint", table)
+    source = write_input(session_of(spark, {}), case, folder / "input")
+    if case.restart is not None:  # the last batch is for the second run
+        first = pond.with_name(pond.name + "-input")
+        shutil.copytree(source, first)
+        (first / f"{len(case.batches) - 1:03}.parquet").unlink()
+        source = first
+    _run_once(spark, run, source, case.after, mode or case.mode)
+    if case.restart is not None and not (run.refused or run.failed or run.error):
+        run.restarted_at = max(run.batches, default=-1) + 1
+        write_batch(session_of(spark, {}), case, case.batches[-1], source, len(case.batches) - 1)
+        _run_once(spark, run, source, case.restart["after"], mode or case.mode)
+    return run
+
+
+def _run_once(spark: Any, run: Run, source: Path, after: list[list[Any]], mode: str) -> None:
+    case = run.case
+    session = session_of(spark, {**case.conf, "spark.sql.shuffle.partitions": str(case.partitions)})
+    sink = Collector(run.batches)
+    query = None
+    try:
+        frame = whole_frame(session, case, stream(session, case, source), after)
+        _refuse_what_spark_refuses(session, frame, mode)
+        if case.door == "start":
+            job = millpond.start(
+                frame,
+                table=run.table,
+                pond=run.pond,
+                trigger="available-now",
+                output_mode=mode,
+                sink=sink,
+                partitions=case.partitions,
+            )
+            query, run.definition = job.query, job.definition
+            try:
+                _wait(run, query)
+            finally:
+                job.stop()
+        else:
+            query = (
+                frame.writeStream.queryName(run.table)
+                .outputMode(mode)
+                .foreachBatch(sink)
+                .option("checkpointLocation", str(run.checkpoint))
+                .trigger(availableNow=True)
+                .start()
+            )
+            if case.door == "publish":
+                run.definition = millpond.publish(query, table=run.table, pond=run.pond)
+            _wait(run, query)
+            if case.door == "define":
+                other = session_of(spark, {**case.conf, "spark.sql.shuffle.partitions": "7", **case.definer})
+                again = whole_frame(other, case, stream(other, case, source), after)
+                run.definition = millpond.define(again, run.checkpoint, table=run.table, pond=run.pond, output_mode=mode)
+    except MillpondError as refused:
+        run.error = refused
+    except Refused as refused:
+        run.refused = str(refused)
+    finally:
+        if query is not None:
+            if query.isActive:
+                query.stop()
+            _note_progress(run, query)
+    if (
+        sink.error is not None
+        and "Py4JJavaError" not in type(sink.error).__name__
+        and "captured" not in type(sink.error).__module__
+    ):
+        raise sink.error
+
+
+class Refused(Exception):
+    """Spark doesn't take the query."""
+
+
+def _refuse_what_spark_refuses(session: Any, frame: Any, mode: str) -> None:
+    """Raise Refused where Spark's own check of streaming plans says no, before Millpond sees the query."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    jvm = session._jvm
+    try:
+        modes = jvm.org.apache.spark.sql.streaming.OutputMode
+        checker = jvm.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), getattr(modes, mode.capitalize())())
+    except (PySparkException, Py4JJavaError) as refused:
+        raise Refused(str(refused)[:300]) from None
+
+
+def _wait(run: Run, query: Any) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    deadline = time.monotonic() + _SECONDS
+    try:
+        while not query.awaitTermination(1):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the query ran for {_SECONDS} s")
+    except StreamingQueryException as failed:
+        run.failed = str(failed)
+
+
+def _note_progress(run: Run, query: Any) -> None:
+    for progress in query.recentProgress:
+        told = json.loads(progress.json if hasattr(progress, "json") else json.dumps(progress))
+        batch = run.batches.get(told["batchId"])
+        if batch is not None and told["stateOperators"]:
+            batch.input_rows = told["numInputRows"]
+            batch.state_rows = told["stateOperators"][0]["numRowsTotal"]

@@ -1,0 +1,78 @@
+"""Random queries give in Millpond what Spark emits, at every batch and through every door, or are refused by name."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from random_queries.campaign import Campaign
+from random_queries.case import Case, parse_case
+from random_queries.check import WrongError, check_run
+from random_queries.run import run_case
+
+CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
+SEED = int(os.environ.get("MILLPOND_SEED", "20261122"))
+
+
+def test_forty_random_queries_agree_with_spark_or_are_refused_by_name(spark, tmp_path):
+    campaign = Campaign(spark, tmp_path)
+    campaign.run(SEED, range(40))
+    assert campaign.failures == [], campaign.describe()
+    assert campaign.counts["agreed"] > 0
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_what_failed_once_agrees_ever_after(spark, tmp_path, path):
+    assert Campaign(spark, tmp_path).judge(parse_case(path.read_text())) is None
+
+
+SMALL = Case(
+    columns={"k": "string", "i": "int", "l": "bigint"},
+    batches=[[["'a'", "1", "100"], ["'b'", "2", "200"]], [["'a'", "3", "300"]]],
+    keys=["k"],
+    aggregates=["sum(i) AS small", "sum(l) AS large"],
+)
+
+
+def _spoil(definition: Path, change) -> None:
+    data = json.loads(definition.read_text())
+    change(data)
+    definition.write_text(json.dumps(data))
+
+
+def _swap_columns(data) -> None:
+    first, second = data["values"]
+    first["name"], second["name"] = second["name"], first["name"]
+
+
+def _other_type(data) -> None:
+    data["values"][0]["type"] = "double"
+
+
+def _lose_a_column(data) -> None:
+    data["values"].pop()
+
+
+def _lose_rows(data) -> None:
+    condition = {"op": "is_null", "type": "boolean", "args": [data["values"][0]["expression"]]}
+    data["having"] = condition
+
+
+@pytest.mark.parametrize("spoil", [_swap_columns, _other_type, _lose_a_column, _lose_rows])
+def test_the_judge_finds_what_is_wrong(spark, tmp_path, spoil):
+    from millpond.schema.definition import parse_definition
+
+    run = run_case(spark, SMALL, tmp_path, "t")
+    assert check_run(run) == []
+    definition = run.pond / "jobs" / "t" / "tables" / "t.json"
+    _spoil(definition, spoil)
+    run.definition = parse_definition(json.loads(definition.read_text()))
+    with pytest.raises(WrongError):
+        check_run(run)
+
+
+def test_a_case_is_text_and_back():
+    assert parse_case(SMALL.to_json()) == SMALL
