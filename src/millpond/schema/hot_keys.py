@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import CheckpointError, RequestError
+from millpond.errors import MillpondError
 from millpond.schema.types import SparkType, parse_type
 from millpond.schema.values import decode_json, encode_json, from_json, to_json
 
@@ -72,16 +72,7 @@ def from_bytes(content: bytes) -> list[HotKey]:
             HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]))
             for k in listed["keys"]
         ]
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        ArithmeticError,
-        RequestError,
-        CheckpointError,
-    ) as broken:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, MillpondError) as broken:
         raise ValueError(f"it isn't a list of hot keys: {type(broken).__name__} {broken}") from broken
 
 
