@@ -157,8 +157,8 @@ def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Str
             path.with_name("next").write_bytes(content)
             path.with_name("next").rename(path)
         streams.feed("/hot")
-    path.write_bytes(b"{}")
     streams.stop()
+    path.write_bytes(b"{}")  # nobody writes it any more
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     streams.start()
     assert "CORRUPT_FILE" in str(streams.keys.last_error)
