@@ -34,6 +34,8 @@ def _hints() -> Iterator[tuple[str, str]]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
                 yield from ((path.name, _text(k.value)) for k in node.keywords if k.arg == "hint")
+            elif isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "hint" for t in node.targets):
+                yield path.name, _text(node.value)
 
 
 def test_no_hint_on_the_command_line_names_another_door() -> None:
