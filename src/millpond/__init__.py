@@ -87,6 +87,10 @@ _LATER = {
 """What is imported at its first use, and from where: PySpark never by a reader."""
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     if name not in _LATER:
         raise AttributeError(f"module 'millpond' has no attribute {name!r}")

@@ -22,6 +22,7 @@ from millpond.settings import ClientSettings, Retention
 from millpond.tables.cold import find_definition
 from written_checkpoint import WrittenCheckpoint
 
+pa = pytest.importorskip("pyarrow")
 QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.05, timeout_seconds=2)
 
 
@@ -151,6 +152,27 @@ def test_a_table_with_a_retention_of_its_own_is_read_through_a_server(serve: Any
     with serve(tmp_path / "pond") as (address, _), millpond.connect(address) as server:
         assert server["t"].get(k="7") == {"k": "7", "v": 1}
         assert server["t"].definition.retention == kept
+
+
+def test_a_servers_table_takes_bare_keys_and_shows_itself(serve: Any, tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "job")
+    job.plan([("/x", 1), ("", 2)], snapshot=False)
+    job.commit()
+    with serve(job.path) as (address, _), millpond.connect(address) as server:
+        _wait_for(lambda: "job.aggregate_0" in server)
+        table = server["job.aggregate_0"]
+        assert table.get("/x") == {"k": "/x", "v": 1}
+        assert (table.get(""), table.count("/x"), table.scan("/x")) == ({"k": "", "v": 2}, 1, [{"k": "/x", "v": 1}])
+        assert [dict(row) for row in table.get_all(["", "/x"])] == [{"k": "", "v": 2}, {"k": "/x", "v": 1}]
+        for wrong, condition in ((lambda: table.get("/x", v=1), "KEY_MISSING"), (lambda: table.get_all("/x"), "INVALID_REQUEST")):
+            with pytest.raises(MillpondError) as refused:
+                wrong()
+            assert refused.value.condition == condition
+        assert repr(table) == "<Table job.aggregate_0: k string (key), v bigint>"
+        assert repr(server) == f"<RemotePond {address}>"
+        assert "<td>/x</td>" in table._repr_html_()
+        assert table.to_pandas("/x").to_dict("list") == {"k": ["/x"], "v": [1]}
+        assert pa.table(table).num_rows == 2
 
 
 def _wait_for(holds: Any) -> None:

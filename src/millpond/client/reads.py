@@ -27,7 +27,8 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, RowChange
 from millpond.tables.earlier import time_micros
 from millpond.tables.events import EventAnswer
-from millpond.tables.keys import Key, KeyReader
+from millpond.tables.frames import to_pandas, to_polars
+from millpond.tables.keys import Key, KeyReader, given_keys
 from millpond.tables.past import check_limit
 from millpond.tables.pin import Pin
 from millpond.tables.versions import Version, Versions
@@ -52,9 +53,9 @@ class Known:
         columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
         self._readers = [(c.name, from_json(c.type, column=c.name)) for c in columns]
 
-    def key(self, key: Key) -> dict[str, Json]:
+    def key(self, key: Any, columns: Key | None = None) -> dict[str, Json]:
         """A key, or a part of it, as JSON.  Raises as `Table.get`."""
-        return {name: self._write(name, value) for name, value in self.keys.stored(key).items()}
+        return {name: self._write(name, value) for name, value in self.keys.stored(self.keys.given(key, columns)).items()}
 
     def rows(self, data: Json) -> Rows:
         """The rows of an answer; empty ones where there are none."""
@@ -129,6 +130,11 @@ class TableReads:
         # What every question says of the state that is meant, as `serve.as_of` has it.
         self._as_of: dict[str, Json] = {}
 
+    @property
+    def known_definition(self) -> TableDefinition | None:
+        """The table's definition where the server has been asked for it."""
+        return self._definition.known.definition if self._definition.known else None
+
     def load(self) -> Exchange[Known]:
         """The table's definition: the one that is known, else the server's."""
         return self._definition.known or (yield from self._load())
@@ -168,14 +174,18 @@ class TableReads:
         data = read_facts(reply)
         return Pin(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
 
-    def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
+    def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""
-        rows = yield from self.get_all([{**(key or {}), **columns}], bounds=bounds)
-        return rows[0]
 
-    def get_all(self, keys: Iterable[Key], *, bounds: Bounds | None = None) -> Exchange[Rows]:
+        def ask(known: Known) -> Request:
+            return self._post("rows:get", {"keys": [known.key(key, columns)]}, bounds)
+
+        known, reply = yield from self._ask(ask)
+        return known.rows(read_rows(reply))[0]
+
+    def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Exchange[Rows]:
         """As `Table.get_all`."""
-        wanted = list(keys)
+        wanted = given_keys(keys)
 
         def ask(known: Known) -> Request:
             return self._post("rows:get", {"keys": [known.key(key) for key in wanted]}, bounds)
@@ -185,7 +195,7 @@ class TableReads:
 
     def scan(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         limit: int | None = None,
@@ -195,12 +205,11 @@ class TableReads:
         **columns: Any,
     ) -> Exchange[Rows]:
         """As `Table.scan`."""
-        given = {**(key or {}), **columns}
-        return (yield from self._pages(lambda known: {"key": known.key(given)}, limit, reverse, token, bounds))
+        return (yield from self._pages(lambda known: {"key": known.key(key, columns)}, limit, reverse, token, bounds))
 
     def range(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         start: Key | None = None,
@@ -212,16 +221,15 @@ class TableReads:
         **columns: Any,
     ) -> Exchange[Rows]:
         """As `Table.range`."""
-        given = {**(key or {}), **columns}
 
         def question(known: Known) -> dict[str, Json]:
-            return {"key": known.key(given), "start": known.key(start or {}), "end": known.key(end or {})}
+            return {"key": known.key(key, columns), "start": known.key(start or {}), "end": known.key(end or {})}
 
         return (yield from self._pages(question, limit, reverse, token, bounds))
 
     def windows(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         since: Any = None,
@@ -233,21 +241,19 @@ class TableReads:
         **columns: Any,
     ) -> Exchange[Rows]:
         """As `Table.windows`."""
-        given = {**(key or {}), **columns}
 
         def question(known: Known) -> dict[str, Json]:
-            column = known.keys.window_start(given)
+            column = known.keys.window_start(known.keys.given(key, columns))
             start, end = ({} if time is None else known.key({column: time}) for time in (since, until))
-            return {"key": known.key(given), "start": start, "end": end}
+            return {"key": known.key(key, columns), "start": start, "end": end}
 
         return (yield from self._pages(question, limit, reverse, token, bounds))
 
-    def count(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Count]:
+    def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Count]:
         """As `Table.count`."""
-        given = {**(key or {}), **columns}
 
         def ask(known: Known) -> Request:
-            return self._post("rows:count", {"key": known.key(given)}, bounds)
+            return self._post("rows:count", {"key": known.key(key, columns)}, bounds)
 
         _, reply = yield from self._ask(ask)
         data = read_facts(reply)
@@ -272,22 +278,29 @@ class TableReads:
         data = read_rows(reply)
         return Changes(map(known.change, data["changes"]), cut_of(data), token=data["token"], more=data["more"])
 
-    def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
+    def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
         """As `Table.to_arrow`."""
         from millpond.tables.arrow import pyarrow, read_ipc_stream
 
         pyarrow()
-        given = {**(key or {}), **columns}
 
         def ask(known: Known) -> Request:
-            return self._post("rows:scan", {"key": known.key(given)}, bounds, accept=ARROW)
+            return self._post("rows:scan", {"key": known.key(key, columns)}, bounds, accept=ARROW)
 
         _, reply = yield from self._ask(ask)
         return read_ipc_stream(reply.body)
 
+    def to_pandas(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
+        """As `Table.to_pandas`."""
+        return to_pandas((yield from self.to_arrow(key, bounds=bounds, **columns)))
+
+    def to_polars(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
+        """As `Table.to_polars`."""
+        return to_polars((yield from self.to_arrow(key, bounds=bounds, **columns)))
+
     def history(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         start: Key | None = None,
@@ -300,12 +313,11 @@ class TableReads:
     ) -> Exchange[Versions]:
         """As `Table.history`.  Raises ANSWER_TOO_LARGE where no limit is given and one answer doesn't take all."""
         check_limit(limit)
-        given = {**(key or {}), **columns}
         times = {name: None if when is None else _when(when) for name, when in (("since", since), ("until", until))}
 
         def ask(known: Known) -> Request:
             edges = {name: known.key(edge) for name, edge in (("start", start), ("end", end)) if edge}
-            return self._post("versions", {"key": known.key(given), **edges, **times, "limit": limit}, bounds)
+            return self._post("versions", {"key": known.key(key, columns), **edges, **times, "limit": limit}, bounds)
 
         known, reply = yield from self._ask(ask)
         data = read_rows(reply)
@@ -324,7 +336,7 @@ class TableReads:
         offset: str | None = None,
         file: str | os.PathLike[str] | None = None,
         line: int | None = None,
-        key: Key | None = None,
+        key: Any = None,
         event_time: dt.datetime | str | None = None,
         bounds: Bounds | None = None,
     ) -> Exchange[EventAnswer]:
@@ -333,7 +345,7 @@ class TableReads:
         given = {"offset": offset, "file": None if file is None else os.fspath(file), "line": line, "event_time": time}
 
         def ask(known: Known) -> Request:
-            return self._post("event", {**given, "key": known.key(key) if key else None}, bounds)
+            return self._post("event", {**given, "key": (known.key(key) or None) if key is not None else None}, bounds)
 
         _, reply = yield from self._ask(ask)
         data = read_facts(reply)

@@ -19,7 +19,9 @@ from millpond.schema.definition import TableDefinition
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Answer
 from millpond.tables.bounds import Bounds
+from millpond.tables.exported import ShownTable
 from millpond.tables.pin import Pin
+from millpond.tables.shown import columns_text
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,7 +95,7 @@ def _of_server(read: OfServer[P, R]) -> Callable[Concatenate[RemotePond, P], R]:
     return wait
 
 
-class RemoteTable(_Table):
+class RemoteTable(_Table, ShownTable):
     """A table of a server; its reads are those of `millpond.Table`."""
 
     def __init__(self, name: str, transport: Waiting) -> None:
@@ -113,6 +115,9 @@ class RemoteTable(_Table):
     find_event = _of_table(TableReads.find_event)
     pin = _of_table(TableReads.pin)
     load = _of_table(TableReads.load)
+
+    def _columns_text(self) -> str:
+        return columns_text(self._reads.known_definition) if self._reads.known_definition else "not asked yet"
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """As `Table.at`; whether the server has that batch is asked at once, and a time becomes a batch."""
@@ -203,6 +208,9 @@ class RemotePond:
             table = self._tables[name] = RemoteTable(name, self._transport)
         return table
 
+    def __repr__(self) -> str:
+        return f"<RemotePond {self.uri}>"
+
     def cut(self, name: str, *, bounds: Bounds | None = None) -> RemoteCut:
         """One batch of one job for several reads and tables: `with server.cut("page_views") as cut: cut["hosts"].get(…)`.
 
@@ -266,11 +274,17 @@ class AsyncRemoteTable(_Table):
     windows = _awaited_of_table(TableReads.windows)
     count = _awaited_of_table(TableReads.count)
     to_arrow = _awaited_of_table(TableReads.to_arrow)
+    to_pandas = _awaited_of_table(TableReads.to_pandas)
+    to_polars = _awaited_of_table(TableReads.to_polars)
     changes = _awaited_of_table(TableReads.changes)
     history = _awaited_of_table(TableReads.history)
     find_event = _awaited_of_table(TableReads.find_event)
     pin = _awaited_of_table(TableReads.pin)
     load = _awaited_of_table(TableReads.load)
+
+    def __repr__(self) -> str:
+        known = self._reads.known_definition
+        return f"<AsyncRemoteTable {self.name}: {columns_text(known) if known else 'not asked yet'}>"
 
     async def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
         """As `RemoteTable.at`."""
@@ -316,6 +330,9 @@ class AsyncRemotePond:
         if table is None:
             table = self._tables[name] = AsyncRemoteTable(name, self._transport)
         return table
+
+    def __repr__(self) -> str:
+        return f"<AsyncRemotePond {self.uri}>"
 
     def cut(self, name: str, *, bounds: Bounds | None = None) -> AsyncRemoteCut:
         """As `RemotePond.cut`."""

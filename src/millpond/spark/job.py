@@ -78,6 +78,10 @@ class Job:
         self._started = time.monotonic()
         self._heartbeat = Heartbeat(folder, query)
 
+    def __repr__(self) -> str:
+        """Nothing is asked of the JVM, which may be gone."""
+        return f"<Job {self.name}: table {self.definition.table}, checkpoint {self.checkpoint}>"
+
     def __enter__(self) -> Job:
         return self
 

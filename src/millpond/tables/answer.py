@@ -12,6 +12,9 @@ import msgspec
 
 from millpond.checkpoint.position import Position
 from millpond.replica.stamp import changed_batch, is_final
+from millpond.tables.shown import ROWS, html_rows
+
+_SHOWN_ROWS = 20
 
 
 # msgspec structs, since one of each is made per answer: a frozen dataclass takes longer to make.
@@ -104,6 +107,17 @@ class Row(dict[str, Any], Answer):
         self.evicted = evicted
         self._stored = stored
 
+    def __repr__(self) -> str:
+        """Row({'page': '/', 'hits': 3}, batch=41); of one that isn't there `Row(not there, batch=41)`, `Row(expired, batch=41)`."""
+        why = {False: "not there", True: "expired", None: "not there, perhaps expired"}[self.evicted]
+        return f"Row({dict.__repr__(self) if self else why}, batch={self.batch})"
+
+    def __str__(self) -> str:
+        return dict.__repr__(self)
+
+    def _repr_html_(self) -> str:
+        return html_rows([self] if self else [], f"batch {self.batch}" if self else repr(self))
+
     @property
     def found(self) -> bool:
         """Whether the table has this row."""
@@ -135,6 +149,16 @@ class Rows(list[Row], Answer):
         self.cut = cut
         self.more = more
         self.token = token
+
+    def __repr__(self) -> str:
+        """The first rows, a line each, and what is known of them all."""
+        more = f", {len(self) - _SHOWN_ROWS} more here" if len(self) > _SHOWN_ROWS else ""
+        facts = f"batch={self.batch}{', more=True' if self.more else ''}{more}"
+        return "\n".join(["Rows([", *(f"  {dict.__repr__(row)}," for row in self[:_SHOWN_ROWS]), f"], {facts})"])
+
+    def _repr_html_(self) -> str:
+        cut_off = " and more" if self.more or len(self) > ROWS else ""
+        return html_rows(self, f"batch {self.batch} of {self.cut.job}: {len(self)} rows{cut_off}")
 
 
 class Count(int):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from millpond.errors import RequestError
@@ -33,6 +33,27 @@ class KeyReader:
         rank = {index: place for place, index in enumerate(KeyCodec(definition.key_schema).order)}
         # A place in a list comes last.
         self.order = tuple(c.name for c in sorted(definition.key, key=lambda c: rank.get(c.index, len(rank))))
+
+    def given(self, key: Any, columns: Key | None = None) -> Key:
+        """A key, or a part of it, by column name: a dict, the columns beside it, or the bare value of a key of one column.
+
+        Raises:  KEY_MISSING where a bare value may be one of several columns, or of none.
+        """
+        named = columns or {}
+        if isinstance(key, Mapping):
+            return {**key, **named}
+        if key is None:
+            return named
+        keys = [column.name for column in self._definition.key]
+        if len(keys) == 1 and not named:
+            return {keys[0]: key}
+        example = ", ".join(f"{name}=…" for name in keys if name.isidentifier()) or "…"
+        raise RequestError(
+            "KEY_MISSING",
+            f"{key!r:.80} names no key column, and {self._definition.table} is keyed by {', '.join(keys) or 'nothing'}.",
+            hint=f"Name each column: ({example}), or give a dict of them.",
+            table=self._definition.table,
+        )
 
     def stored(self, key: Key) -> dict[str, Any]:
         """The values in stored form.  Raises UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE."""
@@ -125,6 +146,13 @@ class KeyReader:
             table=definition.table,
             column=name,
         )
+
+
+def given_keys(keys: Iterable[Any]) -> list[Any]:
+    """Several keys.  Raises INVALID_REQUEST for one that stands alone, whose characters or columns would be taken for keys."""
+    if isinstance(keys, str | bytes | Mapping):
+        raise RequestError("INVALID_REQUEST", "get_all takes several keys, and got one.", hint="Write get_all([KEY]), or get(KEY).")
+    return list(keys)
 
 
 def _converter(type_: SparkType, column: str) -> Convert:

@@ -127,7 +127,7 @@ class PastReads(ABC):
 
     def history(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         start: Key | None = None,
@@ -146,7 +146,7 @@ class PastReads(ABC):
         Raises:           HISTORY_GONE where `since` isn't kept any more; as `range`.
         """
         check_limit(limit)
-        prefix = self._keys.stored({**(key or {}), **columns})
+        prefix = self._keys.stored(self._keys.given(key, columns))
         low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
         view, binding, cut = self._open(bounds)
         with view:
@@ -162,7 +162,7 @@ class PastReads(ABC):
         offset: str | None = None,
         file: str | os.PathLike[str] | None = None,
         line: int | None = None,
-        key: Key | None = None,
+        key: Any = None,
         event_time: dt.datetime | str | None = None,
         bounds: Bounds | None = None,
     ) -> EventAnswer:
@@ -183,7 +183,7 @@ class PastReads(ABC):
         if line is not None and (file is None or isinstance(line, bool) or not isinstance(line, int) or line < 1):
             raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
         wanted = Bounds(contains_offset=offset, contains_file=file)
-        columns = self._keys.stored(key) if key else None
+        columns = self._keys.stored(self._keys.given(key)) if key is not None else None
         view, binding, cut = self._open(bounds)
         with view:
             row = self._keys.row(columns) if columns else None

@@ -32,6 +32,7 @@ from millpond.tables.binding import Define
 from millpond.tables.bounds import Bounds
 from millpond.tables.cut import PondCut
 from millpond.tables.job import JobReads
+from millpond.tables.shown import html_rows
 from millpond.tables.table import Table
 
 # How long the catalogue isn't read again for a name that is known.
@@ -126,6 +127,16 @@ class Pond:
     def uri(self) -> str:
         """Where the pond or checkpoint lies."""
         return open_storage(self._path).uri
+
+    def __repr__(self) -> str:
+        """Its tables as they were known last: nothing is read."""
+        return f"<Pond {self.uri}: {', '.join(sorted(self._tables)) or 'no tables yet'}>"
+
+    def _repr_html_(self) -> str:
+        tables = [
+            {"table": name, "job": table.job, "columns": table._columns_text()} for name, table in sorted(self._tables.items())
+        ]
+        return html_rows(tables, self.uri, most=None)
 
     def __getitem__(self, name: str) -> Table:
         """The table of that name.  Raises UNKNOWN_TABLE, with names that are near."""

@@ -28,12 +28,14 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.earlier import as_of
 from millpond.tables.events import is_built_late, may_have_expired
 from millpond.tables.expiry import Judge, judge_by
+from millpond.tables.exported import ShownTable
 from millpond.tables.held import HOLDER
 from millpond.tables.job import JobReads
-from millpond.tables.keys import Key, KeyReader
+from millpond.tables.keys import Key, KeyReader, given_keys
 from millpond.tables.lookups import Lookups
 from millpond.tables.paging import PageToken, expired, parse_token, query_id
 from millpond.tables.past import PastReads, check_limit
+from millpond.tables.shown import columns_text
 from millpond.tables.spans import Place, Span, prefix_span, range_span
 from millpond.tables.token import pack
 from millpond.tables.walk import iter_rows
@@ -42,7 +44,7 @@ from millpond.tables.walk import iter_rows
 _ARROW_CHUNK_ROWS = 1 << 16
 
 
-class Table(PastReads):
+class Table(ShownTable, PastReads):
     """A named table of a pond.
 
     Keys are given as column names and Python values: `table.get(page="/index.html")`, or as a dict where a column's name isn't a
@@ -80,20 +82,23 @@ class Table(PastReads):
         """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
         return self._keys.order
 
+    def _columns_text(self) -> str:
+        return columns_text(self.definition)
+
     def read_by(self, job: JobReads) -> Self:
         """The same table, read by other views of its job."""
         other = copy(self)
         other._job = job
         return other
 
-    def get(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
+    def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
         """The row of a key; empty, and false, where there is none.
 
         Every key column is named; the end of a window may be left out where only one window begins there.
 
         Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND; REPLICA_BUILDING, JOB_REPLACED, …
         """
-        wanted = self._keys.stored({**key, **columns} if key else columns)
+        wanted = self._keys.stored(columns if key is None else self._keys.given(key, columns))
         view, binding, cut = self._open(bounds)
         try:
             return self._get(view, binding, wanted, cut)
@@ -105,19 +110,19 @@ class Table(PastReads):
         view, binding, cut = self._open(None)
         return Lookups(view, binding, cut, self._get)
 
-    def get_all(self, keys: Iterable[Key], *, bounds: Bounds | None = None) -> Rows:
+    def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Rows:
         """The rows of several keys, in their order, all of one batch; an empty row where there is none.
 
         Raises:  as `get`.
         """
-        wanted = [self._keys.stored(key) for key in keys]
+        wanted = [self._keys.stored(self._keys.given(key)) for key in given_keys(keys)]
         view, binding, cut = self._open(bounds)
         with view:
             return Rows([self._get(view, binding, columns, cut) for columns in wanted], cut)
 
     def scan(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         limit: int | None = None,
@@ -136,12 +141,12 @@ class Table(PastReads):
         Raises:   UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT, INVALID_TOKEN, TOKEN_EXPIRED, NOT_UP_TO_BOUND;
                   READ_TOO_LONG, REPLICA_BUILDING, JOB_REPLACED, …
         """
-        wanted = self._keys.stored({**(key or {}), **columns})
+        wanted = self._keys.stored(self._keys.given(key, columns))
         return self._page(lambda binding: prefix_span(binding.definition, binding.codec, wanted), limit, reverse, token, bounds)
 
     def range(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         start: Key | None = None,
@@ -161,7 +166,7 @@ class Table(PastReads):
         limit, reverse, token:  as `scan`
         Raises:  INVALID_RANGE where columns are left out in between, or have no order; as `scan`.
         """
-        prefix = self._keys.stored({**(key or {}), **columns})
+        prefix = self._keys.stored(self._keys.given(key, columns))
         first, last = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
         return self._page(
             lambda binding: range_span(binding.definition, binding.codec, self.key_order, prefix, first, last),
@@ -173,7 +178,7 @@ class Table(PastReads):
 
     def windows(
         self,
-        key: Key | None = None,
+        key: Any = None,
         /,
         *,
         since: Any = None,
@@ -191,14 +196,14 @@ class Table(PastReads):
         limit, reverse, token:  as `scan`
         Raises:  NO_WINDOW where the key has no time; KEY_MISSING; as `scan`.
         """
-        given = {**(key or {}), **columns}
+        given = self._keys.given(key, columns)
         column = self._keys.window_start(given)
         start, end = ({column: limit_} if limit_ is not None else None for limit_ in (since, until))
         return self.range(given, start=start, end=end, limit=limit, reverse=reverse, token=token, bounds=bounds)
 
-    def count(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
+    def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
         """How many rows the table has, or of those whose key columns have the values given.  Raises as `scan`."""
-        wanted = self._keys.stored({**(key or {}), **columns})
+        wanted = self._keys.stored(self._keys.given(key, columns))
         view, binding, cut = self._open(bounds)
         with view:
             if not wanted and self.definition.having is None and not binding.many and self._judge(binding, cut) is None:
@@ -206,7 +211,7 @@ class Table(PastReads):
             span = prefix_span(binding.definition, binding.codec, wanted)
             return Count(sum(1 for _ in self._iterate(view, binding, span, cut)), cut)
 
-    def to_arrow(self, key: Key | None = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
+    def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
         """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
 
         Raises:  LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for, and as `scan`.
