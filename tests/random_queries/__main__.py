@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 
 from random_queries.campaign import Campaign, spark_session
+from random_queries.case import parse_case
 
 
 def main() -> int:
@@ -20,12 +21,15 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="a folder for the minimised cases")
     parser.add_argument("--all", action="store_true", help="with what is known to fail and has an owner")
     parser.add_argument("--plain", action="store_true", help="don't make failures small")
+    parser.add_argument("--cases", type=Path, nargs="*", default=[], help="files of cases, to be run first")
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.count} queries", flush=True)
     with tempfile.TemporaryDirectory(prefix="random-queries-") as folder:
         spark = spark_session(Path(folder))
         try:
             campaign = Campaign(spark, Path(folder), with_known=given.all, minimise=not given.plain, save=given.save)
+            for path in given.cases:
+                print(f"{path.stem}: {campaign.judge(parse_case(path.read_text())) or 'agrees'}", flush=True)
             campaign.run(given.seed, range(given.first, given.first + given.count))
         finally:
             spark.stop()
