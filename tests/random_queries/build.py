@@ -81,6 +81,8 @@ def after_frame(frame: Any, steps: list[list[Any]]) -> Any:
         elif word == "orderBy":
             column = F.expr(given[0].removesuffix(" DESC"))
             frame = frame.orderBy(column.desc() if given[0].endswith(" DESC") else column)
+        elif word == "groupBy":
+            frame = frame.groupBy(*[F.expr(k) for k in given[0]]).agg(*[F.expr(a) for a in given[1]])
         elif word == "dropDuplicates":
             frame = frame.dropDuplicates(given[0])
         else:

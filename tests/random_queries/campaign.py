@@ -117,7 +117,7 @@ class Campaign:
             )
             if twin is not None:
                 shutil.rmtree(twin.pond, ignore_errors=True)
-            reasons = check_run(run, None if twin is None or twin.failed or twin.error else twin)
+            reasons = check_run(run, None if twin is None or twin.failed or twin.error or twin.refused else twin)
         except WrongError as wrong:
             return run, (wrong.kind, wrong.detail)
         except Exception as error:  # noqa: BLE001 any other error of ours is a failure
@@ -172,7 +172,8 @@ class Campaign:
         if self._minimise:
             from random_queries.minimise import minimise
 
-            case, detail = minimise(self.judge, case, kind, detail)
+            by_server = kind.startswith(("client", "http", "command", "server"))
+            case, detail = minimise(lambda smaller: self.judge(smaller, by_server=by_server), case, kind, detail)
         self.failures.append(Failure(seed, case, kind, detail))
         print(f"{case.to_json()}{detail}\n", flush=True)
         if self._save is not None:
@@ -181,11 +182,11 @@ class Campaign:
             (self._save / f"{name}.json").write_text(case.to_json())
             (self._save / f"{name}.txt").write_text(f"{kind}\n{detail}\n")
 
-    def judge(self, case: Case) -> tuple[str, str] | None:
-        """Kind and detail of how one case fails, through every door; None where it doesn't."""
+    def judge(self, case: Case, *, by_server: bool = True) -> tuple[str, str] | None:
+        """Kind and detail of how one case fails, through every door or those that need no server; None where it doesn't."""
         run, failure = self.attempt(case)
         try:
-            if failure is None and run is not None:
+            if failure is None and run is not None and by_server:
                 failure = next((f for _, _, f in self.through_server([("", case, run)])), None)
         finally:
             if run is not None:

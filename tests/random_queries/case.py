@@ -29,7 +29,7 @@ class Case:
     keys:        SQL of the grouping expressions, with their aliases; None in place of all: no aggregation
     aggregates:  SQL of the aggregates, with their aliases
     after:       steps: `select` with expressions, `where` with a condition, `withColumn` with name and expression,
-                 `withColumnRenamed`, `drop`, `orderBy`, `dropDuplicates`
+                 `withColumnRenamed`, `drop`, `orderBy`, `dropDuplicates`, `groupBy` with keys and aggregates
     volatile:    output columns that change with the batch
     mode:        update, complete or append
     door:        start, publish or define

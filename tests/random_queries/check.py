@@ -162,12 +162,13 @@ class Check:
         types = {c.name: c.type for c in (*definition.key, *definition.values)}
         raw = {v.name for v in definition.values if v.raw is not None}
         told = " ".join(definition.warnings)
+        # A whole table of buffers has Spark's own names, and says so.
+        is_raw = bool(told) and len(definition.values) == len(raw) and "The column" not in told
         order = []
         for place, field in enumerate(fields):
             as_set = self._sets and field.type.kind == "array"
             members = tuple(f"{field.name}_{f.name}" for f in field.type.fields)
-            # A whole table of buffers has Spark's own names, and says so.
-            if definition.warnings and not any(repr(f.name) in told for f in fields):
+            if is_raw:
                 continue
             if repr(field.name) in told and field.name not in types:
                 continue

@@ -23,7 +23,13 @@ class Drawn:
     def __init__(self, spark: Any, seed: str) -> None:
         self.spark = spark
         self.rng = random.Random(seed)
-        self._pool: dict[str, list[str]] = {}
+        self._plain: Any = None
+
+    def plain(self, case: Case) -> Any:
+        """The case's input for the analyzer, made once."""
+        if self._plain is None:
+            self._plain = after_frame(plain_frame(self.spark, case), case.before)
+        return self._plain
 
     def data(self) -> tuple[Columns, list[list[list[str]]]]:
         """Columns and batches: keys with few values, a time for windows, values of all types."""
@@ -97,9 +103,12 @@ def draw_case(spark: Any, seed: str) -> Case:
     )  # fmt: skip
     if case.door == "define" and rng.random() < 0.5:
         case = change(case, definer={ZONE: rng.choice(ZONES), ANSI: rng.choice(["true", "false"])})
+    if rng.random() < 0.06:
+        wanted = rng.sample([c for c, t in columns.items() if not t.startswith("map")], 2)
+        case = change(case, before=[["dropDuplicates", wanted]])
     case = _with_keys(drawn, case)
     case = _with_aggregates(drawn, case)
-    case = _with_steps(drawn, case)
+    case = _with_steps(drawn, _chained(drawn, case))
     return _with_restart(drawn, without_unused(case))
 
 
@@ -151,7 +160,7 @@ def _with_keys(drawn: Drawn, case: Case) -> Case:
             if name.lower() in [n.lower() for n in names]:
                 continue
             tried = change(case, keys=[*keys, text], aggregates=["count(*) AS c"])
-            if _accepts(lambda tried=tried: grouped_frame(plain_frame(drawn.spark, tried), tried)) is not None:
+            if _accepts(lambda tried=tried: grouped_frame(drawn.plain(tried), tried)) is not None:
                 keys.append(text)
                 names.append(name)
                 break
@@ -161,7 +170,7 @@ def _with_keys(drawn: Drawn, case: Case) -> Case:
 
 def _with_aggregates(drawn: Drawn, case: Case) -> Case:
     rng = drawn.rng
-    frame = grouped_frame(plain_frame(drawn.spark, case), change(case, aggregates=["count(*) AS count_me"]))
+    frame = grouped_frame(drawn.plain(case), change(case, aggregates=["count(*) AS count_me"]))
     names = [n for n in frame.columns if n != "count_me"]
     aggregates: list[str] = []
     wanted = rng.choice([1, 2, 3, 4, 5])
@@ -181,7 +190,7 @@ def _with_aggregates(drawn: Drawn, case: Case) -> Case:
             text = f"{text} + {drawn.fill('sum({n})', case.columns, plain=True)}"
         alias = f"{text} AS {quoted(name)}" if rng.random() < 0.85 else text
         tried = change(case, aggregates=[*aggregates, alias])
-        frame = _accepts(lambda tried=tried: grouped_frame(plain_frame(drawn.spark, tried), tried))
+        frame = _accepts(lambda tried=tried: grouped_frame(drawn.plain(tried), tried))
         if frame is not None and len({c.lower() for c in frame.columns}) == len(frame.columns):
             aggregates.append(alias)
             names.append(name)
@@ -190,13 +199,27 @@ def _with_aggregates(drawn: Drawn, case: Case) -> Case:
     return change(case, aggregates=aggregates)
 
 
+def _chained(drawn: Drawn, case: Case) -> Case:
+    """Now and then a second aggregation over the windows of the first."""
+    windows = [re.sub(r".* AS ", "", k) if " AS " in k else quoted("window") for k in case.keys if k.startswith("window(t")]
+    if case.mode != "append" or not windows or drawn.rng.random() > 0.2:
+        return case
+    frame = grouped_frame(drawn.plain(case), case)
+    texts = [
+        drawn.fill(t, dict(frame.dtypes)) for t in drawn.rng.sample(["count(*)", "sum({n})", "max({o})", "min({o})", "avg({n})"], 2)
+    ]
+    aggregates = [f"{text} AS c{n}" for n, text in enumerate(texts) if text is not None]
+    step = ["groupBy", [f"window({windows[0]}, '2 hours') AS both"], aggregates]
+    return case if _accepts(lambda: after_frame(frame, [step])) is None else change(case, after=[step])
+
+
 def _with_steps(drawn: Drawn, case: Case) -> Case:
     rng = drawn.rng
-    steps: list[list[Any]] = []
+    steps = list(case.after)
     volatile: list[str] = []
     for _ in range(rng.choice([0, 0, 1, 1, 2, 3])):
         for _ in range(6):
-            frame = after_frame(grouped_frame(plain_frame(drawn.spark, case), case), steps)
+            frame = after_frame(grouped_frame(drawn.plain(case), case), steps)
             step, now = _step(drawn, case, dict(frame.dtypes))
             if step is None:
                 continue
@@ -206,7 +229,7 @@ def _with_steps(drawn: Drawn, case: Case) -> Case:
                 volatile = [*volatile, *now]
                 break
     if case.mode == "complete" and rng.random() < 0.15:
-        frame = after_frame(grouped_frame(plain_frame(drawn.spark, case), case), steps)
+        frame = after_frame(grouped_frame(drawn.plain(case), case), steps)
         sortable = [n for n, t in frame.dtypes if not t.startswith(("map", "interval", "struct<", "array<map"))]
         if sortable:
             steps.append(["orderBy", quoted(rng.choice(sortable)) + rng.choice(["", " DESC"])])
@@ -263,7 +286,7 @@ def _with_restart(drawn: Drawn, case: Case) -> Case:
     rng = drawn.rng
     if rng.random() > 0.12 or len(case.batches) < 2 or case.mode == "append" or case.definer:
         return case
-    frame = after_frame(grouped_frame(plain_frame(drawn.spark, case), case), case.after)
+    frame = after_frame(grouped_frame(drawn.plain(case), case), case.after)
     name = rng.choice(frame.columns)
     step = rng.choice([["withColumnRenamed", name, "another_name"], ["where", f"{quoted(name)} IS NOT NULL"], ["drop", name], []])
     if step[:1] == ["drop"] and len(frame.columns) == 1:
