@@ -28,6 +28,8 @@ from random_queries.run import Run, run_case, session_of
 
 _AT_ONCE = 2
 _CHUNK = 20
+_OF_A_KIND = 2
+"""so many failures of a kind are made small"""
 
 
 def spark_session(folder: Path) -> Any:
@@ -169,7 +171,8 @@ class Campaign:
             return
         self.counts["FAILED"] += 1
         print(f"FAILED {seed}: {kind}\n{detail}", flush=True)
-        if self._minimise:
+        alike = sum(1 for f in self.failures if f.kind == kind)
+        if self._minimise and alike < _OF_A_KIND:
             from random_queries.minimise import minimise
 
             by_server = kind.startswith(("client", "http", "command", "server"))
