@@ -177,13 +177,19 @@ class Check:
                     raise WrongError("type", f"{field.name!r} is {types[field.name]}, Spark has {field.type}")
                 order.append(field.name)
                 yield Shown(place, field, (field.name,), as_set)
-            elif members and all(m in types for m in members):
+            elif self._is_window(field) and all(m in types for m in members):
                 yield Shown(place, field, members, as_set)
             else:
                 raise WrongError("missing", f"{field.name!r} isn't among {definition.columns}; warnings: {definition.warnings}")
         values = [v.name for v in definition.values if v.name in order]
         if values != [name for name in order if name in values]:
             raise WrongError("order of columns", f"{values} where Spark has {order}")
+
+    def _is_window(self, field: Field) -> bool:
+        """Whether it may be one of Spark's windows, whose members are columns; any other struct is one column."""
+        members = field.type.fields
+        is_one = [f.name for f in members] == ["start", "end"] and all(f.type.kind.startswith("timestamp") for f in members)
+        return is_one and any("window(" in key for key in (*self.run.case.keys, *map(str, self.run.case.after)))
 
     def _theirs(self, row: tuple[Any, ...], shown: list[Shown]) -> str:
         out: list[Any] = []
