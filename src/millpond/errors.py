@@ -90,6 +90,7 @@ CONDITIONS: dict[str, Condition] = {
     "INVALID_LIMIT": Condition(RequestError, 400, 2),
     "INVALID_REQUEST": Condition(RequestError, 400, 2),
     "INVALID_NAME": Condition(RequestError, 400, 2),
+    "INVALID_CONFIG": Condition(RequestError, 400, 2),
     "METHOD_NOT_ALLOWED": Condition(RequestError, 405, 2),
     "REQUEST_TOO_LARGE": Condition(RequestError, 413, 2),
     "INVALID_BOUND": Condition(RequestError, 400, 2),

@@ -11,7 +11,9 @@ from typing import Any
 import click
 
 from millpond.cli import options
+from millpond.cli.config import config_option
 from millpond.cli.output import write_line
+from millpond.errors import RequestError
 from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
 from millpond.schema.values import encode_json
 from millpond.serve.access import check_exposure
@@ -28,7 +30,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.argument("places", metavar="[NAME=]DIR...", nargs=-1, required=True)
+@click.argument("places", metavar="[NAME=]DIR...", nargs=-1)
 @click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 takes a free one.")
 @click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is every one.")
 @click.option("--workers", type=click.IntRange(1, 64), default=_DEFAULT.workers, show_default=True, help="Processes that answer.")
@@ -71,7 +73,11 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
 @options.replica_option
 @options.json_option
+@config_option(places="ponds")
+@click.pass_context
 def serve(
+    ctx: click.Context,
+    /,
     places: tuple[str, ...],
     history: tuple[str, ...],
     keep_closed: tuple[str, ...],
@@ -90,9 +96,13 @@ def serve(
       curl 'localhost:8642/tables/page_views/rows?page=/index.html'
       millpond serve /data/checkpoints/page-views --port 9000
       millpond serve web=/data/web/pond shop=s3://my-bucket/shop --workers 2
+      millpond serve --config millpond.toml
       millpond serve ./pond --host 0.0.0.0 --tokens readers.json \\
         --tls-cert cert.pem --tls-key key.pem
     """
+    places = places or tuple((ctx.default_map or {}).get("places", ()))
+    if not places:
+        raise RequestError("INVALID_REQUEST", "No pond is named.", hint="Name a folder: millpond serve ./pond.")
     settings = replace(_DEFAULT, **limits)
     write_logs(settings.log_level, settings.log_format)
     check_libraries()

@@ -35,6 +35,7 @@ from millpond.tables.job import JobReads
 from millpond.tables.shown import html_rows
 from millpond.tables.table import Table
 
+log = EventLog(__name__)
 # How long the catalogue isn't read again for a name that is known.
 _CATALOGUE_SECONDS = 1.0
 StoredTable = tuple[TableDefinition, Define]
@@ -111,13 +112,15 @@ class Pond:
         # Per job: what its state showed when it could be read last; and names without a table, and why.
         self._shown: dict[str, list[StoredTable]] = {}
         self._hidden: list[tuple[NamedOperator, MillpondError]] = []
+        # Jobs that are gone, and whose followers are still to be ended.
+        self._retired: list[JobReads] = []
         self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
         self._catalogue_error: MillpondError | None = None
-        self._trouble = Trouble(EventLog(__name__), "catalogue", pond=str(path))
+        self._trouble = Trouble(log, "catalogue", pond=str(path))
         self._is_remote = open_storage(path).is_remote
         self._refresh()
         if self._is_remote:
@@ -205,7 +208,7 @@ class Pond:
         deadline = time.monotonic() + timeout_seconds
         jobs = {self[table].job} if table is not None else set(self._jobs)
         problem: MillpondError | None = None
-        for name in sorted(jobs):
+        for name in sorted(jobs & self._jobs.keys()):
 
             def tell(text: str, name: str = name) -> None:
                 if on_progress is not None:
@@ -239,7 +242,7 @@ class Pond:
             raise
 
     def _any_readable(self) -> bool:
-        for job in self._jobs.values():
+        for job in list(self._jobs.values()):
             try:
                 with job.replica.snapshot():
                     return True
@@ -249,7 +252,11 @@ class Pond:
 
     def ready(self, max_behind_seconds: float = 30.0) -> tuple[bool, str]:
         """Whether every job that has committed something can be read and isn't further behind than that; if not, why."""
-        for name, job in sorted(self._jobs.items()):
+        try:
+            self._look()
+        except MillpondError as error:
+            return False, f"{self.uri}: {error.condition}: {error.message}"
+        for name, job in sorted(dict(self._jobs).items()):
             try:
                 with job.replica.snapshot() as view:
                     behind = job.cut(view).lag.behind_seconds
@@ -275,6 +282,7 @@ class Pond:
         self._stop.set()
         with self._lock:
             pass  # nobody adds a job from here on
+        self._close_retired()
         for job in self._jobs.values():
             job.close()
 
@@ -319,6 +327,7 @@ class Pond:
                 self._catalogue = catalogue
                 self._read_at = time.monotonic()
                 self._combine()
+        self._close_retired()
         if self._is_remote:
             self._read_heartbeats()
 
@@ -330,6 +339,15 @@ class Pond:
         with self._lock:
             if not self._closed:
                 self._combine()
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        """End what follows jobs whose folders were removed, or name another checkpoint.  Not under the lock: it may take long."""
+        with self._lock:
+            retired, self._retired = self._retired, []
+        for job in retired:
+            log.info("job.retired", job=job.folder.job, checkpoint=job.folder.checkpoint)
+            job.close()
 
     def _watch(self) -> None:
         """Read catalogue and heartbeats of a pond on an object store, so that no reader has to."""
@@ -358,6 +376,8 @@ class Pond:
         for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
             if job is None or job.folder.checkpoint != folder.checkpoint:
+                if job is not None:
+                    self._retired.append(job)
                 replica = Replica(
                     open_storage(folder.checkpoint),
                     home=self._home,
@@ -373,6 +393,9 @@ class Pond:
                     known = Table(definition, job, define)
                 tables[definition.table] = known
         self._tables, self._hidden = tables, hidden
+        for name in self._jobs.keys() - {folder.job for folder, _ in self._catalogue}:
+            self._retired.append(self._jobs.pop(name))
+            self._shown.pop(name, None)
 
     def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
         """By store, what is kept of a table that was named here or says so itself.  Called by the job's follower."""
