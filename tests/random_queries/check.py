@@ -101,7 +101,8 @@ class Check:
         self.definition = definition
         self.batches = run.batches if twin is None else twin.batches
         self.strict = twin is not None or run.case.mode != "append"
-        self.before: Counter[str] | None = None
+        # Of a second run the rows before it aren't known by these names.
+        self.before: Counter[str] | None = Counter() if run.restarted_at is None else None
         self.lookups = 0
         words = " ".join(str(s) for s in (run.case.aggregates, run.case.after, run.case.restart))
         self._filtered = "'where'" in words

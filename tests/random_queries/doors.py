@@ -134,6 +134,13 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     answer = httpx.get(path, timeout=30)
     if answer.status_code != 200 or answer.json()["rows"] != [json.loads(encode_json(write(row))) for row in rows]:
         raise wrong("http json", f"{answer.status_code}: {answer.text[:600]}")
+    for row in rows[:3]:
+        words = _url_words(table, row)
+        if words is None:
+            break
+        answer = httpx.get(f"{address}/tables/{quote(table.name)}/rows?{words}", timeout=30)
+        if answer.status_code != 200 or answer.json()["rows"] != [json.loads(encode_json(write(row)))]:
+            raise wrong("http url", f"{words} gives {answer.status_code}: {answer.text[:600]}")
     answer = httpx.get(path, timeout=30, headers={"Accept": "text/csv"})
     names = [name for name, _ in typed_columns(table.definition)]
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
@@ -150,6 +157,18 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
         types = [c.type for c in (*table.definition.key, *table.definition.values)]
         if [bits(list(r)) for r in arrow_rows(arrow, types)] != [bits(list(r)) for r in arrow_rows(local, types)]:
             raise wrong("http arrow", f"{arrow.schema} where Python has {local.schema}, or other values")
+
+
+def _url_words(table: Any, row: Any) -> str | None:
+    """The key of a row as a URL has it; None where a column can't be named there."""
+    words = []
+    for column in table.definition.key:
+        if column.name.startswith("_") or column.name.endswith("__isnull"):
+            return None
+        value = row[column.name]
+        name, text = (f"{column.name}__isnull", "1") if value is None else (column.name, to_text(column.type)(value))
+        words.append(f"{quote(name, safe='')}={quote(text.encode('utf-8', 'surrogateescape'), safe='')}")
+    return "&".join(words)
 
 
 # ---------------------------------------------------------------- the command line
