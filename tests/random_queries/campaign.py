@@ -126,9 +126,11 @@ class Campaign:
             last = traceback.extract_tb(error.__traceback__)[-1]
             detail = "".join(traceback.format_exception(error)[-6:])
             return run, (f"untyped {type(error).__name__} in {Path(last.filename).name}", detail[-2500:])
-        self.counts["refused by Spark" if run.refused else "refused in part" if reasons else "agreed"] += 1
-        if run.failed:
+        nothing = run.refused or (run.failed and not run.batches)
+        self.counts["refused by Spark" if nothing else "refused in part" if reasons else "agreed"] += 1
+        if run.failed and run.batches:
             self.counts["of which Spark failed at a batch"] += 1
+        if run.failed:
             conditions = [c for c in re.findall(r"\[([A-Z_.]+)\]", run.failed) if c != "STREAM_FAILED"]
             self.refusals[f"Spark failed at a batch: {conditions[-1] if conditions else run.failed[:300]}"] += 1
         if run.refused:
