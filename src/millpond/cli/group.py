@@ -25,6 +25,7 @@ SECTIONS = {
     },
     "Ask": {
         "tables": "List the tables of a pond or checkpoint.",
+        "describe": "Show what a table means: its columns, and what is kept of it.",
         "get": "Show one row of a table.",
         "scan": "Show the rows of a table, or of a part of its key.",
         "windows": "Show the windows of a key between two times.",
@@ -137,8 +138,8 @@ def _mistake(error: Exception) -> MillpondError:
 
 def _fail(error: MillpondError, words: list[str]) -> NoReturn:
     """One line for people, or the JSON of an error where the caller wants JSON; both on stderr."""
-    if error.condition == "NOT_WRITABLE":
-        drop_output()  # it may be standard output that can't be written
+    if error.context.get("stream") == "stdout":
+        drop_output()
     error = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
     line = encode_json(error_json(error)).decode() if as_json else str(error).replace("\n", " ")

@@ -63,8 +63,10 @@ def _write(report: JobReport) -> None:
         _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built anew")
     if report.newest:
         write_line("")
-        rows = [[str(b.batch), moment(b.started_ms), moment(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
+        rows = [[str(b.batch), moment(b.started_ms), _committed(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
         write_grid(["batch", "started", "committed", "watermark"], rows)
+        if any(batch.committed_ms is None for batch in report.newest):
+            _line("copied", "these files have the time of a copy, so that when a batch was committed isn't known")
     if (held := report.checksums) is not None:
         _line("checksums", f"{held.checked} of {held.files} files have one; those that don't match are named below")
     if report.requests:
@@ -95,6 +97,10 @@ def _line(name: str, text: str) -> None:
 
 def _count(number: int | None) -> str:
     return "not read" if number is None else str(number)
+
+
+def _committed(milliseconds: int | None) -> str:
+    return "not known" if milliseconds is None else moment(milliseconds)
 
 
 def _watermark(milliseconds: int | None) -> str:

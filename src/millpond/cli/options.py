@@ -6,10 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from millpond.cli.complete import complete_column, complete_place, complete_table
 from millpond.cli.place import Reading
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
@@ -23,8 +25,8 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMIT = 100
 
-pond_argument = click.argument("place", metavar="DIR|URL")
-table_argument = click.argument("table_name", metavar="TABLE")
+pond_argument = click.argument("place", metavar="DIR|URL", shell_complete=complete_place)
+table_argument = click.argument("table_name", metavar="TABLE", shell_complete=complete_table)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object a line.")
 replica_option = click.option(
     "--replica-dir",
@@ -106,7 +108,7 @@ class KeyWords:
 key_options = _bundled(
     "key_words",
     KeyWords,
-    click.argument("columns", metavar="[COLUMN=VALUE]...", nargs=-1),
+    click.argument("columns", metavar="[COLUMN=VALUE]...", nargs=-1, shell_complete=complete_column),
     click.option(
         "--key", "key_json", metavar="JSON", help='Key columns as a JSON object instead: \'{"page": "/", "host": null}\'.'
     ),
@@ -146,6 +148,41 @@ page_options = _bundled(
     click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows."),
     click.option("--reverse", is_flag=True, help="Against the order of the key."),
     click.option("--token", help="Show the next rows: what the same command wrote before."),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Which rows of a scan are shown by their values, in which order, and in which form."""
+
+    where: tuple[str, ...]
+    order_by: str | None
+    csv: bool
+    parquet: Path | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked for but what a scan is."""
+        return self == Export((), None, False, None)
+
+
+export_options = _bundled(
+    "export",
+    Export,
+    click.option(
+        "--where",
+        multiple=True,
+        metavar="CONDITION",
+        help="Only rows with such a value: 'hits > 100'; repeated, rows that meet all.",
+    ),
+    click.option("--order-by", metavar="COLUMN", help="By this column's value, instead of by key; --reverse: the largest first."),
+    click.option("--csv", is_flag=True, help="Write CSV with a header line; all rows, unless --limit is given."),
+    click.option(
+        "--parquet",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Write a Parquet file; all rows, unless --limit is given.",
+    ),
 )
 
 

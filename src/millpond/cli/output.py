@@ -146,7 +146,10 @@ def write_footer(cut: Cut) -> None:
 def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
     """A table of texts: with lines on a terminal, tab-separated with a header line in a pipe."""
     names = list(columns)
-    write_texts(names, rows, [GridColumn(name, is_whole=True) for name in names])
+    if not sys.stdout.isatty():
+        write_texts(names, rows)
+        return
+    show_rows([GridColumn(visible(name), is_whole=True) for name in names], [[Text(visible(text)) for text in row] for row in rows])
 
 
 def write_line(line: str) -> None:

@@ -123,7 +123,7 @@ def serve(
             where = ", ".join(named.values())
             write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
-            log.info("serve.ready", url=address, places=list(named.values()), workers=settings.workers)
+            log.info("serve.ready", url=address, places=", ".join(named.values()), workers=settings.workers)
 
         shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
         kept = retention_by_pond(retention, named)

@@ -30,6 +30,7 @@ class _Out(io.FileIO):
                 "NOT_WRITABLE",
                 f"The output can't be written: {broken.strerror}.",
                 hint="Free some room, or write the output to another place.",
+                stream="stdout",
             ) from broken
 
 

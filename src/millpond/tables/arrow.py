@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from millpond.checkpoint.codecs import corrupt
 from millpond.checkpoint.columns import Array, Column, Spans
-from millpond.errors import RequestError, library_missing
+from millpond.errors import RequestError, SetupError, library_missing
 from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.schema.convert import to_python
@@ -307,6 +310,43 @@ def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
                 writer.write_batch(batch)
                 yield sink.take()
     yield sink.take()
+
+
+def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]) -> int:
+    """Write pages of rows to a Parquet file, a row group each, and return how many rows; the file is there whole or not at all.
+
+    Raises:  LIBRARY_MISSING; NOT_WRITABLE; WRONG_TYPE for a column, or a text, that Parquet can't hold.
+    """
+    pa, count = pyarrow(), 0
+    from pyarrow import parquet
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with ExitStack() as opened:
+            opened.callback(temporary.unlink, missing_ok=True)
+            writer = None
+            for rows in pages:
+                table = to_arrow(definition, rows)
+                table.validate(full=True)  # Spark's strings may hold any bytes
+                if writer is None:
+                    writer = opened.enter_context(parquet.ParquetWriter(temporary, table.schema))
+                writer.write_table(table)
+                count += len(rows)
+            if writer is not None:
+                writer.close()
+            temporary.replace(path)
+    except OSError as broken:
+        raise SetupError(
+            "NOT_WRITABLE", f"{path} can't be written: {_reason(broken)}.", hint="Name another file, or free some room."
+        ) from broken
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as refused:
+        raise RequestError("WRONG_TYPE", f"Parquet can't hold this table: {refused}.", hint="Write it as CSV or JSON.") from refused
+    return count
+
+
+def _reason(broken: OSError) -> str:
+    """What is wrong, without the name of the file that pyarrow puts before it."""
+    return str(broken) if broken.errno is None else os.strerror(broken.errno)
 
 
 def read_ipc_stream(data: bytes) -> Any:

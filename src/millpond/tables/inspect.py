@@ -77,13 +77,13 @@ class Unread:
 class BatchTimes:
     """One committed batch.
 
-    started_ms:    when Spark planned it
-    committed_ms:  modification time of commits/N
+    started_ms:    when Spark planned it, by offsets/N
+    committed_ms:  when commits/N was written; None where its time isn't that of the commit: the checkpoint was copied
     """
 
     batch: int
     started_ms: int
-    committed_ms: int
+    committed_ms: int | None
     watermark_ms: int | None
 
 
@@ -401,6 +401,6 @@ def _times(batch: CommittedBatch) -> BatchTimes:
     return BatchTimes(
         batch=batch.batch,
         started_ms=batch.started_ms,
-        committed_ms=batch.commit_stamp.modified_ns // 1_000_000,
+        committed_ms=None if batch.committed_ns is None else batch.committed_ns // 1_000_000,
         watermark_ms=batch.watermark_ms,
     )
