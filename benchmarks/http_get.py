@@ -6,8 +6,8 @@ A real Spark job fills a table; `millpond serve` answers for it; wrk asks for ra
 
     kafka_streams       an interactive query of Kafka Streams (benchmarks/kafka_streams): the same rows, from a real broker, in a
                         persistent store (RocksDB); the JDK's HTTP server with 16 threads
-    protocol_constant   Millpond's own HTTP server, that is uvicorn's protocol answering by itself as Millpond does on this route,
-                        with constant bytes of the same length and no read
+    protocol_constant   Millpond's own HTTP server, answering as Millpond does on this route, with constant bytes of the same length
+                        and no read
     asgi_constant, starlette_constant   the same bytes from uvicorn with a bare ASGI function, and with one Starlette route
     millpond_2          `millpond serve --workers 2`: two processes answer, and a third one follows
 
@@ -44,7 +44,7 @@ PATH = "/tables/page_views/rows?page=/page/"
 WARM_SECONDS = 8
 
 _BARE = """
-import sys, uvicorn
+import asyncio, sys, uvicorn, uvloop
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
@@ -65,13 +65,20 @@ class Constant:
     def answer(self, url, headers, client):
         return whole
 
-app, http = bare, "httptools"
+async def ours():
+    from millpond.serve.connections import Connections
+    from millpond.serve.server import open_listener
+    from millpond.settings import ServeSettings
+    Connections(bare, Constant(), ServeSettings(), count=print).start(open_listener("127.0.0.1", int(sys.argv[2])))
+    await asyncio.Event().wait()
+
+app = bare
+if sys.argv[1] == "protocol_constant":
+    uvloop.run(ours())
 if sys.argv[1] == "starlette_constant":
     app = Starlette(routes=[Route("/tables/{table}/rows", constant)])
-elif sys.argv[1] == "protocol_constant":
-    from millpond.serve.hot import hot_protocol
-    http = hot_protocol(Constant())
-uvicorn.run(app, http=http, port=int(sys.argv[2]), lifespan="off", log_level="warning", access_log=False, server_header=False)
+quiet = {"log_level": "warning", "access_log": False, "server_header": False}
+uvicorn.run(app, http="httptools", port=int(sys.argv[2]), lifespan="off", **quiet)
 """
 
 

@@ -32,9 +32,10 @@ SAMPLES_PER_SECOND = 300
 # Function as py-spy writes it -> group.
 HTTP = {
     "Runner.run": "event loop and reading sockets (uvloop)",
-    "hot_protocol.<locals>.send": "writing sockets",
-    "HttpToolsProtocol.": "reading the request (httptools, uvicorn)",
-    "hot_protocol.<locals>.HotProtocol.": "the protocol's own steps",
+    "Connections.send": "writing sockets",
+    "Connections.": "the connection's own steps",
+    "Connection._parse": "reading the request (httptools)",
+    "Connection.": "the connection's own steps",
     "HotRows._begin": "a view for the requests that are there together",
     "HotRows._end": "a view for the requests that are there together",
     "HotRows.": "the answer's own steps",

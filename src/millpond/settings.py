@@ -129,16 +129,16 @@ class RetentionWords:
         """The retention, with what was named.  Raises INVALID_REQUEST."""
         kept = before
         if self.keep_closed is not None:
-            kept = replace(kept, closed_seconds=_parse_length("keep_closed", self.keep_closed))
+            kept = replace(kept, closed_seconds=parse_length("keep_closed", self.keep_closed))
         if self.history is not None and re.fullmatch("[0-9]{1,9}", self.history):
             kept = replace(kept, history_batches=int(self.history), history_seconds=None)
         elif self.history is not None:
-            kept = replace(kept, history_batches=None, history_seconds=_parse_length("history", self.history))
+            kept = replace(kept, history_batches=None, history_seconds=parse_length("history", self.history))
         return kept
 
 
-def _parse_length(name: str, text: str) -> float | None:
-    """So many seconds; None for ever."""
+def parse_length(name: str, text: str) -> float | None:
+    """So many seconds of 30m, 24h, 7d; None of "forever", 0 of "no".  Raises INVALID_REQUEST."""
     if text in ("forever", "no"):
         return None if text == "forever" else 0.0
     found = _TIME.fullmatch(text)
@@ -242,7 +242,9 @@ class ServeSettings:
     limit_rows:   rows of a JSON scan where the caller names no limit: a screenful, not a download.
     max_rows:     the largest limit one request may name; more than this belongs in pages or Arrow.
     max_keys:     keys in one rows:get.
+    max_url_bytes, max_header_bytes: of a request; the headers with the URL.  Browsers and proxies allow 8 to 16 KiB for a URL.
     max_body_bytes:       largest body of a request: max_keys keys of 400 bytes.
+    header_seconds, body_seconds: in which the headers, and then the body of a request must be here.
     max_answer_bytes:     largest answer: JSON is made in memory, and a client that asks for more wants Arrow on the machine itself.
     max_seconds:          how long one read may take; what it holds open keeps old pages from reuse.
     requests_per_second:  for each client, at all doors together; 0 is no limit.  Twice as many may come at once.
@@ -252,6 +254,14 @@ class ServeSettings:
     log_level, log_format: how log lines are written, see `logs`.
     log_requests: a line for each request as well: its route, never its key.
     keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies, which must close first.
+    send_seconds:         a client that reads next to nothing of its answer for so long is left.
+    max_unread_bytes:     of answers that are made and not read yet, of all clients of a process; beyond it the client with the most
+                          is left.
+    max_connections, max_connections_per_client: open at one time at each process, also below what the system allows; for one more,
+                          the one that has been idle for longest goes, and where none is idle it is refused.
+    max_streams, max_streams_per_client: event streams of a process.
+    max_waits, max_waits_per_client: requests of a process that wait for a bound or for changes.
+    failed_logins_per_minute: of one address, wrong tokens or none; a right token is let in nevertheless.  0 is no limit.
     """
 
     host: str = "127.0.0.1"
@@ -265,14 +275,27 @@ class ServeSettings:
     limit_rows: int = 100
     max_rows: int = 100_000
     max_keys: int = 10_000
+    max_url_bytes: int = 16_384
+    max_header_bytes: int = 32_768
     max_body_bytes: int = 4_000_000
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
     max_answer_bytes: int = 256 << 20
     max_seconds: float = 30.0
     requests_per_second: float = 0.0
     gzip_bytes: int = 4096
     ready_behind_seconds: float = 10.0
-    drain_seconds: int = 10
+    drain_seconds: float = 10.0
     log_level: str = "info"
     log_format: str = "text"
     log_requests: bool = False
-    keep_alive_seconds: int = 75
+    keep_alive_seconds: float = 75.0
+    send_seconds: float = 30.0
+    max_unread_bytes: int = 512 << 20
+    max_connections: int = 2000
+    max_connections_per_client: int = 500
+    max_streams: int = 500
+    max_streams_per_client: int = 100
+    max_waits: int = 1000
+    max_waits_per_client: int = 300
+    failed_logins_per_minute: int = 60

@@ -2,39 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.Popen[bytes]"]]]
+from serving import Serve, serving
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
     """Serve a folder with these options; gives the address and the process, which is ended at the end."""
-
-    @contextlib.contextmanager
-    def serving(folder: Path | str, *options: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-        command = [sys.executable, "-m", "millpond.cli", "serve", str(folder), "--port", "0", "--json", *options]
-        environment = {**os.environ, "MILLPOND_HOME": str(tmp_path / "home")}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as server:
-            try:
-                assert server.stdout is not None
-                yield json.loads(server.stdout.readline())["url"], server
-            finally:
-                server.terminate()
-                server.wait(30)
-
-    return serving
+    return partial(serving, home=tmp_path / "home")
 
 
 @pytest.fixture

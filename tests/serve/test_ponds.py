@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import ssl
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from millpond.serve.ponds import check_room, name_places
 from millpond.serve.tokens import add_token
 from millpond.settings import Retention, RetentionWords
 from ready import wait_until_ready
+from serving import write_certificate
 from written_checkpoint import WrittenCheckpoint
 
 
@@ -169,13 +169,7 @@ def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
 
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    if shutil.which("openssl") is None:
-        pytest.skip("this machine has no openssl")
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(words, check=True, capture_output=True)
-    return cert, key
+    return write_certificate(tmp_path)
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

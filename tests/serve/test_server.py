@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -19,6 +21,9 @@ import pytest
 
 from millpond.errors import SetupError
 from millpond.serve.server import address_of, open_listener
+from millpond.serve.tokens import add_token
+from serving import serving, write_certificate
+from soak.processes import children
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BODY = b'{"keys": [{"k": null}]}'
@@ -153,3 +158,104 @@ def _wait_for_table(client: httpx.Client, table: str) -> None:
             return
         time.sleep(0.02)
     raise AssertionError(f"{table} never became readable")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers: str, types_pond: Path, tmp_path: Path) -> None:
+    """The server leads a session of its own, without a terminal, as daemons do."""
+    (tmp_path / "old").mkdir()
+    (tmp_path / "new").mkdir()
+    old, new = write_certificate(tmp_path / "old"), write_certificate(tmp_path / "new")
+    used = tmp_path / "cert.pem", tmp_path / "key.pem"
+    tokens = tmp_path / "readers.json"
+    token = add_token(tokens, "reader", tables=["*"])
+    _put(old, used)
+    with serving(
+        types_pond,
+        *("--tokens", str(tokens), "--workers", workers, "--tls-cert", str(used[0]), "--tls-key", str(used[1])),
+        home=tmp_path / "home",
+        apart=True,
+    ) as (address, server):
+        processes = children(server.pid)
+        asked = {"headers": {"authorization": f"Bearer {token}"}, "timeout": 30}
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(old[0])), **asked) as running:
+            assert running.get(f"{address}/tables").status_code == 200
+            _put(new, used)
+            more = add_token(tokens, "another", tables=["*"])
+            os.killpg(server.pid, signal.SIGHUP)
+            trust = ssl.create_default_context(cafile=str(new[0]))
+
+            def is_new() -> bool:
+                try:
+                    with httpx.Client(verify=trust, timeout=30) as fresh:
+                        return fresh.get(f"{address}/tables", headers={"authorization": f"Bearer {more}"}).status_code == 200
+                except httpx.ConnectError:
+                    return False
+
+            deadline = time.monotonic() + 20
+            for _ in range(8 * int(workers)):
+                while not is_new():
+                    assert time.monotonic() < deadline
+            used[0].write_text("no certificate")
+            os.killpg(server.pid, signal.SIGHUP)
+            time.sleep(0.5)
+            assert is_new(), "a certificate that can't be read leaves the one before"
+            assert running.get(f"{address}/tables").status_code == 200, "connections stay"
+        assert server.poll() is None
+        assert children(server.pid) == processes
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_server_says_by_which_signal_it_ends(workers: str, number: int, types_pond: Path, tmp_path: Path) -> None:
+    with (
+        (tmp_path / "err").open("wb") as err,
+        serving(types_pond, "--workers", workers, home=tmp_path / "home", stderr=err) as (_, server),
+    ):
+        server.send_signal(number)
+        assert server.wait(30) == 0
+    assert (tmp_path / "err").read_text().count(f"server.ends signal={signal.Signals(number).name}") == 1
+
+
+def test_a_hangup_ends_a_server_whose_terminal_is_gone(types_pond: Path, tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["MILLPOND_HOME"] = str(tmp_path / "home")
+        os.execv(sys.executable, [sys.executable, "-m", "millpond.cli", "serve", str(types_pond), "--port", "0", "--json"])
+    written = b""
+    while b"http://" not in written:
+        written += os.read(terminal, 1000)
+    os.close(terminal)
+    deadline = time.monotonic() + 30
+    while os.waitpid(pid, os.WNOHANG) == (0, 0):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("is_followed", [True, False], ids=["all go on", "all are killed"])
+def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, tmp_path: Path) -> None:
+    """Its processes remove it at their end; where they were killed too, the next server does."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)) as (_, server):
+        assert len(list(temporary.glob("millpond-serve-*"))) == 1
+        processes = children(server.pid)
+        for pid in [server.pid] if is_followed else [server.pid, *processes]:
+            os.kill(pid, signal.SIGKILL)
+        server.wait(30)
+    if is_followed:
+        deadline = time.monotonic() + 30
+        while list(temporary.glob("millpond-serve-*")):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    else:
+        (left,) = temporary.glob("millpond-serve-*")
+        with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)):
+            assert not left.exists()
+            assert len(list(temporary.glob("millpond-serve-*"))) == 1
+    assert list(temporary.glob("millpond-serve-*")) == []
+
+
+def _put(files: tuple[Path, Path], places: tuple[Path, Path]) -> None:
+    for file, place in zip(files, places, strict=True):
+        shutil.copy(file, place)

@@ -12,6 +12,7 @@ import click
 
 from millpond.cli import options
 from millpond.cli.config import config_option
+from millpond.cli.limits import limit_options
 from millpond.cli.output import write_line
 from millpond.errors import RequestError
 from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
@@ -19,9 +20,10 @@ from millpond.schema.values import encode_json
 from millpond.serve.access import check_exposure
 from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places, open_ponds
-from millpond.serve.server import address_of, check_certificate, check_libraries, open_listener, serve_http
+from millpond.serve.server import address_of, check_libraries, open_certificate, open_listener, serve_http
+from millpond.serve.shared import shared_folder
 from millpond.serve.tokens import read_tokens
-from millpond.serve.workers import Plan, serve_workers, shared_folder
+from millpond.serve.workers import Plan, serve_workers
 from millpond.settings import ServeSettings
 
 log = EventLog(__name__)
@@ -47,24 +49,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     show_default=True,
     help="/readyz says no when a committed batch waits for longer.",
 )
-@click.option("--max-rows", type=click.IntRange(1), default=_DEFAULT.max_rows, show_default=True, help="Rows of one answer.")
-@click.option(
-    "--max-answer-bytes", type=click.IntRange(1), default=_DEFAULT.max_answer_bytes, show_default=True, help="Bytes of one answer."
-)
-@click.option(
-    "--max-seconds",
-    type=click.FloatRange(min=0, min_open=True),
-    default=_DEFAULT.max_seconds,
-    show_default=True,
-    help="Time of one read.",
-)
-@click.option(
-    "--requests-per-second",
-    type=click.FloatRange(min=0),
-    default=_DEFAULT.requests_per_second,
-    show_default=True,
-    help="Of one client; 0 is no limit.",
-)
+@limit_options
 @click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
 @click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
 @click.option("--log-level", type=click.Choice(LEVELS), default=_DEFAULT.log_level, show_default=True, help="What is logged.")
@@ -107,7 +92,7 @@ def serve(
     write_logs(settings.log_level, settings.log_format)
     check_libraries()
     check_exposure(settings)
-    check_certificate(settings)
+    open_certificate(settings)
     if settings.tokens is not None:
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)

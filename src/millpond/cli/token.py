@@ -9,6 +9,7 @@ import click
 from millpond.cli.output import write_line
 from millpond.errors import RequestError
 from millpond.serve.tokens import add_token, remove_token
+from millpond.settings import parse_length
 
 
 @click.command()
@@ -16,8 +17,9 @@ from millpond.serve.tokens import add_token, remove_token
 @click.argument("name")
 @click.option("--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that it opens: page_*; * opens all.")
 @click.option("--metrics", is_flag=True, help="It opens /metrics, too, which speaks of all jobs.")
+@click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long it lets the reader in.")
 @click.option("--remove", is_flag=True, help="Take the reader's token away instead.")
-def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, remove: bool) -> None:
+def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: str, remove: bool) -> None:
     """Give the reader NAME a token in FILE, in place of the one it had, and show it: it is shown once.
 
     FILE holds a hash of it, for `millpond serve --tokens FILE`, which notices changes within a second.
@@ -26,6 +28,7 @@ def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, remove:
     Examples:
       millpond token readers.json dashboard --tables 'page_*' --tables visits
       millpond token readers.json prometheus --metrics
+      millpond token readers.json guest --tables page_views --valid 7d
       millpond token readers.json dashboard --remove
     """
     if remove:
@@ -34,4 +37,7 @@ def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, remove:
         return
     if not (tables or metrics):
         raise RequestError("INVALID_REQUEST", "The token would open nothing.", hint="Name tables: --tables 'page_*'.")
-    write_line(add_token(file, name, tables=tables, metrics=metrics))
+    seconds = parse_length("--valid", valid)
+    if seconds == 0:
+        raise RequestError("INVALID_REQUEST", "The token would never let anybody in.", hint="Give a time, like --valid 7d.")
+    write_line(add_token(file, name, tables=tables, metrics=metrics, valid_seconds=seconds))

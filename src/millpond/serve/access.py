@@ -20,7 +20,7 @@ from millpond.settings import ServeSettings
 log = EventLog(__name__)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 # How long the file of tokens isn't looked at again.
-_TOKENS_SECONDS = 1.0
+_TOKENS_SECONDS = 0.4
 _MAX_KNOWN_HOSTS = 100
 # So many seconds' worth of requests may come at once.
 _BURST_SECONDS = 2.0
@@ -62,6 +62,13 @@ class Access:
         self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
         rate = self._rate = settings.requests_per_second
         self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), shared) if rate else None
+        failures = self._most_failures = settings.failed_logins_per_minute
+        self._failures = Rates(failures / 60, failures, shared, name="failures") if failures and self._tokens is not None else None
+
+    def reload(self) -> None:
+        """Read the file of tokens again."""
+        if self._tokens is not None:
+            self._tokens.look()
 
     def admit(self, headers: Mapping[bytes, bytes], client: str) -> Reader:
         """Who asks.
@@ -70,7 +77,12 @@ class Access:
         client:   its address
         Raises:   HOST_NOT_ALLOWED, TOKEN_NEEDED, TOO_MANY_REQUESTS.
         """
-        reader = self.peek(headers)
+        try:
+            reader = self.peek(headers)
+        except RequestError as refused:
+            if refused.condition == "TOKEN_NEEDED":
+                self._count_failure(client)
+            raise
         self.count(reader, client)
         return reader
 
@@ -89,6 +101,17 @@ class Access:
                 "TOO_MANY_REQUESTS",
                 f"This client may make {self._rate:g} requests a second.",
                 hint="Wait as long as Retry-After says; ask for several keys in one POST …/rows:get.",
+                retry_after_seconds=round(wait, 3),
+            )
+
+    def _count_failure(self, client: str) -> None:
+        """One more request without a right token.  Raises TOO_MANY_REQUESTS."""
+        wait = self._failures.take(client) if self._failures is not None else 0.0
+        if wait:
+            raise RequestError(
+                "TOO_MANY_REQUESTS",
+                f"This address may send {self._most_failures} requests a minute without a right token.",
+                hint="Send the header Authorization: Bearer TOKEN; whoever runs the server gives one.",
                 retry_after_seconds=round(wait, 3),
             )
 
@@ -124,18 +147,20 @@ class Tokens:
     def reader(self, authorization: bytes | None) -> Reader:
         """Whose token it is.  Raises TOKEN_NEEDED."""
         if time.monotonic() - self._looked_at > _TOKENS_SECONDS:
-            self._look()
+            self.look()
         scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
         reader = self._readers.get(digest(token.strip())) if scheme.lower() == "bearer" else None
-        if reader is None:
+        if reader is None or reader.has_expired():
+            wrong = "The token is none of this server's." if reader is None else "The token has expired."
             raise RequestError(
                 "TOKEN_NEEDED",
-                "The token is none of this server's." if authorization else "This server wants a token.",
+                wrong if authorization else "This server wants a token.",
                 hint="Send the header Authorization: Bearer TOKEN; whoever runs the server gives one.",
             )
         return reader
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Read the file again where it has changed."""
         self._looked_at = time.monotonic()
         stamp = self._stat()
         if stamp == self._stamp:

@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
-from anyio import CapacityLimiter, to_thread
+from msgspec import structs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -31,7 +31,7 @@ from millpond.schema.values import Json, decode_json
 from millpond.serve import replies
 from millpond.serve.access import Access
 from millpond.serve.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
-from millpond.serve.events import Look, event_stream
+from millpond.serve.events import Event, event_of, event_stream
 from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
 from millpond.serve.gate import gate
 from millpond.serve.keys import Key, parse_object, parse_pairs
@@ -73,17 +73,18 @@ from millpond.serve.shapes import (
     versions_json,
 )
 from millpond.serve.tokens import EVERYBODY, Reader
+from millpond.serve.waits import Quota, Watch, Watches
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
-from millpond.tables.bounds import Bounds
+from millpond.tables.bounds import Bounds, after, is_of_stopped, may_pass
 from millpond.tables.deadline import too_long
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
-# Requests that wait for a bound at the same time; more wait for them.
-_MOST_WAITS = 256
+# So often a request that waits looks whether it still may, and a bound of time whether it holds.
+_TICK_SECONDS = 1.0
 # Changes of one answer where no limit is named.
 _PAGE_CHANGES = 1000
 Result = TypeVar("Result")
@@ -99,8 +100,26 @@ class HttpDoor:
         self.meter = meter
         self.access = access
         self._shapes: dict[str, replies.Shape] = {}
-        self._waits: CapacityLimiter | None = None
-        self.is_ending: Callable[[], bool] = lambda: False
+        self.watches = Watches()
+        self.streams = Quota(
+            settings.max_streams,
+            settings.max_streams_per_client,
+            condition="TOO_MANY_STREAMS",
+            what="streams of events",
+            option="--max-streams",
+        )
+        self.waits = Quota(
+            settings.max_waits,
+            settings.max_waits_per_client,
+            condition="TOO_MANY_WAITS",
+            what="requests that wait",
+            option="--max-waits",
+        )
+        self.is_ending = False
+
+    def end(self) -> None:
+        """The server ends: streams do, too."""
+        self.is_ending = True
 
     async def index(self, request: Request) -> Response:
         _controls(request)
@@ -129,14 +148,14 @@ class HttpDoor:
         columns, controls = _controls(request)
         ask = self._ask(request)
         name, table = self._table(request)
-        return await self._answer(ask, name, table, parse_url(table.definition, columns, controls, self.settings))
+        return await self._answer(request, ask, name, table, parse_url(table.definition, columns, controls, self.settings))
 
     async def rows_scan(self, request: Request) -> Response:
         _controls(request)
         ask = self._ask(request)
         body = await _read_body(request, self.settings.max_body_bytes)
         name, table = self._table(request)
-        return await self._answer(ask, name, table, parse_json(table.definition, body, self.settings))
+        return await self._answer(request, ask, name, table, parse_json(table.definition, body, self.settings))
 
     async def rows_get(self, request: Request) -> Response:
         _controls(request)
@@ -154,31 +173,34 @@ class HttpDoor:
             )
         name, table = self._table(request)
 
-        def answer() -> Response:
+        def answer(bounds: Bounds | None) -> Response:
             keys = [parse_object(table.definition, o) for o in objects]
             return self._lookup(ask, name, as_of.of(table), keys, bounds, gaps=True)
 
         short = len(objects) <= _SHORT and bounds is None and as_of.is_newest
-        return answer() if short else await self._in_thread(answer, bounds)
+        return answer(None) if short else await self._in_thread(request, name, table, answer, bounds)
 
     async def count(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
         key, bounds = parse_pairs(table.definition, columns), bounds_of_controls(controls, self.settings)
-        return await self._count(name, table, key, bounds, as_of_controls(controls))
+        return await self._count(request, name, table, key, bounds, as_of_controls(controls))
 
     async def rows_count(self, request: Request) -> Response:
         _controls(request)
         body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"} | MEMBERS)
         name, table = self._table(request)
         key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
-        return await self._count(name, table, key, bounds, as_of_members(body))
+        return await self._count(request, name, table, key, bounds, as_of_members(body))
 
     async def cut(self, request: Request) -> Response:
         _, controls = _controls(request)
         name, table = self._table(request)
-        bounds = bounds_of_controls(controls, self.settings)
-        return await self._in_thread(lambda: replies.as_json(pin_json(name, table.pin(bounds=bounds))), bounds)
+
+        def answer(bounds: Bounds | None) -> Response:
+            return replies.as_json(pin_json(name, table.pin(bounds=bounds)))
+
+        return await self._in_thread(request, name, table, answer, bounds_of_controls(controls, self.settings))
 
     async def at(self, request: Request) -> Response:
         _controls(request)
@@ -192,39 +214,50 @@ class HttpDoor:
         name, table = self._table(request)
         question = changes_of_url(controls, request.headers.get("last-event-id"), self.settings)
         if form is not EVENTS:
-            return await self._changes(name, table, question)
-        look = self._looking(name, table, question)
-        first = await look(question.since, question.limit or _PAGE_CHANGES, 0.0)
+            return await self._changes(request, name, table, question)
+        request.scope["held"].enter_context(self.streams.taken(request.scope["asker"]))
+        watch = self.watches.of(table.job_reads.replica)
+        first = await run_in_threadpool(self._page, name, table, question, question.since, question.limit or _PAGE_CHANGES)
+
+        async def look(token: str) -> Event:
+            """What there is behind a token: read once for all streams that have come as far."""
+
+            async def make() -> Event:
+                return event_of(await run_in_threadpool(self._page, name, table, question, token, _PAGE_CHANGES))
+
+            return await watch.once((name, question.as_of, token), make)
+
         headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
-        return StreamingResponse(event_stream(first, look, self.is_ending), headers=headers)
+        check = partial(self._check_still, request, name)
+        return StreamingResponse(event_stream(event_of(first), look, watch, check, lambda: self.is_ending), headers=headers)
 
     async def changes_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
         name, table = self._table(request)
-        return await self._changes(name, table, changes_of_json(body, self.settings))
+        return await self._changes(request, name, table, changes_of_json(body, self.settings))
 
     async def versions(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
-        return await self._versions(name, table, versions_of_url(table.definition, columns, controls, self.settings))
+        return await self._versions(request, name, table, versions_of_url(table.definition, columns, controls, self.settings))
 
     async def versions_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
         name, table = self._table(request)
-        return await self._versions(name, table, versions_of_json(table.definition, body, self.settings))
+        return await self._versions(request, name, table, versions_of_json(table.definition, body, self.settings))
 
     async def event(self, request: Request) -> Response:
         columns, controls = _controls(request)
         name, table = self._table(request)
-        return await self._event(name, table, event_of_url(table.definition, columns, controls, self.settings))
+        return await self._event(request, name, table, event_of_url(table.definition, columns, controls, self.settings))
 
     async def event_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
         name, table = self._table(request)
-        return await self._event(name, table, event_of_json(table.definition, body, self.settings))
+        return await self._event(request, name, table, event_of_json(table.definition, body, self.settings))
 
     async def metrics(self, request: Request) -> Response:
         from millpond.serve.metrics import MEDIA_TYPE, write_metrics
@@ -324,62 +357,106 @@ class HttpDoor:
             settings=self.settings,
         )
 
-    async def _answer(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+    async def _answer(self, request: Request, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
+        read: Callable[[Question], Response]
         if question.is_lookup(table.definition):
-            answer = partial(self._lookup_as_of, ask, name, table, question)
-            short = question.bounds is None and question.as_of.is_newest
-            return answer() if short else await self._in_thread(answer, question.bounds)
-        if ask.form is not JSON and question.limit is None and question.token is None:
-            return await self._in_thread(partial(self._download, ask, name, table, question), question.bounds)
-        usual = self.settings.limit_rows if ask.form is JSON else self.settings.max_rows
-        limit = usual if question.limit is None else question.limit
-        return await self._in_thread(partial(self._scan, ask, name, table, replace(question, limit=limit)), question.bounds)
+            read = partial(self._lookup_as_of, ask, name, table)
+            if question.bounds is None and question.as_of.is_newest:
+                return read(question)
+        elif ask.form is not JSON and question.limit is None and question.token is None:
+            read = partial(self._download, ask, name, table)
+        else:
+            usual = self.settings.limit_rows if ask.form is JSON else self.settings.max_rows
+            question = replace(question, limit=usual if question.limit is None else question.limit)
+            read = partial(self._scan, ask, name, table)
 
-    async def _in_thread(self, answer: Callable[[], Response], bounds: Bounds | None) -> Response:
-        """In a thread; those that may wait for long have threads of their own, so that the others aren't kept."""
+        def answer(bounds: Bounds | None) -> Response:
+            return read(replace(question, bounds=bounds))
+
+        return await self._in_thread(request, name, table, answer, question.bounds)
+
+    async def _in_thread(
+        self, request: Request, name: str, table: Table, answer: Callable[[Bounds | None], Result], bounds: Bounds | None
+    ) -> Result:
+        """The answer of a read, in a thread; where its bounds may be waited for, it is read again with each new batch."""
         if bounds is None or not bounds.wait_seconds:
-            return await run_in_threadpool(answer)
-        return await self._waiting(answer)
+            return await run_in_threadpool(answer, bounds)
+        wait_seconds, bounds = bounds.wait_seconds, structs.replace(bounds, wait_seconds=0.0)
+        began, stopped_at = time.monotonic(), None
+        watch, settle_seconds = self.watches.of(table.job_reads.replica), table.job_reads.settle_seconds
+        with ExitStack() as seat:
+            while True:
+                count = watch.count
+                try:
+                    return await run_in_threadpool(answer, bounds)
+                except MillpondError as error:
+                    if not may_pass(error):
+                        raise
+                    now = time.monotonic()
+                    left = began + wait_seconds - now
+                    stopped_at = (stopped_at or now) if is_of_stopped(error) else None
+                    if left <= 0 or (stopped_at is not None and now - stopped_at >= settle_seconds):
+                        raise after(error, min(wait_seconds, round(now - began, 3))) from None
+                await self._wait(request, name, seat, watch, count, left if stopped_at is None else min(left, settle_seconds))
+                # As long as that batch isn't there, nothing is read, but now and then, to see whether the job has stopped.
+                look = time.monotonic() + _TICK_SECONDS
+                while watch.is_below(bounds.min_batch) and stopped_at is None and (left := look - time.monotonic()) > 0:
+                    await self._wait(request, name, seat, watch, watch.count, left)
 
-    async def _waiting(self, read: Callable[[], Result]) -> Result:
-        """What may wait for long, in a thread of its own kind."""
-        if self._waits is None:
-            self._waits = CapacityLimiter(_MOST_WAITS)
-        return await to_thread.run_sync(read, limiter=self._waits)
+    async def _wait(self, request: Request, name: str, seat: ExitStack, watch: Watch, count: int, seconds: float) -> None:
+        """Wait for the next batch.  Raises TOO_MANY_WAITS; as `_check_still`."""
+        if "waits" not in request.scope:
+            request.scope["waits"] = True
+            seat.enter_context(self.waits.taken(request.scope["asker"]))
+        await watch.beyond(count, min(seconds, _TICK_SECONDS))
+        self._check_still(request, name)
 
-    async def _count(self, name: str, table: Table, key: Key, bounds: Bounds | None, as_of: AsOf) -> Response:
-        return await self._in_thread(lambda: replies.as_json(count_json(name, as_of.of(table).count(key, bounds=bounds))), bounds)
+    def _check_still(self, request: Request, name: str) -> None:
+        """Raise TOKEN_NEEDED or NOT_ALLOWED where whoever asked may not any more."""
+        if request.scope["reader"] is not EVERYBODY and "is_neighbours" not in request.scope:
+            check_reader(self.ponds, self.access.peek(dict(request.scope["headers"])), name)
 
-    async def _changes(self, name: str, table: Table, question: ChangesQuestion) -> Response:
-        look = self._looking(name, table, question)
-        told = await look(question.since, question.limit or _PAGE_CHANGES, question.wait_seconds)
-        return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
+    async def _count(self, request: Request, name: str, table: Table, key: Key, bounds: Bounds | None, as_of: AsOf) -> Response:
+        def answer(bounds: Bounds | None) -> Response:
+            return replies.as_json(count_json(name, as_of.of(table).count(key, bounds=bounds)))
 
-    async def _versions(self, name: str, table: Table, question: VersionsQuestion) -> Response:
-        def read() -> Response:
-            found = question.ask(question.as_of.of(table), self.settings.max_rows)
+        return await self._in_thread(request, name, table, answer, bounds)
+
+    async def _changes(self, request: Request, name: str, table: Table, question: ChangesQuestion) -> Response:
+        ends, since, limit = time.monotonic() + question.wait_seconds, question.since, question.limit or _PAGE_CHANGES
+        watch = self.watches.of(table.job_reads.replica)
+
+        def answer(bounds: Bounds | None) -> dict[str, Json]:
+            return self._page(name, table, replace(question, bounds=bounds), since, limit)
+
+        with ExitStack() as seat:
+            while True:
+                count = watch.count
+                told = await self._in_thread(request, name, table, answer, question.bounds)
+                left = ends - time.monotonic()
+                if told["changes"] or left <= 0:
+                    return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
+                since = told["token"]
+                await self._wait(request, name, seat, watch, count, left)
+
+    def _page(self, name: str, table: Table, question: ChangesQuestion, since: str | int | None, limit: int) -> dict[str, Json]:
+        """The changes that there are behind a place."""
+        found = question.ask(question.as_of.of(table), since, limit, 0.0)
+        return changes_json(name, found, self.shape(name, table).write)
+
+    async def _versions(self, request: Request, name: str, table: Table, question: VersionsQuestion) -> Response:
+        def read(bounds: Bounds | None) -> Response:
+            found = replace(question, bounds=bounds).ask(question.as_of.of(table), self.settings.max_rows)
             shape = self.shape(name, table)
             return replies.as_json(versions_json(name, found, shape.write), headers={replies.DEFINITION: shape.digest})
 
-        return await self._in_thread(read, question.bounds)
+        return await self._in_thread(request, name, table, read, question.bounds)
 
-    async def _event(self, name: str, table: Table, question: EventQuestion) -> Response:
-        def read() -> Response:
-            return replies.as_json(event_json(name, question.ask(question.as_of.of(table))))
+    async def _event(self, request: Request, name: str, table: Table, question: EventQuestion) -> Response:
+        def read(bounds: Bounds | None) -> Response:
+            return replies.as_json(event_json(name, replace(question, bounds=bounds).ask(question.as_of.of(table))))
 
-        return await self._in_thread(read, question.bounds)
-
-    def _looking(self, name: str, table: Table, question: ChangesQuestion) -> Look:
-        """A function that looks for changes, and may wait for some."""
-
-        async def look(since: str | int | None, limit: int, wait_seconds: float) -> dict[str, Json]:
-            def read() -> dict[str, Json]:
-                found = question.ask(question.as_of.of(table), since, limit, wait_seconds)
-                return changes_json(name, found, self.shape(name, table).write)
-
-            return await self._waiting(read)
-
-        return look
+        return await self._in_thread(request, name, table, read, question.bounds)
 
     def _lookup_as_of(self, ask: replies.Ask, name: str, table: Table, question: Question) -> Response:
         return self._lookup(ask, name, question.as_of.of(table), [question.key], question.bounds, gaps=False)

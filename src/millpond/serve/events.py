@@ -12,47 +12,74 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import NamedTuple
 
 from millpond.errors import MillpondError
 from millpond.schema.values import Json, encode_json
 from millpond.serve.shapes import error_json
+from millpond.serve.waits import Watch
 
-_PAGE_CHANGES = 1000
-# One look for changes: so soon a stream notices that the server ends.
-_LOOK_SECONDS = 1.0
+# So soon a stream notices that the server ends, or that its token doesn't count any more.
+_TICK_SECONDS = 0.4
 _ALIVE_SECONDS = 10.0
 # Errors that a stream outlives.
 _PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "STORAGE_UNAVAILABLE", "FILE_GONE"})
 _RETRY_MS = 1000
 
-Look = Callable[[str | int | None, int, float], Awaitable[dict[str, Json]]]
-"""(since, limit, seconds to wait) -> the answer of one look for changes"""
+
+class Event(NamedTuple):
+    """A page of changes, written.
+
+    token:        where it ends
+    has_changes:  whether there is something to tell
+    text:         as a stream has it
+    """
+
+    token: str
+    has_changes: bool
+    text: bytes
 
 
-async def event_stream(first: dict[str, Json], look: Look, is_ending: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """Events from the first answer on, until the server ends or the changes can't be told any more.
+def event_of(page: dict[str, Json]) -> Event:
+    """The event of an answer to a look for changes."""
+    text = b"id: %b\nevent: changes\ndata: %b\n\n" % (page["token"].encode(), encode_json(page))
+    return Event(page["token"], bool(page["changes"]), text)
 
+
+async def event_stream(
+    first: Event,
+    look: Callable[[str], Awaitable[Event]],
+    watch: Watch,
+    check: Callable[[], None],
+    is_ending: Callable[[], bool],
+) -> AsyncIterator[bytes]:
+    """Events from the first one on, until the server ends or the changes can't be told any more.
+
+    look:   what there is behind a token, now
+    check:  raises where the reader may not read on
     Shape:  an error that ends the stream is an event `error`, with the error's JSON; it has no id.
     """
-    yield b"retry: %d\n\n" % _RETRY_MS + _event(first)
-    token, told = first["token"], time.monotonic()
+    yield b"retry: %d\n\n" % _RETRY_MS + first.text
+    token = first.token
+    checked = told = time.monotonic()
     while not is_ending():
+        count, problem = watch.count, b""
         try:
-            page = await look(token, _PAGE_CHANGES, _LOOK_SECONDS)
-        except MillpondError as error:
-            if error.condition in _PASSING:
-                yield b": %b\n\n" % error.condition.encode()
+            if time.monotonic() - checked > _TICK_SECONDS:
+                check()
+                checked = time.monotonic()
+            event = await look(token)
+            token = event.token
+            if event.has_changes:
+                yield event.text
+                told = time.monotonic()
                 continue
-            yield b"event: error\ndata: %b\n\n" % encode_json(error_json(error))
-            return
-        token = page["token"]
-        if page["changes"]:
-            yield _event(page)
+        except MillpondError as error:
+            if error.condition not in _PASSING:
+                yield b"event: error\ndata: %b\n\n" % encode_json(error_json(error))
+                return
+            problem = b": %b\n\n" % error.condition.encode()
+        if time.monotonic() - told > _ALIVE_SECONDS:
+            yield problem or b": alive\n\n"
             told = time.monotonic()
-        elif time.monotonic() - told > _ALIVE_SECONDS:
-            yield b": alive\n\n"
-            told = time.monotonic()
-
-
-def _event(page: dict[str, Json]) -> bytes:
-    return b"id: %b\nevent: changes\ndata: %b\n\n" % (page["token"].encode(), encode_json(page))
+        await watch.beyond(count, _TICK_SECONDS)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import ExitStack
 from urllib.parse import quote, unquote_to_bytes
 
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from millpond.errors import MillpondError
@@ -14,23 +17,30 @@ from millpond.serve.meter import Meter
 from millpond.serve.routes import ROUTES
 from millpond.serve.tokens import EVERYBODY
 
+# Counted where the client left before it was answered; nobody gets it.
+_GONE = 499
 _OPEN = frozenset(route.path for route in ROUTES if route.open)
 
 
 def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
-    """The application behind its gate.  `scope["reader"]` says who asks."""
+    """The application behind its gate.
+
+    `scope["reader"]` says who asks, `scope["asker"]` whose requests are counted together; `scope["held"]` ends with the request.
+    """
 
     async def pass_through(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         began, status = time.perf_counter(), 0
-        scope = {**scope, "reader": EVERYBODY}
+        client = (scope.get("client") or ("",))[0]
+        held = ExitStack()
+        scope = {**scope, "reader": EVERYBODY, "asker": client, "held": held}
 
         async def told(message: Message) -> None:
             nonlocal status
+            await send(message)
             if message["type"] == "http.response.start":
                 status = message["status"]
-            await send(message)
 
         try:
             _canonical_path(scope)
@@ -38,11 +48,16 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
             if scope["path"] in _OPEN:
                 access.check_host(headers.get(b"host"))
             else:
-                scope["reader"] = access.admit(headers, (scope.get("client") or ("",))[0])
+                reader = scope["reader"] = access.admit(headers, client)
+                scope["asker"] = client if reader is EVERYBODY else f"reader {reader.name}"
             await app(scope, receive, told)
         except MillpondError as error:
             await replies.answer_error(None, error)(scope, receive, told)
+        except (asyncio.CancelledError, ClientDisconnect, OSError):
+            status = status or _GONE
+            raise
         finally:
+            held.close()
             endpoint = scope.get("endpoint")
             meter.count(getattr(endpoint, "__name__", "none"), status or 500, time.perf_counter() - began)
 

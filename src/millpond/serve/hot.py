@@ -1,12 +1,11 @@
 """The one request that must be quick, answered below the framework: `GET /tables/{table}/rows` with the whole key.
 
-1. The protocol answers as soon as a request's headers are read: a task, a scope and three calls of `send` cost more than a lookup.
+1. The connection (`connection.py`) answers as soon as a request's headers are read: a task, a scope and three calls of `send` cost
+   more than a lookup.
 2. Requests that are there at the same time, as the event loop finds them, are answered from one view of the replica: it is opened
    for the first of them and closed before the loop looks for more, so that it is never older than the requests.  What is the same
    in all these answers is written once; each key is read.
-3. Their answers are sent together, when all are written: whoever waits for one is woken by it, and would take the processor away
-   from the others.
-4. A row is written from its stored bytes (`row_json`).
+3. A row is written from its stored bytes (`row_json`).
 
 Whatever is unusual about a request (another form, an ETag, a body, a column that isn't known, an error) goes the long way, which
 says what is wrong; both ways give the same bytes, which a test compares over all tables.
@@ -21,7 +20,6 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from millpond.errors import MillpondError
 from millpond.replica.ordered import text_key
@@ -44,8 +42,6 @@ _BEGIN, _END = b"/tables/", b"/rows"
 _ANY = frozenset({b"*/*", b"application/json"})
 # Requests that carry one of these go the long way.
 _UNUSUAL = frozenset({b"if-none-match", b"content-length", b"transfer-encoding", b"upgrade", b"expect"})
-# Answers of one look for requests that wait for each other before they are sent.
-_MOST_TOGETHER = 256
 _TAIL = b',"evicted":[],"maybe_evicted":[],"more":false,"token":null}'
 _EVICTED = _TAIL.replace(b'"evicted":[]', b'"evicted":[0]', 1)
 _MAYBE_EVICTED = _TAIL.replace(b'"maybe_evicted":[]', b'"maybe_evicted":[0]')
@@ -224,101 +220,3 @@ class HotRows:
 def _unquoted(text: bytes) -> bytes:
     """A value as it was before it was written into a query."""
     return unquote_to_bytes(text.replace(b"+", b" ")) if b"%" in text or b"+" in text else text
-
-
-def hot_protocol(hot: HotRows) -> Callable[..., HttpToolsProtocol]:
-    """uvicorn's protocol, with the hot route in front.
-
-    A connection has one timer that ends it when it is idle, which looks for itself when it fires: a new one for each answer, which
-    the next request cancels, costs as much as reading the row.
-    """
-    known: tuple[object, bytes] = (None, b"")
-
-    def begin(default_headers: list[tuple[bytes, bytes]]) -> bytes:
-        """The status line and the server's own headers: others once a second."""
-        nonlocal known
-        if known[0] is not default_headers:
-            lines = [b"%b: %b\r\n" % header for header in default_headers]
-            known = (default_headers, b"HTTP/1.1 200 OK\r\n" + b"".join(lines))
-        return known[1]
-
-    written: list[tuple[asyncio.Transport, bytes]] = []
-
-    def send() -> None:
-        """Hand the answers to the system."""
-        for transport, answer in written:
-            if not transport.is_closing():
-                transport.write(answer)
-        written.clear()
-
-    class HotProtocol(HttpToolsProtocol):
-        _answer: bytes | None = None
-        _answered_at = 0.0
-
-        def on_headers_complete(self) -> None:
-            self._answer = None
-            parser, cycle = self.parser, self.cycle
-            if (
-                parser.get_method() == b"GET"
-                and (cycle is None or cycle.response_complete)
-                and not self.pipeline
-                and not self.flow.write_paused
-                and not self.transport.is_closing()
-                and parser.get_http_version() == "1.1"
-                and parser.should_keep_alive()
-            ):
-                self._answer = hot.answer(self.url, self.headers, self.client[0] if self.client else "")
-            if self._answer is None:
-                super().on_headers_complete()
-
-        def on_body(self, body: bytes) -> None:
-            if self._answer is None:
-                super().on_body(body)
-
-        def on_message_complete(self) -> None:
-            if self._answer is None:
-                super().on_message_complete()
-                return
-            state = self.server_state
-            if not written:
-                self.loop.call_soon(send)
-            written.append((self.transport, begin(state.default_headers) + self._answer))
-            self._answer = None
-            if len(written) == _MOST_TOGETHER:
-                send()
-            state.total_requests += 1
-            self._answered_at = self.loop.time()
-            if self.timeout_keep_alive_task is None and not self.transport.is_closing():
-                self._end_when_idle(self.timeout_keep_alive)
-
-        def on_response_complete(self) -> None:
-            self._answered_at, timer = self.loop.time(), self.timeout_keep_alive_task
-            super().on_response_complete()
-            if timer is not None and timer is not self.timeout_keep_alive_task:
-                timer.cancel()
-
-        def shutdown(self) -> None:
-            send()
-            super().shutdown()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            super()._unset_keepalive_if_required()
-
-        def _unset_keepalive_if_required(self) -> None:
-            """Called for each request: the timer goes on, and sees for itself."""
-
-        def _end_when_idle(self, seconds: float) -> None:
-            self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
-
-        def timeout_keep_alive_handler(self) -> None:
-            self.timeout_keep_alive_task = None
-            left = self._answered_at + self.timeout_keep_alive - self.loop.time()
-            if self.cycle is not None and not self.cycle.response_complete:
-                return  # the end of this answer sets another
-            if left > 0:
-                self._end_when_idle(left)
-            else:
-                super().timeout_keep_alive_handler()
-
-    return HotProtocol

@@ -10,7 +10,7 @@ import bisect
 import contextlib
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,27 @@ FOLLOWER_COUNTS = (
 )
 
 
+class Process(msgspec.Struct, kw_only=True):
+    """How one process is, or several in all.
+
+    started:      when the first of them began, by the system's clock
+    cpu_seconds:  of processor time, of those that have ended as well
+    """
+
+    started: float = 0.0
+    cpu_seconds: float = 0.0
+    memory_bytes: int = 0
+    descriptors: int = 0
+    connections: int = 0
+    streams: int = 0
+    waits: int = 0
+
+
+# What goes with its process; a process leaves it so often that it is gone when it is older.
+_PASSING = ("memory_bytes", "descriptors", "connections", "streams", "waits")
+_STALE_SECONDS = 5.0
+
+
 class Counts(msgspec.Struct, kw_only=True):
     """What one process has counted since it began, or several in all.
 
@@ -41,19 +62,27 @@ class Counts(msgspec.Struct, kw_only=True):
     durations:  route -> answers in each bucket, and in one more above the last
     seconds:    route -> sum of durations
     followers:  job -> what its follower did, by the names of FOLLOWER_COUNTS
+    process:    how it is
+    looked_at:  when that was, by the machine's monotonic clock
     """
 
     requests: dict[str, dict[int, int]] = {}
     durations: dict[str, list[int]] = {}
     seconds: dict[str, float] = {}
     followers: dict[str, dict[str, float]] = {}
+    process: Process = msgspec.field(default_factory=Process)
+    looked_at: float = 0.0
 
 
 class Meter:
-    """The counts of this process.  `folder` is where the others of one server leave theirs, None where there are none."""
+    """The counts of this process.  `folder` is where the others of one server leave theirs, None where there are none.
+
+    note_load:  adds what only a door knows: connections, streams, waits
+    """
 
     def __init__(self, folder: Path | None = None, *, log_requests: bool = False) -> None:
-        self.counts = Counts()
+        self.counts = Counts(process=Process(started=time.time()))
+        self.note_load: Callable[[Process], None] | None = None
         self._log_requests = log_requests
         self._folder = folder
         self._path = folder / f"{os.getpid()}-{time.monotonic_ns()}.json" if folder is not None else None
@@ -87,13 +116,25 @@ class Meter:
         """Leave the counts for the others.  A full disk loses them and nothing else."""
         if self._path is None:
             return
+        self._look()
         temporary = self._path.with_suffix(".tmp")
         with contextlib.suppress(OSError):
             temporary.write_bytes(msgspec.json.encode(self.counts))
             temporary.replace(self._path)
 
+    def _look(self) -> None:
+        """How this process is now."""
+        process, self.counts.looked_at = self.counts.process, time.monotonic()
+        process.cpu_seconds = time.process_time()
+        with contextlib.suppress(OSError):
+            process.memory_bytes = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            process.descriptors = len(os.listdir("/proc/self/fd"))
+        if self.note_load is not None:
+            self.note_load(process)
+
     def total(self) -> Counts:
         """The counts of all processes of this server."""
+        self._look()
         if self._folder is None:
             return self.counts
         others = (_read(path) for path in self._folder.glob("*.json") if path != self._path)
@@ -109,7 +150,13 @@ def _read(path: Path) -> Counts | None:
 
 def _sum(parts: Iterable[Counts]) -> Counts:
     total = Counts()
+    oldest = time.monotonic() - _STALE_SECONDS
     for part in parts:
+        process = total.process
+        process.cpu_seconds += part.process.cpu_seconds
+        process.started = min(filter(None, (process.started, part.process.started)), default=0.0)
+        for name in _PASSING if part.looked_at >= oldest else ():
+            setattr(process, name, getattr(process, name) + getattr(part.process, name))
         for route, statuses in part.requests.items():
             into = total.requests.setdefault(route, {})
             for status, answers in statuses.items():

@@ -5,7 +5,9 @@ Labels are jobs, stores, routes and statuses; never a key, a token or a path.
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Iterator
+from importlib.metadata import version
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
@@ -38,6 +40,16 @@ _COUNTERS = {
 }
 
 
+_LOADS = {
+    "millpond_connections": ("connections", "Open connections."),
+    "millpond_streams": ("streams", "Open event streams."),
+    "millpond_waits": ("waits", "Requests that wait for a batch."),
+    "process_resident_memory_bytes": ("memory_bytes", "Memory of all processes."),
+    "process_open_fds": ("descriptors", "Open files of all processes."),
+    "process_start_time_seconds": ("started", "When the first process began, since 1970."),
+}
+
+
 def write_metrics(statistics: dict[str, dict[str, Any]], counts: Counts) -> bytes:
     """The text of /metrics, from `Pond.statistics` and the counts of all processes."""
     registry = CollectorRegistry()
@@ -64,6 +76,7 @@ class _Facts(Collector):
                 counter.add_metric([_label(job)], numbers.get(fact, 0))
             yield counter
         yield from self._requests()
+        yield from self._process()
 
     def _stores_and_states(self) -> Iterator[Metric]:
         rows = GaugeMetricFamily("millpond_rows", "Rows in the replica.", labels=["job", "store"])
@@ -78,6 +91,15 @@ class _Facts(Collector):
         yield rows
         yield readable
         yield running
+
+    def _process(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("millpond_build_info", "1; which version answers.", labels=["version", "python"])
+        build.add_metric([version("millpond"), platform.python_version()], 1)
+        yield build
+        for name, (fact, text) in _LOADS.items():
+            yield GaugeMetricFamily(name, text, value=getattr(self._counts.process, fact))
+        seconds = self._counts.process.cpu_seconds
+        yield CounterMetricFamily("process_cpu_seconds", "Processor time of all processes.", value=seconds)
 
     def _requests(self) -> Iterator[Metric]:
         requests = CounterMetricFamily("millpond_requests", "Requests answered.", labels=["door", "route", "status"])

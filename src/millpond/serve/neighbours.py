@@ -18,6 +18,7 @@ import contextlib
 import re
 import struct
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,7 @@ async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.St
         "query_string": asked.query,
         "headers": asked.headers,
         "reader": EVERYBODY if known == EVERYBODY else known,
+        "asker": f"reader {name}",
         "is_neighbours": True,
     }
     told = False
@@ -192,7 +194,8 @@ async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.St
             _send(writer, b"")
         await writer.drain()
 
-    await app(scope, receive, send)
+    with ExitStack() as scope["held"]:
+        await app(scope, receive, send)
 
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:

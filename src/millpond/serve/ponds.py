@@ -88,10 +88,11 @@ class Ponds:
 
     def _find(self, name: str) -> tuple[str, str]:
         pond, slash, table = name.partition("/")
-        if slash and pond in self._ponds:
-            return pond, table
-        if name not in self._owners or time.monotonic() - self._looked_at > _OWNERS_SECONDS:
+        is_full = bool(slash) and pond in self._ponds
+        if (table if is_full else name) not in self._owners or time.monotonic() - self._looked_at > _OWNERS_SECONDS:
             self._look()
+        if is_full:
+            return pond, table
         owners = self._owners.get(name, [])
         if len(owners) > 1:
             raise RequestError(

@@ -27,13 +27,14 @@ class Rates:
     per_second:  requests of one client, on average
     burst:       so many may come at once
     folder:      of the processes that count together, None where there is one
+    name:        of the file there
     """
 
-    def __init__(self, per_second: float, burst: float, folder: Path | None = None) -> None:
+    def __init__(self, per_second: float, burst: float, folder: Path | None = None, *, name: str = "rates") -> None:
         self._seconds = 1.0 / per_second
         self._ahead = (burst - 1) * self._seconds
         size = 2 * _SLOTS * _WIDTH
-        memory = memoryview(mmap.mmap(-1, size) if folder is None else _shared(folder / "rates", size))
+        memory = memoryview(mmap.mmap(-1, size) if folder is None else _shared(folder / name, size))
         self._names = memory[: _SLOTS * _WIDTH].cast("Q")
         self._full_at = memory[_SLOTS * _WIDTH :].cast("d")
 

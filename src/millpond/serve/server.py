@@ -1,4 +1,4 @@
-"""Run the HTTP door: take the port, announce the address, drain at SIGTERM.
+"""Run the HTTP door: take the port, announce the address, drain at SIGTERM, read tokens and certificate again at SIGHUP.
 
 The socket is bound before anything else is started, so that a taken port costs no bootstrap.
 """
@@ -6,23 +6,28 @@ The socket is bound before anything else is started, so that a taken port costs 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
+import functools
 import signal
 import socket
+import ssl
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import SetupError, library_missing
-from millpond.serve.meter import Meter
+from millpond.logs import EventLog
+from millpond.serve.meter import Meter, Process
+from millpond.serve.signals import ENDING, Terminal, say_end, unblock_hangups
 from millpond.settings import ServeSettings
 
 if TYPE_CHECKING:
+    from millpond.serve.connections import Connections
     from millpond.serve.ponds import Ponds
 
+log = EventLog(__name__)
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0002
 # How often a process leaves its counts for the others.
@@ -63,23 +68,29 @@ def address_of(listener: socket.socket, *, tls: bool = False) -> str:
 
 def check_libraries() -> None:
     """Raises LIBRARY_MISSING without `millpond[serve]`."""
-    for library in ("starlette", "uvicorn", "httptools", "uvloop", "prometheus_client"):
+    for library in ("starlette", "httptools", "uvloop", "prometheus_client"):
         try:
             __import__(library)
         except ModuleNotFoundError as missing:
             raise library_missing(library.replace("_", "-"), "serve") from missing
 
 
-def check_certificate(settings: ServeSettings) -> None:
-    """Raises INVALID_CERTIFICATE where TLS is asked for and can't be had."""
-    import ssl
-
+def open_certificate(settings: ServeSettings) -> ssl.SSLContext | None:
+    """What speaks TLS, None where none is asked for.  Raises INVALID_CERTIFICATE where it can't be had."""
     if settings.tls_cert is None and settings.tls_key is None:
-        return
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load_certificate(context, settings)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, settings: ServeSettings) -> None:
     try:
         if settings.tls_cert is None or settings.tls_key is None:
             raise ValueError("certificate and key go together")
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
     except (OSError, ValueError) as wrong:
         raise SetupError(
             "INVALID_CERTIFICATE",
@@ -100,71 +111,89 @@ def serve_http(
 
     shared:    the folder where processes of one server leave what the others need, None where there is one process
     on_ready:  called once, when requests are answered
-    Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS.
+    Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS, INVALID_CERTIFICATE.
     """
     check_libraries()
-    import uvicorn
+    import uvloop
 
-    from millpond.serve.access import Access
-    from millpond.serve.app import HttpDoor, create_app
-    from millpond.serve.hot import HotRows, hot_protocol
-    from millpond.serve.neighbours import Neighbours
-
-    settings, counts = settings or ServeSettings(), Meter(shared, log_requests=settings.log_requests)
-    drain_seconds, neighbours = settings.drain_seconds, Neighbours(shared, settings.max_seconds)
-    door = HttpDoor(ponds, settings, counts, Access(settings, shared), neighbours)
-    app, behind_gate = create_app(door)
-
-    class Server(uvicorn.Server):
-        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-            await neighbours.listen(behind_gate)
-            await super().startup(sockets=sockets)
-            if counts.is_shared:
-                self._writing = asyncio.get_running_loop().create_task(_write_counts(counts))
-            on_ready()
-
-        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            await super().shutdown(sockets=sockets)
-            await neighbours.close(drain_seconds)
-
-    config = uvicorn.Config(
-        app,
-        http=hot_protocol(HotRows(door)),  # type: ignore[arg-type]
-        ws="none",
-        lifespan="off",
-        log_config=None,  # as all of this process: see `logs`
-        access_log=False,  # keys stand in URLs, and keys are nobody's business
-        server_header=False,
-        proxy_headers=False,
-        backlog=_BACKLOG,
-        timeout_keep_alive=settings.keep_alive_seconds,
-        timeout_graceful_shutdown=settings.drain_seconds,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-    )
     # Whoever follows in this process needs Python's lock for each of its steps, and would wait 5 ms for each while requests come.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    server = Server(config)
-    door.is_ending = lambda: server.should_exit
-    with _ending_at_sigterm(), contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[listener])
-    counts.write()
+    door = _Door(ponds, settings or ServeSettings(), shared)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(door.answer(listener, on_ready))
+
+
+class _Door:
+    """The door of one process."""
+
+    def __init__(self, ponds: Ponds, settings: ServeSettings, shared: Path | None) -> None:
+        from millpond.serve.access import Access
+        from millpond.serve.app import HttpDoor, create_app
+        from millpond.serve.neighbours import Neighbours
+
+        self._settings = settings
+        self._counts = Meter(shared, log_requests=settings.log_requests)
+        self._access = Access(settings, shared)
+        self._neighbours = Neighbours(shared, settings.max_seconds)
+        self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours)
+        self._app, self._behind_gate = create_app(self._door)
+        self._tls = open_certificate(settings)
+        self._ending: asyncio.Event
+
+    async def answer(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        """Answer until it is to end, then drain."""
+        from millpond.serve.connections import Connections
+        from millpond.serve.hot import HotRows
+
+        self._ending = asyncio.Event()
+        self._mind_signals()
+        await self._neighbours.listen(self._behind_gate)
+        refused = functools.partial(self._counts.count, "none", seconds=0.0)
+        connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
+        self._counts.note_load = functools.partial(self._note_load, connections)
+        with listener:
+            connections.start(listener)
+            writing = asyncio.create_task(_write_counts(self._counts)) if self._counts.is_shared else None
+            on_ready()
+            await self._ending.wait()
+            connections.stop_taking()
+        self._door.end()
+        await connections.close(self._settings.drain_seconds)
+        await self._neighbours.close(self._settings.drain_seconds)
+        if writing is not None:
+            writing.cancel()
+        self._counts.write()
+
+    def _note_load(self, connections: Connections, process: Process) -> None:
+        process.connections, process.streams, process.waits = len(connections), len(self._door.streams), len(self._door.waits)
+
+    def _mind_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            loop.add_signal_handler(number, self._end, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload, Terminal())
+        unblock_hangups()
+
+    def _end(self, number: int) -> None:
+        if not self._counts.is_shared and not self._ending.is_set():
+            say_end(number)  # of several processes, the parent says it
+        self._ending.set()
+
+    def _reload(self, terminal: Terminal) -> None:
+        if terminal.is_gone:
+            self._end(signal.SIGHUP)
+            return
+        self._access.reload()
+        if self._tls is not None:
+            try:
+                _load_certificate(self._tls, self._settings)
+            except SetupError as wrong:
+                log.error("certificate.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
 
 
 async def _write_counts(meter: Meter) -> None:
     while True:
         await asyncio.sleep(_METER_SECONDS)
         meter.write()
-
-
-@contextlib.contextmanager
-def _ending_at_sigterm() -> Iterator[None]:
-    """uvicorn drains at SIGTERM, then raises the signal again for whoever had it before; here, that was all there is to do."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -1,16 +1,19 @@
 """Who may read what: a file of readers, each with the hash of a token and the tables that it opens.
 
-    {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false}]}
+    {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false,
+                                 "expires": "2027-03-01T00:00:00+00:00"}]}
 
 Tokens are 32 random bytes, so a plain SHA-256 keeps them: there is nothing to guess.  The file holds no token, only hashes.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -30,11 +33,17 @@ class Reader:
     name:     for people; stands in no log and no metric beside what was asked
     tables:   patterns of table names: * is any text, ? any character
     metrics:  whether /metrics answers, which speaks of all jobs
+    expires:  when the token ends, as a time of the system's clock; None for never
     """
 
     name: str
     tables: tuple[str, ...]
     metrics: bool = False
+    expires: float | None = None
+
+    def has_expired(self) -> bool:
+        """Whether the token has ended."""
+        return self.expires is not None and time.time() >= self.expires
 
     def may_read(self, names: Iterable[str]) -> bool:
         """Whether one of the names of a table is among those that this reader may read."""
@@ -73,18 +82,29 @@ def _parse(data: Any) -> dict[str, Reader]:
             raise ValueError("tables must be a list of texts, metrics true or false")
         if not isinstance(name, str) or not isinstance(sha256, str) or len(sha256) != 64:
             raise ValueError("name must be a text, sha256 a hash of 64 hex digits")
-        readers[sha256] = Reader(name, tuple(tables), metrics)
+        readers[sha256] = Reader(name, tuple(tables), metrics, _parse_expires(entry.get("expires")))
     return readers
 
 
-def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False) -> str:
+def _parse_expires(text: Any) -> float | None:
+    if text is None:
+        return None
+    when = dt.datetime.fromisoformat(text)
+    if when.tzinfo is None:
+        raise ValueError("expires must be a time with its zone")
+    return when.timestamp()
+
+
+def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False, valid_seconds: float | None = None) -> str:
     """Give a reader a new token, in place of the one it had; the token is told here and never again.
 
+    valid_seconds:  how long it lets the reader in, None for ever
     Raises:  INVALID_TOKENS where there is a file that isn't one of tokens; NOT_WRITABLE.
     """
     token = _PREFIX + secrets.token_urlsafe(32)
     known = {d: r for d, r in read_tokens(path).items() if r.name != name} if path.exists() else {}
-    known[digest(token)] = Reader(name, tuple(tables), metrics)
+    expires = None if valid_seconds is None else time.time() + valid_seconds
+    known[digest(token)] = Reader(name, tuple(tables), metrics, expires)
     _write(path, known)
     return token
 
@@ -98,8 +118,15 @@ def remove_token(path: Path, name: str) -> bool:
     return len(left) < len(known)
 
 
+def _entry(sha256: str, reader: Reader) -> dict[str, Any]:
+    entry = {"name": reader.name, "sha256": sha256, "tables": list(reader.tables), "metrics": reader.metrics}
+    if reader.expires is not None:
+        entry["expires"] = dt.datetime.fromtimestamp(reader.expires, dt.UTC).isoformat()
+    return entry
+
+
 def _write(path: Path, readers: dict[str, Reader]) -> None:
-    entries = [{"name": r.name, "sha256": d, "tables": list(r.tables), "metrics": r.metrics} for d, r in readers.items()]
+    entries = [_entry(d, reader) for d, reader in readers.items()]
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)

@@ -5,6 +5,7 @@
 3. The follower keeps the replicas; doors only read them.  Without it doors go on answering, and say how far they are behind.
 4. Whoever ends is started again, at once the first time, then after pauses that double.
 5. At SIGTERM doors drain, then the follower ends.  A process whose parent is gone ends by itself.
+6. At SIGHUP doors read tokens and certificate again.
 
 Processes are spawned, never forked: an open LMDB environment doesn't survive a fork.
 """
@@ -13,14 +14,12 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -31,6 +30,8 @@ from millpond.logs import EventLog, write_logs
 from millpond.serve.meter import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.serve.server import serve_http
+from millpond.serve.shared import staying_in
+from millpond.serve.signals import ENDING, Terminal, hangups_blocked, say_end
 from millpond.settings import ReplicaSettings, RetentionWords, ServeSettings
 from millpond.tables.pond import Pond, open
 
@@ -39,8 +40,6 @@ _LAST_PAUSE_SECONDS = 5.0
 # A process that ran for so long didn't fail at its start.
 _STEADY_SECONDS = 30.0
 _METER_SECONDS = 1.0
-# The path of a Unix socket has 107 bytes at most.
-_LONGEST_PATH = 60
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -84,15 +83,23 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
 
     on_ready:  called once, when every door has answered
     """
-    ending = threading.Event()
+    ending, reloading, terminal = threading.Event(), threading.Event(), Terminal()
     woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signals: list[int] = []
 
-    def end(*_: object) -> None:
-        ending.set()
-        wake.send(b"x")
+    def end(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP and not terminal.is_gone:
+            reloading.set()
+        else:
+            signals.append(number)
+            ending.set()
+        with suppress(BlockingIOError):
+            wake.send(b"x")
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGINT)}
-    ready = _SPAWN.Semaphore(0)
+    before = {number: signal.signal(number, end) for number in (*ENDING, signal.SIGHUP)}
+    with hangups_blocked():  # what multiprocessing starts for it lives on, too
+        ready = _SPAWN.Semaphore(0)
     workers = [_start("follower", _follow, (plan,))]
     try:
         workers += [_start(f"door {n}", _answer, (plan, listener, ready)) for n, listener in enumerate(listeners)]
@@ -101,8 +108,13 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
             due = [w.due for w in workers if w.due]
             alive = [w.process.sentinel for w in workers if not w.due]
             wait([*alive, woken], timeout=max(0.0, min(due) - time.monotonic()) if due else None)
+            if reloading.is_set():
+                reloading.clear()
+                woken.recv(4096)
+                _reload(workers[1:])
             if not ending.is_set():
                 _mend(workers)
+        say_end(signals[0])
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -113,21 +125,18 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
             end_of_pair.close()
 
 
-@contextmanager
-def shared_folder() -> Iterator[Path]:
-    """A folder for what the processes of one server share, which this user alone may enter."""
-    long = len(os.fsencode(tempfile.gettempdir())) > _LONGEST_PATH
-    folder = tempfile.mkdtemp(prefix="millpond-serve-", dir="/tmp" if long else None)  # noqa: S108 - mkdtemp's names are its own
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _start(name: str, run: Callable[..., None], arguments: tuple[Any, ...]) -> _Worker:
     process = _SPAWN.Process(target=run, args=arguments, name=f"millpond {name}")
-    process.start()
+    with hangups_blocked():
+        process.start()
     return _Worker(name, run, arguments, process, time.monotonic())
+
+
+def _reload(doors: list[_Worker]) -> None:  # 6
+    for door in doors:
+        if door.process.pid is not None and door.process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(door.process.pid, signal.SIGHUP)
 
 
 def _mend(workers: list[_Worker]) -> None:
@@ -174,7 +183,7 @@ def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
-    with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
+    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
         serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, on_ready=ready.release)
 
 
@@ -186,7 +195,7 @@ def _follow(plan: Plan) -> None:
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     meter = Meter(plan.shared)
-    with open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
+    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
         while not stop.wait(_METER_SECONDS):
             meter.note_followers(ponds.statistics())
             meter.write()

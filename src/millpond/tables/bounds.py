@@ -24,6 +24,7 @@ from millpond.tables.answer import Cut
 from millpond.tables.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
 
 _MAX_DEPTH = 8
+_STOPPED = " The job has stopped."
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -195,13 +196,33 @@ def open_within(
         wait_for_step(left if stopped_at is None else min(left, settle_seconds))
 
 
+def may_pass(error: MillpondError) -> bool:
+    """Whether the next batch may change that: a bound isn't met yet, or the job can't be read now."""
+    return "waited_seconds" in error.context or error.condition in PASSING
+
+
+def is_of_stopped(error: MillpondError) -> bool:
+    """Whether a bound isn't met and the job looks as if it had stopped."""
+    return error.context.get("job_state") == "stopped"
+
+
+def after(error: MillpondError, waited_seconds: float) -> MillpondError:
+    """The error that a caller gets who has waited so long."""
+    if "waited_seconds" not in error.context:
+        return error
+    stopped = _STOPPED if error.message.endswith(_STOPPED) else ""
+    message = f"{error.message.removesuffix(stopped).removesuffix('.')} after {waited_seconds:g} seconds.{stopped}"
+    context = {**error.context, "waited_seconds": waited_seconds}
+    return type(error)(error.condition, message, hint=error.hint, **context)
+
+
 def error_of(unmet: Unmet, waited_seconds: float, *, is_stopped: bool = False) -> MillpondError:
     """The error that a caller gets whose bounds aren't met in time, or can't be while the job is stopped."""
     waited = f" after {waited_seconds:g} seconds" if waited_seconds else ""
     message = f"{unmet.message.removesuffix('.')}{waited}."
     context = {**unmet.context, "waited_seconds": waited_seconds}
     if is_stopped:
-        message, hint = f"{message} The job has stopped.", "Start the job again, or ask for less."
+        message, hint = f"{message}{_STOPPED}", "Start the job again, or ask for less."
         context["job_state"] = "stopped"
     elif unmet.condition == "UNKNOWN_OFFSET":
         hint = "Correct the topic or partition, or wait until Spark reads it."

@@ -47,15 +47,19 @@ class JobReads:
         Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND; as `Replica.snapshot`.
         """
         if bounds is not None:
-            remote = self.settings.remote_heartbeat_seconds + self.settings.remote_idle_poll_seconds
-            settle = remote if self._checkpoint.is_remote else _SETTLE_SECONDS
-            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step, settle_seconds=settle)
+            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step, settle_seconds=self.settle_seconds)
         view = self.replica.snapshot()
         try:
             return view, self.cut(view)
         except BaseException:
             view.__exit__()
             raise
+
+    @property
+    def settle_seconds(self) -> float:
+        """A job that looks as if it had stopped for so long has: see `open_within`."""
+        remote = self.settings.remote_heartbeat_seconds + self.settings.remote_idle_poll_seconds
+        return remote if self._checkpoint.is_remote else _SETTLE_SECONDS
 
     def try_batch(self, now: View, generation: str, batch: int) -> View | None:
         """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.

@@ -1,0 +1,44 @@
+"""The limits of a server as options: one for each, with the default of its setting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from millpond.settings import ServeSettings
+
+_DEFAULT = ServeSettings()
+_SOME, _NONE_OR_SOME = click.IntRange(1), click.IntRange(0)
+_TIME = click.FloatRange(min=0, min_open=True)
+# Setting, the values it may have, help.
+_LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
+    ("max_rows", _SOME, "Rows of one answer."),
+    ("max_answer_bytes", _SOME, "Bytes of one answer."),
+    ("max_seconds", _TIME, "Time of one read."),
+    ("requests_per_second", click.FloatRange(min=0), "Of one client; 0 is no limit."),
+    ("failed_logins_per_minute", _NONE_OR_SOME, "Requests of one address without a right token; 0 is no limit."),
+    ("max_url_bytes", click.IntRange(64), "Bytes of a URL."),
+    ("max_header_bytes", click.IntRange(256), "Bytes of a request's URL and headers."),
+    ("max_body_bytes", _SOME, "Bytes of a request's body."),
+    ("header_seconds", _TIME, "A request's headers are here by then."),
+    ("body_seconds", _TIME, "A request's body is here by then."),
+    ("keep_alive_seconds", _TIME, "An idle connection stays open so long."),
+    ("send_seconds", _TIME, "A client that doesn't read its answer is left after so long."),
+    ("max_unread_bytes", _SOME, "Bytes of answers that aren't read yet, of all clients."),
+    ("max_connections", _SOME, "Open connections of a process."),
+    ("max_connections_per_client", _SOME, "The same of one client."),
+    ("max_streams", _NONE_OR_SOME, "Event streams of a process."),
+    ("max_streams_per_client", _NONE_OR_SOME, "The same of one client."),
+    ("max_waits", _NONE_OR_SOME, "Requests of a process that wait for a batch."),
+    ("max_waits_per_client", _NONE_OR_SOME, "The same of one client."),
+)
+
+
+def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command an option for each limit, named as its setting."""
+    for name, values, text in reversed(_LIMITS):
+        option = f"--{name.replace('_', '-')}"
+        command = click.option(option, type=values, default=getattr(_DEFAULT, name), show_default=True, help=text)(command)
+    return command

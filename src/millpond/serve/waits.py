@@ -1,0 +1,164 @@
+"""Requests that wait for a batch, and streams of changes: one look for all of them.
+
+For each job that somebody waits for, one thread looks whether there is a new batch, and wakes everybody.  Who waits costs nothing
+until then, and what streams of one table have to tell is read and written once for all that have come as far.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable, Hashable, Iterator
+from typing import Any, TypeVar
+
+from millpond.errors import MillpondError, RequestError
+from millpond.replica.replica import Replica
+
+Result = TypeVar("Result")
+# One look; a replica that this process follows wakes sooner.
+_LOOK_SECONDS = 0.05
+# A watch goes on for so long after the last one that waited.
+_QUIET_LOOKS = 40
+
+
+class Watch:
+    """The batches of one job, as somebody waits for them.
+
+    count:  grows with each new batch, and whenever the job can be read no more, or again
+    batch:  the newest that can be read, None where none can
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self.count = 0
+        self.batch: int | None = None
+        self._replica = replica
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+        self._waiting = 0
+        self._thread: threading.Thread | None = None
+        self._pages: dict[Hashable, asyncio.Task[Any]] = {}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody waits, or did a moment ago."""
+        return self._thread is not None
+
+    def is_below(self, batch: int | None) -> bool:
+        """Whether the newest batch is known, and comes before that one."""
+        return batch is not None and self.batch is not None and self.batch < batch
+
+    async def beyond(self, count: int, seconds: float) -> None:
+        """Return when `count` is another one, or after so many seconds."""
+        if self.count != count:
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="millpond-waits", daemon=True)
+            self._thread.start()
+        news = self._news
+        self._waiting += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await news.wait()
+        finally:
+            self._waiting -= 1
+
+    async def once(self, key: Hashable, make: Callable[[], Awaitable[Result]]) -> Result:
+        """What `make` makes: once for all that ask by the same key until the next batch."""
+        task = self._pages.get(key)
+        if task is None:
+            task = self._pages[key] = asyncio.ensure_future(make())
+            task.add_done_callback(_take_error)
+        found: Result = await asyncio.shield(task)
+        return found
+
+    def _wake(self, batch: int | None) -> None:
+        self.count += 1
+        self.batch = batch
+        self._pages.clear()
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def _ended(self) -> None:
+        self._thread = None
+        self._wake(None)  # what is known is old from here on
+
+    def _run(self) -> None:
+        last: object = None
+        quiet = 0
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            while quiet < _QUIET_LOOKS:
+                quiet = 0 if self._waiting else quiet + 1
+                batch, state = self._look()
+                if (batch, state) != last:
+                    last = batch, state
+                    self._loop.call_soon_threadsafe(self._wake, batch)
+                self._replica.wait_for_step(_LOOK_SECONDS)
+            self._loop.call_soon_threadsafe(self._ended)
+
+    def _look(self) -> tuple[int | None, str]:
+        try:
+            with self._replica.snapshot() as view:
+                return view.record.batch, view.generation
+        except MillpondError as error:
+            return None, error.condition
+
+
+def _take_error(task: asyncio.Task[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
+
+
+class Watches:
+    """A watch for each job that is waited for."""
+
+    def __init__(self) -> None:
+        self._watches: dict[Replica, Watch] = {}
+
+    def of(self, replica: Replica) -> Watch:
+        """The watch of a job's replica."""
+        watch = self._watches.get(replica)
+        if watch is None:
+            self._watches = {r: w for r, w in self._watches.items() if w.is_used}
+            watch = self._watches[replica] = Watch(replica)
+        return watch
+
+
+class Quota:
+    """How many of something there may be at one time: in all, and of one client.
+
+    condition:  of the error that says there are too many
+    what:       they are, for people
+    option:     by which the number is set
+    """
+
+    def __init__(self, most: int, per_client: int, *, condition: str, what: str, option: str) -> None:
+        self._most, self._per_client = most, per_client
+        self._condition, self._what, self._option = condition, what, option
+        self._taken: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return self._taken.total()
+
+    @contextlib.contextmanager
+    def taken(self, asker: str) -> Iterator[None]:
+        """One more, as long as it is entered.  Raises the quota's condition."""
+        of_client = self._taken[asker] >= self._per_client
+        if of_client or len(self) >= self._most:
+            most = self._per_client if of_client else self._most
+            raise RequestError(
+                self._condition,
+                f"There may be {most} {self._what} at one time{' for each client' if of_client else ''}.",
+                hint=f"End some, or try again later; whoever runs the server sets {self._option}.",
+                maximum=most,
+                retry_after_seconds=1.0,
+            )
+        self._taken[asker] += 1
+        try:
+            yield
+        finally:
+            self._taken[asker] -= 1
+            if not self._taken[asker]:
+                del self._taken[asker]

@@ -1,0 +1,244 @@
+"""Requests that are too long, too slow, unclear or none at all: each is refused by name, in JSON, and its connection ends."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attack.conftest import TABLE, Attacked
+from attack.victim import PATIENCE_SECONDS, Victim, exchange
+
+HOST = b"Host: localhost\r\n"
+LIMITS = ("--max-url-bytes", "2000", "--max-header-bytes", "5000", "--header-seconds", "1.5", "--body-seconds", "1.5")
+
+
+@pytest.fixture
+def victim(attacked: Attacked) -> Victim:
+    return attacked(*LIMITS, "--max-body-bytes", "100000", "--keep-alive-seconds", "3")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "condition"),
+    [
+        (b"GET /" + b"a" * 2001, 414, "URL_TOO_LONG"),
+        (b"GET /tables?" + b"a" * 100_000, 414, "URL_TOO_LONG"),
+        (b"GET /t\xc3\xbc", 400, "INVALID_HTTP"),
+        (b"GET /tables/string/rows?k=\xff", 400, "INVALID_HTTP"),
+        (b"GET /tables#rows", 400, "INVALID_HTTP"),
+        (b"GET http://[/", 400, "INVALID_HTTP"),
+        (b"GET tables", 400, "INVALID_HTTP"),
+        (b"G\x00T /", 400, "INVALID_HTTP"),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
+def test_a_url_that_cant_be_is_an_error_in_json(victim: Victim, request_line: bytes, status: int, condition: str) -> None:
+    answer = victim.ask(request_line + b" HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert (answer.status, answer.condition, answer.headers["connection"]) == (status, condition, "close")
+
+
+@pytest.mark.parametrize("length", [1999, 2000])
+def test_a_url_of_as_many_bytes_as_allowed_is_answered(victim: Victim, length: int) -> None:
+    url = b"/tables?x=".ljust(length, b"a")
+    assert victim.ask(b"GET " + url + b" HTTP/1.1\r\n" + HOST + b"\r\n").condition == "INVALID_REQUEST"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"x: " + b"a" * 6000 + b"\r\n",
+        b"".join(b"x-%d: %d\r\n" % (n, n) for n in range(1000)),
+        b"a" * 6000 + b": x\r\n",
+        b"x: " + b"a" * 1_000_000 + b"\r\n",
+    ],
+    ids=["one long value", "many", "one long name", "far too long"],
+)
+def test_headers_of_too_many_bytes_are_refused(victim: Victim, headers: bytes) -> None:
+    answer = victim.ask(b"GET /livez HTTP/1.1\r\n" + HOST + headers + b"\r\n")
+    assert (answer.status, answer.condition) == (431, "HEADERS_TOO_LARGE")
+
+
+def test_headers_behind_a_body_are_bounded_and_mean_nothing(victim: Victim) -> None:
+    begin = b"POST /tables/%b/rows:get HTTP/1.1\r\n" % TABLE.encode() + HOST + b"Transfer-Encoding: chunked\r\n\r\n"
+    body = b'{"keys": []}'
+    chunk = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
+    assert victim.ask(begin + chunk + b"Accept: text/plain\r\n\r\n").status == 200
+    answer = victim.ask(begin + chunk + b"x: " + b"a" * 6000 + b"\r\n\r\n")
+    assert answer.status in (200, 431)  # what asks may be answered before all of it is read
+    assert victim.ask(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n").status == 200
+
+
+def test_an_endless_header_costs_no_memory(victim: Victim) -> None:
+    with victim.watched(mib=30), contextlib.suppress(OSError), victim.connect() as connection:
+        connection.sendall(b"GET /livez HTTP/1.1\r\nx: ")
+        for _ in range(3000):
+            connection.sendall(b"a" * 65_536)
+        pytest.fail("so much is never read")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /livez HTTP/1.1\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/1.0\r\nHost: localhost\r\nHost: evil\r\n\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}x",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n{}",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nContent-Length: +2\r\n\r\n{}",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nContent-Length: -2\r\n\r\n{}",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999999999999999\r\n\r\n{}",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /at HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhelloX\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nx\x00y: z\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\n folded: z\r\n\r\n",
+        b"GET /livez HTTP/1.1\r\nHost: localhost\r\nx: a\rb\r\n\r\n",
+        b"GET /livez HTTP/1.1\nHost: localhost\n\n",
+        b"GET /livez HTTP/3.0\r\nHost: localhost\r\n\r\n",
+        b"GET /livez HTTP/0.9\r\nHost: localhost\r\n\r\n",
+        b"GET /livez\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 100,
+    ],
+    ids=lambda head: repr(head[:60]),
+)
+def test_what_could_be_read_in_two_ways_is_refused(victim: Victim, head: bytes) -> None:
+    """Two servers that read a request's end differently let one client write into another's requests (smuggling)."""
+    smuggled = b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with victim.connect() as connection:
+        answer = exchange(connection, head + smuggled)
+        assert (answer.status, answer.condition) == (400, "INVALID_HTTP")
+        assert victim.is_closed(connection), "nothing behind it is answered"
+
+
+def test_a_host_that_isnt_meant_is_refused_also_in_a_whole_url(victim: Victim) -> None:
+    assert victim.ask(b"GET http://evil/livez HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200  # Host counts, and it was meant
+    assert victim.ask(b"GET http://localhost/livez HTTP/1.1\r\nHost: evil\r\n\r\n").condition == "HOST_NOT_ALLOWED"
+
+
+def test_another_protocol_is_never_spoken(victim: Victim) -> None:
+    upgrade = b"Connection: Upgrade\r\nUpgrade: h2c\r\n"
+    with victim.connect() as connection:
+        assert exchange(connection, b"GET /livez HTTP/1.1\r\n" + HOST + upgrade + b"\r\n" + b"\x00" * 500).status == 200
+        assert victim.is_closed(connection)
+    with victim.connect() as connection:
+        assert exchange(connection, b"CONNECT evil:443 HTTP/1.1\r\n" + HOST + b"\r\n").status in (400, 404, 405)
+        assert victim.is_closed(connection)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [b"", b"GET", b"GET /livez HTTP/1.1\r\nHost: loc", b"GET /livez HTTP/1.1\r\nHost: localhost\r\nx: ", b"\r\n"],
+    ids=repr,
+)
+@pytest.mark.parametrize("drip", [b"", b"a"], ids=["silent", "dripping"])
+def test_a_request_that_never_comes_ends_its_connection(victim: Victim, begin: bytes, drip: bytes) -> None:
+    with victim.connect() as connection, contextlib.suppress(OSError):
+        connection.sendall(begin)
+        connection.settimeout(0.2)
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                if not connection.recv(65_536):
+                    return
+            except TimeoutError:
+                connection.sendall(drip if begin else b"")
+        pytest.fail("it is still open")
+
+
+def test_a_body_that_never_comes_is_said_to_be_too_slow(victim: Victim) -> None:
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n".encode()
+    with victim.connect() as connection:
+        answer = exchange(connection, head + b'{"keys": [')
+        assert (answer.status, answer.condition) == (408, "REQUEST_TOO_SLOW")
+        assert victim.is_closed(connection)
+
+
+def test_a_body_that_drips_is_said_to_be_too_slow(victim: Victim) -> None:
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: 90000\r\n\r\n".encode()
+    with victim.connect() as connection:
+        connection.sendall(head)
+        dripping = threading.Event()
+
+        def drip() -> None:
+            with contextlib.suppress(OSError):
+                while not dripping.wait(0.1):
+                    connection.sendall(b" ")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert exchange(connection).condition == "REQUEST_TOO_SLOW"
+        finally:
+            dripping.set()
+            thread.join()
+
+
+def test_a_body_that_is_too_large_is_refused_and_the_rest_of_it_isnt_taken_for_a_request(victim: Victim) -> None:
+    smuggled = b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(smuggled)}\r\n\r\n".encode()
+    with victim.watched(mib=30), victim.connect() as connection:
+        answer = exchange(connection, head + smuggled)
+        assert (answer.status, answer.condition) == (413, "REQUEST_TOO_LARGE")
+        rest = b""
+        connection.settimeout(PATIENCE_SECONDS)
+        with contextlib.suppress(OSError):
+            while part := connection.recv(65_536):
+                rest += part
+        assert b"HTTP/1.1" not in rest
+
+
+def test_an_endless_body_in_chunks_is_refused(victim: Victim) -> None:
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    with victim.watched(mib=30), victim.connect() as connection, contextlib.suppress(OSError):
+        connection.sendall(head)
+        for _ in range(3000):
+            connection.sendall(b"10000\r\n" + b"a" * 65_536 + b"\r\n")
+        pytest.fail("so much is never read")
+
+
+def test_an_idle_connection_ends_and_a_busy_one_doesnt(victim: Victim) -> None:
+    request = b"GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with victim.connect() as idle, victim.connect() as busy:
+        assert exchange(idle, request).status == 200
+        for _ in range(15):
+            assert exchange(busy, request).status == 200
+            time.sleep(0.3)
+        assert victim.is_closed(idle, 3)
+        assert exchange(busy, request).status == 200
+
+
+def test_a_client_that_leaves_in_the_middle_is_no_mistake_of_ours(
+    job: object, tmp_path: Path, attacked: Attacked, capfd: pytest.CaptureFixture[str]
+) -> None:
+    victim = attacked("--max-rows", "99999")
+    head = f"POST /tables/{TABLE}/rows:get HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n".encode()
+    wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=20 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    large = f"GET /tables/{TABLE}/rows?_limit=20000 HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
+    for begin in (head + b'{"keys"', wait, large, large * 20, wait * 3):
+        for _ in range(10):
+            with victim.connect() as connection:
+                connection.sendall(begin)
+                time.sleep(0.02)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while victim.metrics()["millpond_connections"] > 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    facts = victim.metrics()
+    assert facts["millpond_waits"] == 0
+    assert sum(n for name, n in facts.items() if name.startswith("millpond_requests_total") and 'status="499"' in name) >= 20
+    assert [name for name in facts if name.startswith("millpond_requests_total") and 'status="5' in name] == []
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_a_wrong_path_of_a_table_answers_the_same_first_and_later(attacked: Attacked) -> None:
+    victim = attacked("--max-rows", "99998")
+    for _ in range(3):
+        assert httpx.get(f"{victim.address}/tables/job%2F{TABLE}/count").json()["count"] == 20_000

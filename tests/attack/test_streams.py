@@ -1,0 +1,191 @@
+"""Streams and requests that wait: bounded, woken by a batch, ended with their client and with their token."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from attack.conftest import TABLE, Attacked, commit
+from attack.victim import Victim, exchange, wait_for
+from millpond.serve.tokens import add_token, remove_token
+from written_checkpoint import WrittenCheckpoint
+
+HISTORY = ("--history", f"{TABLE}=1000")
+
+
+def _stream(victim: Victim, token: str = "") -> socket.socket:
+    """An open event stream."""
+    authorization = f"Authorization: Bearer {token}\r\n" if token else ""
+    connection = victim.connect()
+    head = f"GET /tables/{TABLE}/changes HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n{authorization}\r\n"
+    connection.sendall(head.encode())
+    data = b""
+    while b"event: changes" not in data:
+        part = connection.recv(65_536)
+        assert part, data
+        data += part
+        assert data.startswith(b"HTTP/1.1 200"), data
+    return connection
+
+
+def _until(connection: socket.socket, wanted: bytes) -> bytes:
+    data = b""
+    while wanted not in data:
+        part = connection.recv(65_536)
+        if not part:
+            break
+        data += part
+    return data
+
+
+def _seconds(pid: int) -> float:
+    """Processor time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def test_streams_of_a_table_are_read_once_and_each_tells_all(attacked: Attacked, job: WrittenCheckpoint) -> None:
+    victim = attacked(*HISTORY, "--max-streams", "60")
+    with ExitStack() as opened, victim.watched(mib=60):
+        streams = [opened.enter_context(_stream(victim)) for _ in range(40)]
+        wait_for(lambda: victim.metrics()["millpond_streams"] == 40)
+        for number in range(5):
+            commit(job, streamed=number)
+        for stream in streams:
+            told = _until(stream, b'"new":{"k":"streamed","v":4}')
+            values = [json.loads(line[6:])["changes"] for line in told.split(b"\n") if line.startswith(b"data: ")]
+            assert [change["new"]["v"] for page in values for change in page if change["new"]["k"] == "streamed"] == list(range(5))
+    wait_for(lambda: victim.metrics()["millpond_streams"] == 0)
+
+
+def test_more_streams_than_allowed_are_refused_and_ended_ones_make_room(attacked: Attacked) -> None:
+    victim = attacked(*HISTORY, "--max-streams", "5", "--max-waits", "3")
+    with ExitStack() as opened:
+        for _ in range(5):
+            opened.enter_context(_stream(victim))
+        refused = httpx.get(f"{victim.address}/tables/{TABLE}/changes", headers={"accept": "text/event-stream"})
+        assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_STREAMS")
+        assert refused.headers["retry-after"] == "1"
+        assert httpx.get(f"{victim.address}/tables/{TABLE}/changes").status_code == 200
+    wait_for(lambda: victim.metrics()["millpond_streams"] == 0)
+    with _stream(victim):
+        pass
+
+
+def test_more_waits_than_allowed_are_refused_and_ended_ones_make_room(attacked: Attacked) -> None:
+    victim = attacked(*HISTORY, "--max-streams", "5", "--max-waits", "3")
+    paths = [f"/tables/{TABLE}/count?_min_batch=99999&_wait_seconds=20", f"/tables/{TABLE}/changes?_wait_seconds=20"]
+    with ExitStack() as opened:
+        for path in [*paths, paths[0]]:
+            waiting = opened.enter_context(victim.connect())
+            waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        wait_for(lambda: victim.metrics()["millpond_waits"] == 3)
+        for path in paths:
+            refused = httpx.get(victim.address + path)
+            assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_WAITS")
+        assert httpx.get(f"{victim.address}/tables/{TABLE}/count?_min_batch=0&_wait_seconds=20").status_code == 200
+    wait_for(lambda: victim.metrics()["millpond_waits"] == 0)
+
+
+def test_each_client_has_its_own_share_of_streams_and_waits(attacked: Attacked, tmp_path: Path) -> None:
+    tokens = tmp_path / "readers.json"
+    greedy = add_token(tokens, "greedy", tables=["*"])
+    modest = add_token(tokens, "modest", tables=["*"])
+    shares = ("--max-streams-per-client", "2", "--max-waits-per-client", "2")
+    victim = attacked(*HISTORY, *shares, "--tokens", str(tokens), token=greedy)
+    with ExitStack() as opened:
+        for _ in range(2):
+            opened.enter_context(_stream(victim, greedy))
+        url, form = f"{victim.address}/tables/{TABLE}/changes", {"accept": "text/event-stream"}
+        refused = httpx.get(url, headers={**form, "authorization": f"Bearer {greedy}"})
+        assert refused.json()["error"]["condition"] == "TOO_MANY_STREAMS"
+        opened.enter_context(_stream(victim, modest))
+
+
+def test_a_batch_wakes_all_that_wait_for_it(attacked: Attacked, job: WrittenCheckpoint) -> None:
+    victim = attacked(*HISTORY, "--max-streams", "60")
+    with httpx.Client(base_url=victim.address) as client:
+        batch = client.get(f"/tables/{TABLE}/count").json()["batch"] + 1
+    paths = [f"/tables/{TABLE}/count?_min_batch={batch}&_wait_seconds=25"] * 60
+    paths += [f"/tables/{TABLE}/rows?k=woken&_min_batch={batch}&_wait_seconds=25", f"/tables/{TABLE}/changes?_wait_seconds=25"] * 20
+    limits = httpx.Limits(max_connections=200)
+    with ThreadPoolExecutor(100) as pool, httpx.Client(base_url=victim.address, timeout=60, limits=limits) as client:
+        answers = [pool.submit(client.get, path) for path in paths]
+        wait_for(lambda: victim.metrics()["millpond_waits"] == 100)
+        before = _seconds(victim.pid)
+        time.sleep(2)
+        assert _seconds(victim.pid) - before < 1.0, "who waits costs next to nothing"
+        commit(job, woken=batch)
+        told = [answer.result().json() for answer in answers]
+    assert {page["batch"] for page in told} == {batch}
+    assert [page["rows"][0]["v"] for page in told if "rows" in page] == [batch] * 20
+    assert [page["changes"][0]["new"]["v"] for page in told if "changes" in page] == [batch] * 20
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced", "expired"])
+def test_a_token_that_ends_takes_its_streams_and_waits_along(attacked: Attacked, tmp_path: Path, how: str) -> None:
+    tokens = tmp_path / "readers.json"
+    staying = add_token(tokens, "staying", tables=["*"], metrics=True)
+    ending = add_token(tokens, "ending", tables=["*"], valid_seconds=6 if how == "expired" else None)
+    victim = attacked(*HISTORY, "--tokens", str(tokens), token=staying)
+    wait = f"GET /tables/{TABLE}/count?_min_batch=99999&_wait_seconds=25 HTTP/1.1\r\nHost: localhost\r\n"
+    with _stream(victim, ending) as ends, _stream(victim, staying) as stays, victim.connect() as waits:
+        waits.sendall(f"{wait}Authorization: Bearer {ending}\r\n\r\n".encode())
+        time.sleep(0.5)
+        if how == "removed":
+            remove_token(tokens, "ending")
+        elif how == "replaced":
+            add_token(tokens, "ending", tables=["*"])
+        told = _until(ends, b"TOKEN_NEEDED")
+        assert b"event: error" in told
+        assert victim.is_closed(ends)
+        refused = exchange(waits)
+        assert (refused.status, refused.condition) == (401, "TOKEN_NEEDED")
+        assert not victim.is_closed(stays, 1)
+    headers = {"authorization": f"Bearer {staying}"}
+    wait_for(lambda: victim.metrics(**headers)["millpond_streams"] == 0)
+
+
+def test_guesses_of_tokens_are_limited_and_a_right_one_is_let_in_meanwhile(attacked: Attacked, tmp_path: Path) -> None:
+    tokens = tmp_path / "readers.json"
+    right = add_token(tokens, "reader", tables=["*"])
+    victim = attacked("--tokens", str(tokens), "--failed-logins-per-minute", "5", token=right)
+    with httpx.Client(base_url=victim.address) as client:
+        asked = [client.get("/tables", headers={"authorization": f"Bearer wrong-{n}"}) for n in range(12)]
+        assert [answer.status_code for answer in asked[-6:]] == [429] * 6
+        assert asked[-1].json()["error"]["condition"] == "TOO_MANY_REQUESTS"
+        assert float(asked[-1].headers["retry-after"]) > 0
+        assert client.get("/tables", headers={"authorization": f"Bearer {right}"}).status_code == 200
+        quick = client.get(f"/tables/{TABLE}/rows?k=none", headers={"authorization": f"Bearer {right}"})
+        assert quick.status_code == 200
+        assert client.get("/livez").status_code == 200
+
+
+def test_streams_that_nobody_reads_are_left(attacked: Attacked, job: WrittenCheckpoint) -> None:
+    victim = attacked(*HISTORY, "--send-seconds", "2", "--max-streams", "60")
+    stop = threading.Event()
+
+    def write() -> None:
+        number = 0
+        while not stop.wait(0.2):
+            number += 1
+            commit(job, **{f"key-{n:05}-{'x' * 80}": number for n in range(2000)})
+
+    with ExitStack() as opened, victim.watched(mib=150):
+        streams = [opened.enter_context(_stream(victim)) for _ in range(10)]
+        writing = threading.Thread(target=write)
+        writing.start()
+        try:
+            wait_for(lambda: victim.metrics()["millpond_streams"] == 0, 60)
+        finally:
+            stop.set()
+            writing.join()
+        assert all(victim.is_closed(stream) for stream in streams)

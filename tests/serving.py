@@ -1,0 +1,47 @@
+"""Servers for tests: `millpond serve`, each a process of its own on a free port."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.Popen[bytes]"]]]
+
+
+@contextlib.contextmanager
+def serving(
+    folder: Path | str, *options: str, home: Path, stderr: IO[bytes] | None = None, apart: bool = False, **environment: str
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Serve a folder with these options; gives the address and the process, which is ended at the end.
+
+    apart:  in a session and a process group of its own
+    """
+    command = [sys.executable, "-m", "millpond.cli", "serve", str(folder), "--port", "0", "--json", *options]
+    variables = {**os.environ, "MILLPOND_HOME": str(home), **environment}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, env=variables, start_new_session=apart) as server:
+        try:
+            assert server.stdout is not None
+            yield json.loads(server.stdout.readline())["url"], server
+        finally:
+            server.terminate()
+            server.wait(30)
+
+
+def write_certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("this machine has no openssl")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(words, check=True, capture_output=True)
+    return cert, key
