@@ -111,7 +111,7 @@ class Victim:
             ending.set()
             asking.join()
         assert problems == []
-        assert most < mib
+        assert most < mib, f"{most:.0f} MiB"
 
 
 def exchange(connection: socket.socket, request: bytes = b"") -> Answered:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -74,10 +75,11 @@ def test_a_jobs_numbers_are_those_of_its_tables(client: httpx.Client) -> None:
 
 def test_every_metric_stands_in_the_manual_and_no_other(client: httpx.Client) -> None:
     page = (DOCS / "serving.md").read_text()
-    written = set(re.findall(r"`(millpond_[a-z_]+)`", page))
-    types = dict(re.findall(r"# TYPE (millpond_\w+) (\w+)", client.get("/metrics").text))
+    written = set(re.findall(r"`((?:millpond|process)_[a-z_]+)`", page))
+    types = dict(re.findall(r"# TYPE ((?:millpond|process)_\w+) (\w+)", client.get("/metrics").text))
     assert written == set(types)
     units = ("seconds", "bytes", "batches", "rows", "batch", "readable", "running", "total")
+    units += ("connections", "streams", "waits", "fds", "info")
     assert all(name.endswith(units) for name in types)
     assert all(name.endswith("_total") == (kind == "counter") for name, kind in types.items())
 
@@ -125,7 +127,41 @@ def test_counts_of_several_processes_add_up_and_outlive_them(tmp_path: Path) -> 
     assert (total.durations["rows"][0], total.durations["rows"][1], total.durations["rows"][len(BUCKETS)]) == (1, 2, 1)
     assert total.followers["job"]["batches_applied"] == 4
     (tmp_path / "broken.json").write_text("{")
-    assert here.total() == total
+    assert here.total().requests == total.requests
+
+
+def test_what_a_process_holds_goes_with_it_and_what_it_used_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, here = Meter(tmp_path), Meter(tmp_path)
+    for meter, connections in ((gone, 3), (here, 4)):
+        meter.note_load = lambda process, connections=connections: setattr(process, "connections", connections)
+        meter.write()
+    both = here.total().process
+    assert both.connections == 7
+    assert both.memory_bytes > 10 << 20
+    assert both.descriptors > 3
+    assert 0 < both.started <= time.time()
+    later = time.monotonic() + 60
+    monkeypatch.setattr(time, "monotonic", lambda: later)
+    alone = here.total().process
+    assert alone.connections == 4
+    assert alone.cpu_seconds >= both.cpu_seconds > 0
+    assert alone.started == both.started
+
+
+def test_a_scrape_tells_of_all_processes_what_they_are_and_hold(serve: Any, types_pond: Path) -> None:
+    with serve(types_pond, "--workers", "2") as (address, _), httpx.Client(base_url=address) as client:
+        wait_until_ready(client)
+        deadline = time.monotonic() + 30
+        while True:
+            facts = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
+            if float(facts["process_resident_memory_bytes"]) > 3 * (30 << 20):
+                break  # of both doors and the follower
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        assert float(facts["millpond_connections"]) >= 1
+        assert float(facts["millpond_streams"]) == float(facts["millpond_waits"]) == 0
+        assert float(facts["process_cpu_seconds_total"]) > 0
+        assert [name for name in facts if name.startswith("millpond_build_info{") and f'version="{version("millpond")}"' in name]
 
 
 _REST = dict.fromkeys(("bootstraps", "bootstrap_records", "bootstrap_seconds", "errors", "journal_errors"), 0)

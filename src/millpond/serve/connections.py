@@ -40,6 +40,8 @@ _SWEEP_SECONDS = 0.5
 _MOST_TOGETHER = 256
 # Files that are no connections: replicas, their locks, sockets of neighbours.
 _SPARE_DESCRIPTORS = 256
+_NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Python has the name from 3.12 on
+_NOTSENT_BYTES = 131_072
 _OK = b"HTTP/1.1 200 OK\r\n"
 
 
@@ -126,6 +128,8 @@ class Connections:
                 self._make_room(None)
                 await asyncio.sleep(0.05)
                 continue
+            # What isn't on its way stays with us, where it is bounded: the system would take 4 MiB of each answer.
+            taken.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _NOTSENT_BYTES)
             client = client_of(address)
             if self._has_room(client):
                 self._taken[client] += 1

@@ -43,16 +43,17 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
                 status = message["status"]
 
         try:
-            _canonical_path(scope)
-            headers = dict(scope["headers"])
-            if scope["path"] in _OPEN:
-                access.check_host(headers.get(b"host"))
-            else:
-                reader = scope["reader"] = access.admit(headers, client)
-                scope["asker"] = client if reader is EVERYBODY else f"reader {reader.name}"
-            await app(scope, receive, told)
-        except MillpondError as error:
-            await replies.answer_error(None, error)(scope, receive, told)
+            try:
+                _canonical_path(scope)
+                headers = dict(scope["headers"])
+                if scope["path"] in _OPEN:
+                    access.check_host(headers.get(b"host"))
+                else:
+                    reader = scope["reader"] = access.admit(headers, client)
+                    scope["asker"] = client if reader is EVERYBODY else f"reader {reader.name}"
+                await app(scope, receive, told)
+            except MillpondError as error:
+                await replies.answer_error(None, error)(scope, receive, told)
         except (asyncio.CancelledError, ClientDisconnect, OSError):
             status = status or _GONE
             raise
