@@ -169,7 +169,7 @@ class Check:
         for place, field in enumerate(fields):
             as_set = self._sets and field.type.kind == "array"
             members = tuple(f"{field.name}_{f.name}" for f in field.type.fields)
-            if is_raw:
+            if is_raw or (not self.run.case.aggregates and field.name not in types):
                 continue
             if repr(field.name) in told and field.name not in types:
                 continue

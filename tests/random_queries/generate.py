@@ -106,6 +106,9 @@ def draw_case(spark: Any, seed: str) -> Case:
     if rng.random() < 0.06:
         wanted = rng.sample([c for c, t in columns.items() if not t.startswith("map")], 2)
         case = change(case, before=[["dropDuplicates", wanted]])
+        if rng.random() < 0.4:  # of nothing else: its table has the keys alone
+            mode = rng.choice(["append", "update"])
+            return without_unused(change(case, before=[*case.before, ["select", [quoted(w) for w in wanted]]], mode=mode))
     case = _with_keys(drawn, case)
     case = _with_aggregates(drawn, case)
     case = _with_steps(drawn, _chained(drawn, case))
