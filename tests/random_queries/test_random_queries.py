@@ -78,7 +78,3 @@ def test_the_judge_finds_what_is_wrong(spark, tmp_path, spoil):
     run.definition = parse_definition(json.loads(definition.read_text()))
     with pytest.raises(WrongError):
         check_run(run)
-
-
-def test_a_case_is_text_and_back():
-    assert parse_case(SMALL.to_json()) == SMALL
