@@ -115,6 +115,7 @@ CONDITIONS: dict[str, Condition] = {
     "TOO_MANY_STREAMS": Condition(RequestError, 429, 4),
     "TOO_MANY_WAITS": Condition(RequestError, 429, 4),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
+    "JAVA_UNKNOWN": Condition(RequestError, 422, 5),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
     "NO_COMMITTED_BATCH": Condition(ReplicaError, 503, 4),

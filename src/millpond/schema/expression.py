@@ -1,8 +1,8 @@
 """Expressions that turn a state row into the columns a reader sees, as data.
 
 A definition is written by the job's side (which has Spark's plan) and evaluated by the reader's side (which has no Java), so the
-expression between them is a small tree with a JSON form.  `OPERATIONS` names every operation: what the job's side can't express in
-these is left out of the definition and served as raw buffers instead.
+expression between them is a small tree with a JSON form.  What the job's side can't express is left out of the definition and
+served as raw buffers instead.
 """
 
 from __future__ import annotations
@@ -11,33 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from millpond.errors import DefinitionError
 from millpond.schema.types import SparkType, parse_type
 
 Json = Any
 
 # leaves:      key (index, path), buffer (index), literal (value)
 # aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its buffer columns
-# the rest:    Spark's scalar operations, with Spark's semantics for NULL and overflow
-OPERATIONS = frozenset(
-    {
-        "key", "buffer", "literal", "aggregate",
-        "add", "subtract", "multiply", "divide", "integral_divide", "remainder", "pmod", "negate", "abs",
-        "eq", "eq_null_safe", "lt", "le", "gt", "ge",
-        "and", "or", "not", "is_null", "is_not_null", "is_nan", "in",
-        "coalesce", "if", "case", "greatest", "least",
-        "cast", "make_decimal", "unscaled_value", "check_overflow",
-        "get_field", "named_struct", "size", "sort_array", "concat",
-        "round", "floor", "ceil", "sqrt", "normalize_float", "truncate_time", "timestamp_micros", "timestamp_millis",
-    }
-)  # fmt: skip
+# the rest:    Spark's scalar functions, by the names that scalar/ gives them
 
 
 @dataclass(frozen=True, slots=True)
 class Expression:
     """One node: an operation on the results of `args`.
 
-    op:       one of OPERATIONS
+    op:       key, buffer, literal, aggregate, or the name of a scalar function
     type:     the Spark type of the result
     args:     operands, in Spark's order
     options:  what the operation needs beside its operands, plain JSON; `zone` is the job's time zone where it counts
@@ -64,19 +51,9 @@ class Expression:
 
 
 def parse_expression(data: Json) -> Expression:
-    """Turn the JSON form back into an Expression.
-
-    Raises:  DEFINITION_MISMATCH where an operation isn't known: the definition was written by a newer Millpond.
-    """
-    if data["op"] not in OPERATIONS:
-        raise DefinitionError(
-            "DEFINITION_MISMATCH",
-            f"The definition uses an operation that isn't known here: {data['op']!r}.",
-            hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
-            operation=data["op"],
-        )
+    """Turn the JSON form back into an Expression; whether its functions are known shows when it is compiled."""
     return Expression(
-        op=data["op"],
+        op=str(data["op"]),
         type=parse_type(data["type"]),
         args=tuple(parse_expression(a) for a in data.get("args", ())),
         options=data.get("options", {}),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -33,10 +34,16 @@ def partition_of(fields: tuple[Field, ...], values: tuple[Stored, ...], partitio
     Raises:  UNSUPPORTED for a type that Spark doesn't hash.
     Source:  HashPartitioning, Murmur3Hash, Murmur3_x86_32, Spark 4.3; every row of every golden checkpoint.
     """
-    hashed = _SEED
-    for field, value in zip(fields, values, strict=True):
-        hashed = _hash(field.type, value, hashed)
+    hashed = hash_of([f.type for f in fields], values, _SEED)
     return (hashed - (hashed >> 31 << 32)) % partitions
+
+
+def hash_of(types: Sequence[SparkType], values: Sequence[Stored], seed: int) -> int:
+    """Spark's hash of some values in stored form, as a number of 32 bits without a sign.  Raises as `partition_of`."""
+    hashed = seed
+    for type_, value in zip(types, values, strict=True):
+        hashed = _hash(type_, value, hashed)
+    return hashed
 
 
 def _hash(type_: SparkType, value: Stored, seed: int) -> int:

@@ -116,7 +116,7 @@ def derive_plan(
         )
     if aggregation_format is None:
         aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
-    definition = _define(found, jvm, table, aggregation_format)
+    definition = _define(found, jvm, table, aggregation_format, in_job=time_zone is not None)
     if isinstance(definition, NamedOperator):
         return definition
     definition = dataclasses.replace(definition, session_time_zone=time_zone)
@@ -135,7 +135,7 @@ def _caller_depth() -> int:
     return depth
 
 
-def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> Entry:
+def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int, *, in_job: bool) -> Entry:
     if not found.name:
         hint = "Start it with plain Spark, and read its other operators."
         raise not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
@@ -144,10 +144,10 @@ def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int)
     if found.name != "stateStoreSave":
         parts = variable_parts(found.node, table)
         return NamedOperator(table=table, operator=found.operator, operator_name=found.name, parts=parts)
-    return _aggregation(found, jvm, table, aggregation_format)
+    return _aggregation(found, jvm, table, aggregation_format, in_job=in_job)
 
 
-def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format: int) -> TableDefinition:
+def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format: int, *, in_job: bool) -> TableDefinition:
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
         raise not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
@@ -172,7 +172,7 @@ def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format:
     if found.obstacle is not None:
         reason = f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored."
         return _raw(table, shape, reason)
-    scope = Scope()
+    scope = Scope(same_java=in_job, same_zone=in_job)
     for index, attribute in enumerate(grouping):
         scope.add(attribute, session.column(index) if session else key_column(index, field_of(attribute).type))
     first, each_place = len(before), []

@@ -11,12 +11,13 @@ from decimal import Decimal
 from typing import Any
 
 from millpond.errors import DefinitionError
+from millpond.scalar.function import Evaluate, Row, Stored
+from millpond.scalar.table import FUNCTIONS
 from millpond.schema.convert import same, to_python
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType
 from millpond.tables.finish_aggregate import compile_aggregate
-from millpond.tables.finish_scalar import SCALARS, Evaluate, Row, Stored
 
 Finish = Callable[[Row, Row], dict[str, Any] | None]
 """(key row, value row), both in stored form -> columns by name, key first; None where HAVING keeps the row out."""
@@ -73,21 +74,34 @@ def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) ->
     if op == "literal":
         value = read_literal(expression)
         return lambda _, __: value
-    build = SCALARS.get(op)
-    if build is None:
+    known = FUNCTIONS.get(op)
+    if known is None or known.refuse(expression) is not None:
         raise _unknown(op)
-    return build(expression, [compile_expression(a, key_schema) for a in expression.args])
+    return known.build(expression, [compile_expression(a, key_schema) for a in expression.args])
 
 
 def read_literal(expression: Expression) -> Stored:
     """A literal's value in stored form; see spark/derive_expression.py for how it is written."""
-    value, kind = expression.options["value"], expression.type.kind
+    return _literal(expression.options["value"], expression.type)
+
+
+def _literal(value: Any, type_: SparkType) -> Stored:
+    kind = type_.kind
     if value is None:
         return None
     if kind in ("float", "double"):
         return float.fromhex(value)
     if kind == "binary":
         return bytes.fromhex(value)
+    if kind == "array":
+        assert type_.element is not None
+        return [_literal(v, type_.element) for v in value]
+    if kind == "struct":
+        return tuple([_literal(v, f.type) for v, f in zip(value, type_.fields, strict=True)])
+    if kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return [(_literal(k, type_.key), _literal(v, type_.value)) for k, v in value]
     return Decimal(value) if kind == "decimal" else value
 
 

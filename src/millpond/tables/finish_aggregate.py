@@ -15,9 +15,9 @@ from typing import Any
 
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import DefinitionError
+from millpond.scalar.ranges import divide_half_up, fit, overflow, quotient
 from millpond.schema.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
-from millpond.tables.finish_decimal import divide_half_up, fit, overflow, quotient
 from millpond.tables.hllpp import estimator
 from millpond.tables.top import TOP, top
 

@@ -15,13 +15,13 @@ from millpond.checkpoint.unsaferow import decoder
 from millpond.native.memory import Memory
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.ordered_columns import read_ordered
+from millpond.scalar.ranges import overflow
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.arrow import column_array, python_array
 from millpond.tables.finish import compile_shown
 from millpond.tables.finish_aggregate import AS_STORED
-from millpond.tables.finish_decimal import overflow
 
 Columns = dict[int, Column]
 Vector = Callable[[Columns, Columns], Column]

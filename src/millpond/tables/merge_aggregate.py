@@ -15,9 +15,9 @@ from typing import Any
 
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.replica.ordered import column_writer
+from millpond.scalar.ranges import EXACT, wrap
 from millpond.schema.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
-from millpond.tables.finish_decimal import EXACT, wrap
 from millpond.tables.hllpp import REGISTERS_PER_WORD
 from millpond.tables.top import TOP, order_of, top
 

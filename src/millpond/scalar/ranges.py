@@ -6,6 +6,7 @@ decimals.
 
 from __future__ import annotations
 
+import ctypes
 import decimal
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
 
@@ -17,7 +18,7 @@ EXACT = decimal.Context(prec=400, rounding=ROUND_HALF_UP, Emin=-9999, Emax=9999,
 # Source: Decimal.MATH_CONTEXT and Decimal./ in Spark 4.3: products keep 39 digits, quotients 39 decimal places, cut off.
 _PRODUCT = decimal.Context(prec=39, rounding=ROUND_DOWN, Emin=-9999, Emax=9999, traps=[decimal.InvalidOperation])
 _QUOTIENT_SCALE = 39
-_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
+BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
 
 
 def overflow(type_: SparkType) -> RequestError:
@@ -35,6 +36,11 @@ def division_by_zero() -> RequestError:
     return RequestError("VALUE_OUT_OF_RANGE", "A column of this row divides by zero.", hint="Use try_divide or nullif in the job.")
 
 
+def single(value: float) -> float:
+    """The nearest float of 32 bits; too large ones become infinite."""
+    return ctypes.c_float(value).value
+
+
 def fit(value: Decimal, type_: SparkType, mode: str) -> Decimal | None:
     """Round half up to the type's scale; what has too many digits then overflows."""
     rounded = EXACT.quantize(value, Decimal((0, (1,), -type_.scale)))
@@ -49,7 +55,7 @@ def fit(value: Decimal, type_: SparkType, mode: str) -> Decimal | None:
 
 def wrap(value: int, type_: SparkType, mode: str) -> int | None:
     """A whole number in the width of its type."""
-    bits = _BITS[type_.kind]
+    bits = BITS[type_.kind]
     bound = 1 << (bits - 1)
     if -bound <= value < bound:
         return value

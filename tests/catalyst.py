@@ -1,0 +1,214 @@
+"""Spark's own evaluation of expressions, row by row and error by error: no job is run, each expression is compiled by Spark's
+code generation and applied to rows that tests made."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from typing import Any
+
+from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.errors import MillpondError
+from millpond.schema.expression import Expression, buffer_column
+from millpond.schema.types import Field, parse_fields, parse_type
+from millpond.spark.derive_expression import Scope, translate
+from millpond.tables.finish import compile_expression
+
+_HELPER = """
+import java.io.*;
+import org.apache.spark.sql.catalyst.expressions.*;
+public class RowOracle {
+  public static byte[] run(scala.collection.immutable.Seq expressions, scala.collection.immutable.Seq input, byte[] rows,
+      int columns) throws Exception {
+    UnsafeProjection projection = UnsafeProjection.create(expressions, input);
+    DataInputStream in = new DataInputStream(new ByteArrayInputStream(rows));
+    ByteArrayOutputStream bytes = new ByteArrayOutputStream();
+    DataOutputStream out = new DataOutputStream(bytes);
+    while (in.available() > 0) {
+      byte[] data = new byte[in.readInt()];
+      in.readFully(data);
+      UnsafeRow row = new UnsafeRow(columns);
+      row.pointTo(data, data.length);
+      try {
+        UnsafeRow made = projection.apply(row);
+        byte[] result = made.getBytes();
+        out.writeInt(result.length);
+        out.write(result);
+      } catch (Throwable wrong) {
+        String text = wrong.toString();
+        // What failed may have left state behind.
+        projection = UnsafeProjection.create(expressions, input);
+        out.writeInt(-1);
+        out.writeUTF(text.substring(0, Math.min(300, text.length())));
+      }
+    }
+    return bytes.toByteArray();
+  }
+
+  public static String texts(byte[] patterns, boolean single) throws Exception {
+    DataInputStream in = new DataInputStream(new ByteArrayInputStream(patterns));
+    StringBuilder out = new StringBuilder();
+    while (in.available() > 0) {
+      out.append(single ? Float.toString(Float.intBitsToFloat(in.readInt())) : Double.toString(in.readDouble())).append('\\n');
+    }
+    return out.toString();
+  }
+
+  public static String letters(String texts, boolean upper) {
+    String[] parts = texts.split("\\u0000");
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < parts.length; i++) {
+      org.apache.spark.unsafe.types.UTF8String text = org.apache.spark.unsafe.types.UTF8String.fromString(parts[i]);
+      out.append(upper ? org.apache.spark.sql.catalyst.util.CollationAwareUTF8String.toUpperCase(text)
+        : org.apache.spark.sql.catalyst.util.CollationAwareUTF8String.toLowerCase(text)).append('\\u0000');
+    }
+    return out.toString();
+  }
+}
+"""
+
+
+class SparkFailed(Exception):
+    """What Spark threw for a row."""
+
+
+class Catalyst:
+    """Columns of these types, and rows of them; expressions over them by Spark and by Millpond."""
+
+    def __init__(self, spark: Any, ddl: str) -> None:
+        self._spark = spark
+        self._jvm = spark._jvm
+        schema = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl)
+        empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow
+        rdd = spark.sparkContext._jsc.sc().emptyRDD(self._jvm.scala.reflect.ClassTag.apply(empty._java_lang_class))
+        frame = spark._jsparkSession.internalCreateDataFrame(rdd, schema, False)
+        self._frame = frame
+        self._output = frame.queryExecution().analyzed().output()
+        self.fields: tuple[Field, ...] = parse_fields(json.loads(schema.json()))
+        self.type_names = [str(f.dataType().sql()) for f in schema.fields()]
+        self.rows: list[tuple[Any, ...]] = []
+        self._bytes = b""
+        self._helper = self._compile()
+
+    def use(self, rows: list[tuple[Any, ...]]) -> None:
+        """Take other rows."""
+        encode = encoder(self.fields)
+        self.rows = rows
+        self._bytes = b"".join(struct.pack(">i", len(data)) + data for data in map(encode, rows))
+
+    def _compile(self) -> Any:
+        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
+        compiler.setParentClassLoader(self._jvm.Thread.currentThread().getContextClassLoader())
+        compiler.cook(_HELPER)
+        loaded = compiler.getClassLoader().loadClass("RowOracle")
+        gateway = self._spark.sparkContext._gateway
+        return loaded.getDeclaredConstructor(gateway.new_array(self._jvm.Class, 0)).newInstance(
+            gateway.new_array(self._jvm.Object, 0)
+        )
+
+    def optimized(self, texts: list[str], *, lenient: bool = False) -> list[Any]:
+        """The expressions of Spark's optimized plan for SQL texts; None where Spark has no such function for these types.
+
+        lenient:  or finds anything else wrong with it
+        """
+        from pyspark.errors import AnalysisException
+
+        out = []
+        for text in texts:
+            if text.startswith("@"):
+                out.append(self._made_by_the_optimizer(text))
+                continue
+            columns = self._spark.sparkContext._gateway.new_array(self._jvm.String, 1)
+            columns[0] = f"{text} AS x"
+            try:
+                plan = self._frame.selectExpr(columns).queryExecution().optimizedPlan()
+            except AnalysisException as refused:
+                if not lenient and "DATATYPE_MISMATCH" not in str(refused):
+                    raise
+                out.append(None)
+                continue
+            out.append(plan.projectList().apply(0))
+        return out
+
+    def _made_by_the_optimizer(self, text: str) -> Any:
+        """Expressions that no SQL writes: `@MakeDecimal l1 true`."""
+        name, column, *rest = text[1:].split()
+        child = self._output.apply([f.name for f in self.fields].index(column))
+        classes = self._jvm.org.apache.spark.sql.catalyst.expressions
+        if name == "MakeDecimal":
+            return classes.MakeDecimal(child, 10, 2, rest == ["true"])
+        if name == "CheckOverflow":
+            return classes.CheckOverflow(child, self._jvm.org.apache.spark.sql.types.DecimalType(10, 2), rest == ["true"])
+        if name == "UnscaledValue":
+            return classes.UnscaledValue(child)
+        if name == "AtLeastNNonNulls":
+            return classes.AtLeastNNonNulls(int(rest[0]), self._output)
+        assert name == "NormalizeNaNAndZero"
+        return self._jvm.org.apache.spark.sql.catalyst.optimizer.NormalizeNaNAndZero(child)
+
+    def classes(self, texts: list[str]) -> set[str]:
+        """Spark's classes in these expressions."""
+        found: set[str] = set()
+
+        def walk(node: Any) -> None:
+            name = str(node.getClass().getSimpleName())
+            found.add(f"{node.staticObject().getSimpleName()}.{node.functionName()}" if name == "StaticInvoke" else name)
+            for n in range(node.children().size()):
+                walk(node.children().apply(n))
+
+        for expression in self.optimized(texts):
+            if expression is not None:
+                walk(expression)
+        return found
+
+    def java_texts(self, patterns: list[int], *, single: bool) -> list[str]:
+        """What this JVM writes for bit patterns of floats or doubles."""
+        data = b"".join(struct.pack(">I", p) if single else struct.pack(">q", p) for p in patterns)
+        return str(self._helper.texts(data, single)).splitlines()
+
+    def icu(self, change: str, texts: list[str]) -> list[str]:
+        """Texts in upper or lower case, by the function that Spark calls."""
+        return str(self._helper.letters("\0".join(texts), change == "toUpperCase")).split("\0")[:-1]
+
+    def by_spark(self, expression: Any) -> list[Any]:
+        """What Spark's generated code makes of each row, in stored form; SparkFailed for a row that it fails on."""
+        one = self._jvm.PythonUtils.toSeq([expression])
+        data = bytes(self._helper.run(one, self._output, self._bytes, len(self.fields)))
+        type_ = parse_type(json.loads(expression.dataType().json()))
+        decode = decoder((Field("x", type_),))
+        out: list[Any] = []
+        place = 0
+        while place < len(data):
+            (length,) = struct.unpack_from(">i", data, place)
+            place += 4
+            if length < 0:
+                (length,) = struct.unpack_from(">H", data, place)
+                out.append(SparkFailed(data[place + 2 : place + 2 + length].decode("utf-8", "replace")))
+                place += 2 + length
+            else:
+                out.append(decode(data[place : place + length])[0])
+                place += length
+        return out
+
+    def scope(self) -> Scope:
+        """The columns as buffers."""
+        scope = Scope(same_java=True, same_zone=True)
+        for n, field in enumerate(self.fields):
+            scope.add(self._output.apply(n), buffer_column(n, field.type))
+        return scope
+
+    def translated(self, expression: Any) -> Expression:
+        return translate(expression, self.scope())
+
+    def by_millpond(self, expression: Expression) -> list[Any]:
+        """What is made of each row here; the error for a row that fails."""
+        evaluate = compile_expression(expression, ())
+        return [attempt(evaluate, row) for row in self.rows]
+
+
+def attempt(evaluate: Callable[..., Any], row: tuple[Any, ...]) -> Any:
+    try:
+        return evaluate((), row)
+    except MillpondError as failed:
+        return failed

@@ -1,0 +1,193 @@
+"""Expressions over columns of every type, and rows of random values: what the test of scalar functions holds against Spark."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import struct
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from millpond.scalar.ranges import EXACT
+from millpond.schema.types import Field, SparkType
+
+# Two columns of each type: what compares, adds or joins has two operands.
+COLUMNS = {
+    "ti": "tinyint", "sm": "smallint", "i": "int", "l": "bigint", "f": "float", "d": "double",
+    "d9": "decimal(9,2)", "d18": "decimal(18,4)", "d38": "decimal(38,10)", "d0": "decimal(38,0)",
+    "b": "boolean", "s": "string", "n": "string", "bin": "binary", "day": "date", "t": "timestamp", "tn": "timestamp_ntz",
+    "dt": "interval day to second", "ym": "interval year to month",
+    "ai": "array<int>", "ad": "array<double>", "at": "array<string>", "aa": "array<array<int>>",
+    "m": "map<string,int>", "mi": "map<int,double>", "st": "struct<a:int,b:string>",
+    "small": "int",
+}  # fmt: skip
+DDL = ", ".join(f"{name}{n} {type_}" for name, type_ in COLUMNS.items() for n in (1, 2))
+GROUPS = {
+    "int": "ti sm i l",
+    "frac": "f d",
+    "dec": "d9 d18 d38 d0",
+    "num": "ti sm i l f d d9 d18 d38 d0",
+    "ival": "dt ym",
+    "atom": "ti sm i l f d d9 d38 b s bin day t tn dt ym",
+    "any": "ti sm i l f d d9 d38 b s bin day t tn dt ym ai ad at st",
+    "inst": "t tn",
+    "arr": "ai at",
+    "fold": "ai at ad aa",
+}
+_PLACE = re.compile(r"\{(\w+?)([12])\}")
+
+
+def expand(template: str) -> list[str]:
+    """A template with each of its groups of types in turn: `{num1} + {num2}` is of two columns of one type."""
+    groups = list(dict.fromkeys(found[0] for found in _PLACE.findall(template)))
+    choices = [GROUPS.get(group, group).split() for group in groups]
+    out = []
+    for chosen in itertools.product(*choices):
+        names = dict(zip(groups, chosen, strict=True))
+        out.append(_PLACE.sub(lambda found, names=names: names[found[1]] + found[2], template))
+    return out
+
+
+# ---------------------------------------------------------------- rows
+
+_WORDS = [
+    "",
+    "a",
+    "abc",
+    "Abc xyz",
+    "  x ",
+    "ÄÖÜß",
+    "straße",
+    "ΑΣ",
+    "ΟΔΟΣ ΣΑΣ",
+    "日本語",
+    "a,b,,c",
+    "x\ny",
+    "İı",
+    "ﬁ",
+    "😀a",
+    "%_\\",
+    "aXbX",
+]
+_NUMBER_TEXTS = [
+    "0", "1", "-1", "+5", " 12 ", "1.5", "-0.0", ".5", "5.", "1e3", "1E-3", "NaN", "inf", "-Infinity", "abc", "",
+    "9223372036854775807",
+    "9223372036854775808", "128", "-129", "2147483648", "1.0d", "1f", "0x10p2", "true", "f", "Y", "no", "2024-02-29",
+    "2023-02-29", "2024-1-3",
+    "2024", "2024-07", "1999-12-31 23:59", "+12345-06-07", "-0001-01-01", "99999999999999999999999999999999999999999",
+    "1.99999999999999",
+    "\t7\n", "1_000", "--1", "1e400", "1e-400", "16777217.0000000001", "٣", "nan", "+inf", "1L", "2024-13-01", "2024-01-01T",
+    "0.5e1",
+    "2024-03-10 02:30:00", "2024-11-03 01:30:00.5", "2024-01-01T12:00:00Z", "2024-01-01 1:2:3.1234567 +05:30", "2024-01-01 12:30",
+    "1883-11-18 12:00:00", "2024-01-01 12:00:00UTC+3", "2024-01-01 12:00:00-0330", "123456-07-08 09:10:11", "2024-01-01 24:00:00",
+    "2024-01-01 12:00:00+19:00", "2024-01-01 12", "2024-01-01 ", "0001-01-01 00:00:00.000001 GMT",
+]  # fmt: skip
+_DAY = 86_400_000_000
+_PATTERNS: dict[str, list[Any]] = {
+    "float": [0.0, -0.0, 1.0, -1.5, 0.5, 2.5, float("inf"), float("-inf"), float("nan"), 1e-45, 3.4028234663852886e38,
+        16777216.0, 1e7, 1e-3],
+    "double": [
+        0.0, -0.0, 1.0, -1.5, 0.5, 2.5, -2.5, float("inf"), float("-inf"), float("nan"), 5e-324, 1.7976931348623157e308,
+        2.0**55, 2e23,
+        2.0**-24, 1e7, 1e-3, 9.999999e6, 2.0**63, -(2.0**63), 1e22, 0.1, 128.5, 32768.0, 2147483648.0, 1.005, 123456789.125,
+    ],
+    "date": [0, -1, 19_000, 19_782, 11_016, -719_162, -719_163, 2_932_896, 2_932_897, -141_427, 100_000_000, -100_000_000, 59,
+    18_321],
+    "timestamp": [
+        0, -1, 1, 999_999, 1_710_054_000_000_000, 1_710_053_999_999_999, 1_730_611_800_000_000, 1_730_615_400_000_000,
+        1_730_614_000_000_000,
+        -2_717_640_000_000_000, -62_135_596_800_000_000, 253_402_300_799_999_999, 253_402_300_800_000_000, 10**17, -(10**17),
+        4_102_444_800_000_000,
+        32_503_680_000_000_000, 2**62, -(2**62),
+    ],
+    "day_time_interval": [0, 1, -1, _DAY, -_DAY, 3600_000_000, 90_061_000_001, -90_061_000_001, 2**62, -(2**63), 2**63 - 1,
+    59_999_999],
+    "year_month_interval": [0, 1, -1, 12, -13, 25, 1200, 2**31 - 1, -(2**31)],
+}  # fmt: skip
+_PATTERNS["timestamp_ntz"] = _PATTERNS["timestamp"]
+_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
+
+
+def _single(value: float) -> float:
+    return struct.unpack("f", struct.pack("f", value))[0]
+
+
+def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -> Any:
+    """A value in stored form: at times NULL, often one at an edge."""
+    if rng.random() < nulls:
+        return None
+    kind = type_.kind
+    if kind in _PATTERNS and rng.random() < 0.5:
+        value = rng.choice(_PATTERNS[kind])
+        return _single(value) if kind == "float" else value
+    if kind in _BITS:
+        bits = _BITS[kind]
+        if rng.random() < 0.2:
+            return rng.choice([-(1 << (bits - 1)), (1 << (bits - 1)) - 1, 0, -1, 1])
+        limit = 1 << rng.randrange(1, bits)
+        return rng.randrange(-limit, limit)
+    if kind == "float":
+        return rng.choice([_single(rng.gauss(0, 1000)), struct.unpack("f", struct.pack("I", rng.getrandbits(31) % 0x7F800000))[0]])
+    if kind == "double":
+        wide = struct.unpack("d", struct.pack("Q", rng.getrandbits(63) % 0x7FF0000000000000))[0]
+        return rng.choice(
+            [rng.gauss(0, 1000), wide, float(rng.randrange(-(10**6), 10**6)), round(rng.gauss(0, 100), 2), rng.random()]
+        )
+    if kind == "decimal":
+        digits = rng.randrange(1, type_.precision + 1)
+        number = rng.choice([rng.randrange(10**digits), 10**digits - 1, 0, 5 * 10 ** rng.randrange(digits)])
+        return EXACT.scaleb(Decimal(rng.choice([1, -1]) * min(number, 10**type_.precision - 1)), -type_.scale)
+    if kind == "boolean":
+        return rng.random() < 0.5
+    if kind == "string":
+        return rng.choice(_WORDS) if rng.random() < 0.6 else "".join(rng.choice("abXY ,.%_1é日") for _ in range(rng.randrange(12)))
+    if kind == "binary":
+        return rng.choice([b"", b"abc", b"\xff\x00", bytes(rng.randrange(256) for _ in range(rng.randrange(9)))])
+    if kind == "date":
+        return rng.randrange(-30_000, 60_000)
+    if kind in ("timestamp", "timestamp_ntz"):
+        return rng.randrange(-3 * 10**15, 5 * 10**15)
+    if kind == "array":
+        assert type_.element is not None
+        return [random_value(rng, type_.element) for _ in range(rng.randrange(6))]
+    if kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        keys = {repr(k): k for k in (random_value(rng, type_.key, nulls=0) for _ in range(rng.randrange(4)))}
+        return [(k, random_value(rng, type_.value)) for k in keys.values()]
+    return tuple(random_value(rng, f.type) for f in type_.fields)
+
+
+def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> list[tuple[Any, ...]]:
+    """Rows in stored form.  Small numbers and texts of numbers are in the columns that are named for them."""
+    rows = []
+    for _ in range(count):
+        row = []
+        for field in fields:
+            value = random_value(rng, field.type)
+            if field.name.startswith("small") and value is not None:
+                value = rng.randrange(-7, 13)
+            if field.name[:-1] == "n" and value is not None:
+                value = rng.choice(_NUMBER_TEXTS)
+            row.append(value)
+        rows.append(tuple(row))
+    # Equal operands are rare by chance.
+    for place in range(0, count, 7):
+        row = list(rows[place])
+        row[1::2] = row[0::2]
+        rows[place] = tuple(row)
+    return rows
+
+
+# ---------------------------------------------------------------- expressions
+
+# What Spark has and we refuse, among the expressions.
+KNOWN_REFUSALS = ("sort_array(ad", "current_date()")
+
+
+def expressions() -> list[str]:
+    """All, each once."""
+    templates = (Path(__file__).parent / "scalar_cases.txt").read_text(encoding="utf-8").splitlines()
+    return list(dict.fromkeys(text for t in templates for text in expand(t)))
