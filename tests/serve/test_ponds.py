@@ -167,6 +167,17 @@ def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
         assert [answer.status_code for answer in told] == [200, 410]
 
 
+def test_history_of_a_job_that_has_ended_begins_with_the_server(serve: Any, tmp_path: Path) -> None:
+    """Its replica is there, without history, and no batch will come that could begin it."""
+    place = _checkpoint(tmp_path / "one" / "job", 1)
+    with serve(place) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        wait_until_ready(client)
+        assert client.get("/tables/job.aggregate_0/changes").status_code == 410
+    with serve(place, "--history", "job.aggregate_0=100") as (address, _), httpx.Client(base_url=address, timeout=30) as client:
+        answer = client.get("/tables/job.aggregate_0/changes").json()
+        assert (answer["changes"], answer["more"]) == ([], False)
+
+
 @pytest.fixture
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return write_certificate(tmp_path)

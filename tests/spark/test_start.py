@@ -55,6 +55,7 @@ def test_a_job_is_found_in_its_pond_with_its_definition(totals, tmp_path):
     assert found.definitions()["totals"] == job.definition
     assert found.job_state() == "stopped"
     assert job.definition.columns == ("page", "bytes", "size")
+    assert repr(job) == f"<Job totals: table totals, checkpoint {job.checkpoint}>"
 
 
 def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_path):

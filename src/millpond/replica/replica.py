@@ -136,6 +136,11 @@ class Replica:
             snapshot.__exit__()
             raise
 
+    def wait_until_begun(self, timeout_seconds: float) -> None:
+        """Return when this replica follows, or knows that it can't; or after the timeout."""
+        if self._follower is not None:
+            self._follower.wait_for_first_step(timeout_seconds)
+
     def newer_than(self, view: View) -> Newer:
         """What is committed beyond a view that was kept.  Raises JOB_REPLACED."""
         return self._look(view.record, view.stores)
@@ -229,7 +234,7 @@ class Replica:
         errors = self._follower.counts.errors if self._follower is not None else 0
         if self._follower is not None:
             self._follower.wake()
-            self._follower.wait_for_first_step(timeout_seconds)  # by then what is kept is what was asked for
+            self.wait_until_begun(timeout_seconds)  # by then what is kept is what was asked for
         while True:
             reached, problem = self._reached()
             if reached is not None and reached >= goal:

@@ -40,6 +40,8 @@ _LAST_PAUSE_SECONDS = 5.0
 # A process that ran for so long didn't fail at its start.
 _STEADY_SECONDS = 30.0
 _METER_SECONDS = 1.0
+# How long what is to be kept may take to begin before requests are answered: some milliseconds, unless a replica is built.
+_BEGUN_SECONDS = 2.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
@@ -62,7 +64,10 @@ class Plan:
         """The pond of that name as this server reads it."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
         place, kept = self.places[name], self.retention[name]
-        return open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, settings=reads)
+        pond = open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, settings=reads)
+        if kept and follow:
+            pond.wait_until_begun(_BEGUN_SECONDS)
+        return pond
 
 
 @dataclass(slots=True)

@@ -222,6 +222,12 @@ class Pond:
         if problem is not None:
             raise problem
 
+    def wait_until_begun(self, timeout_seconds: float) -> None:
+        """Return when all jobs are followed, and what was asked for is kept; or after the timeout, as where one is built."""
+        deadline = time.monotonic() + timeout_seconds
+        for job in list(self._jobs.values()):
+            job.replica.wait_until_begun(max(0.0, deadline - time.monotonic()))
+
     def cut(self, name: str, *, bounds: Bounds | None = None) -> PondCut:
         """One batch of one job for several reads and tables: `with pond.cut("page-views") as cut: cut["page_views"].get(…)`.
 
