@@ -19,7 +19,7 @@ from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import Field, SparkType
-from random_queries.doors import arrow_rows, ask_table
+from random_queries.doors import arrow_rows, ask_table, cells
 from random_queries.run import Batch, Run
 
 _WAIT_SECONDS = 30
@@ -124,7 +124,7 @@ class Check:
             raise WrongError("count", f"batch {number}: {living} rows where Spark counts {counted} in its state")
         batch = self.batches.get(number)
         if batch is not None and self.strict:
-            self._compare(number, batch, definition, [dict(row) for row in rows])
+            self._compare(number, batch, definition, [cells(row) for row in rows])
         cold = millpond.read_arrow(self.run.pond, self.run.table)
         warm = table.to_arrow()
         self._arrow(number, definition, [row for row in rows if not row.final], cold, "read_arrow")
@@ -213,7 +213,7 @@ class Check:
             raise WrongError(f"{door} names", f"{table.column_names} where the table has {[n for n, _ in named]}")
         volatile = set(self.run.case.volatile)
         kept = [(n, t) for n, t in named if n not in volatile]
-        ours = [repr([bits(row[name]) for name, _ in kept]) for row in rows]
+        ours = [repr([bits(row[name]) for name, _ in kept]) for row in map(cells, rows)]
         found = [
             repr([bits(to_python(t)(v)) for (n, t), v in zip(named, row, strict=True) if n not in volatile])
             for row in arrow_rows(table, [t for _, t in named])

@@ -52,8 +52,18 @@ def _stored(value: Any, type_: SparkType) -> Any:
 # ---------------------------------------------------------------- Python
 
 
+def cells(row: Any) -> dict[str, Any]:
+    """The values of a row; of one that can't be computed None, as the doors without Python's errors have it."""
+    failed = getattr(row, "errors", {})
+    return {name: None if name in failed else value for name, value in row.items()}
+
+
 def _text(rows: Any) -> list[str]:
-    return [repr([bits(v) for v in row.values()]) for row in rows]
+    """Rows as text that is equal for equal rows alone, the conditions of their errors included."""
+    return [
+        repr([[bits(v) for v in cells(row).values()], {n: e.condition for n, e in getattr(row, "errors", {}).items()}])
+        for row in rows
+    ]
 
 
 def _key_of(table: Any, row: Any) -> dict[str, Any]:
@@ -72,7 +82,7 @@ def ask_table(table: Any, wrong: Failure, *, door: str = "") -> None:
         key = _key_of(table, row)
         found = table.get(key)
         if not found or _text([found]) != [text]:
-            raise wrong(f"{door}get", f"{key!r} gives {dict(found)!r}, the scan has {dict(row)!r}")
+            raise wrong(f"{door}get", f"{key!r} gives {_text([found])}, the scan has {text}")
     if len(rows) > 1:
         page = table.scan(limit=1)
         rest = table.scan(token=page.token)
@@ -127,7 +137,7 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     rows = table.scan()
     there = remote[table.name]
     if _text(there.scan()) != _text(rows):
-        raise wrong("client scan", f"{[dict(r) for r in there.scan()][:3]} where Python has {[dict(r) for r in rows][:3]}")
+        raise wrong("client scan", f"{_text(there.scan())[:3]} where Python has {_text(rows)[:3]}")
     ask_table(there, wrong, door="client ")
     path = f"{address}/tables/{quote(table.name)}/rows?_limit=1000"
     write = row_writer(table.definition)
@@ -144,7 +154,7 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     answer = httpx.get(path, timeout=30, headers={"Accept": "text/csv"})
     names = [name for name, _ in typed_columns(table.definition)]
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
-    lines = [["" if row[name] is None else text(row[name]) for name, text in writers] for row in rows]
+    lines = [["" if row[name] is None else text(row[name]) for name, text in writers] for row in map(cells, rows)]
     read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
     if answer.status_code != 200 or read != [names, *lines]:
         raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
