@@ -154,7 +154,7 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     answer = httpx.get(path, timeout=30, headers={"Accept": "text/csv"})
     names = [name for name, _ in typed_columns(table.definition)]
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
-    lines = [["" if row[name] is None else text(row[name]) for name, text in writers] for row in map(cells, rows)]
+    lines = [[_csv_cell(row, name, text) for name, text in writers] for row in rows]
     read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
     if answer.status_code != 200 or read != [names, *lines]:
         raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
@@ -167,6 +167,13 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
         types = [c.type for c in (*table.definition.key, *table.definition.values)]
         if [bits(list(r)) for r in arrow_rows(arrow, types)] != [bits(list(r)) for r in arrow_rows(local, types)]:
             raise wrong("http arrow", f"{arrow.schema} where Python has {local.schema}, or other values")
+
+
+def _csv_cell(row: Any, name: str, text: Callable[[Any], str]) -> str:
+    failed = getattr(row, "errors", {})
+    if name in failed:
+        return f"#{failed[name].condition}"
+    return "" if row[name] is None else text(row[name])
 
 
 def _url_words(table: Any, row: Any) -> str | None:
