@@ -58,7 +58,6 @@ KNOWN: list[Known] = [
     Known("ties in max_by(x, y, k)", "^value.*(max_by|min_by)", _says(r"(max|min)_by\([^\n]*, \d\)")),
     Known("a raw buffer under a user's name", r"^(missing|type).*warnings: \(\"", _any),
     Known("a key shown under the name of an expression over it", "^value", _says(r'"withColumn", "(k|s)"')),
-    Known("text of a double, and what goes by it", "^value", _says(r"(?i)CAST\([^\n]* AS (string|decimal)|round\(")),
     Known("the definer's time zone", "^value", lambda case: ZONE in case.definer),
     Known("a map as key is called _groupingmapsort", "^missing", _has_key_of("map")),
 ]
