@@ -81,6 +81,34 @@ def test_an_endless_header_costs_no_memory(victim: Victim) -> None:
 
 
 @pytest.mark.parametrize(
+    "begin",
+    [b"0\r\nx: ", b"0\r\nx", b"0\r\na: b\r\nx: ", b"5;x=", b"5;", b"00000"],
+    ids=[
+        "a header's value",
+        "its name",
+        "a second header",
+        "what a chunk says of itself",
+        "the same, without a name",
+        "its length",
+    ],
+)
+def test_what_goes_on_behind_a_body_without_end_costs_no_memory(victim: Victim, begin: bytes) -> None:
+    head = b"POST /tables/%b/rows:get HTTP/1.1\r\n" % TABLE.encode() + HOST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n"
+    with victim.watched(mib=30), contextlib.suppress(OSError), victim.connect() as connection:
+        connection.sendall(head + begin)
+        for _ in range(3000):
+            connection.sendall(b"0" * 65_536)
+        pytest.fail("so much is never read")
+
+
+def test_lines_without_end_before_a_request_are_refused(victim: Victim) -> None:
+    with victim.watched(mib=30), contextlib.suppress(OSError), victim.connect() as connection:
+        for _ in range(3000):
+            connection.sendall(b"\r\n" * 32_768)
+        pytest.fail("so much is never read")
+
+
+@pytest.mark.parametrize(
     "head",
     [
         b"GET /livez HTTP/1.1\r\n\r\n",

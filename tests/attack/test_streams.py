@@ -13,8 +13,10 @@ from pathlib import Path
 import httpx
 import pytest
 
+import millpond
 from attack.conftest import TABLE, Attacked, commit
 from attack.victim import Victim, exchange, wait_for
+from millpond.errors import MillpondError
 from millpond.serve.tokens import add_token, remove_token
 from written_checkpoint import WrittenCheckpoint
 
@@ -93,6 +95,20 @@ def test_more_waits_than_allowed_are_refused_and_ended_ones_make_room(attacked: 
             assert (refused.status_code, refused.json()["error"]["condition"]) == (429, "TOO_MANY_WAITS")
         assert httpx.get(f"{victim.address}/tables/{TABLE}/count?_min_batch=0&_wait_seconds=20").status_code == 200
     wait_for(lambda: victim.metrics()["millpond_waits"] == 0)
+
+
+def test_our_client_asks_again_where_too_many_wait(attacked: Attacked) -> None:
+    victim = attacked(*HISTORY, "--max-streams", "5", "--max-waits", "3")
+    path = f"/tables/{TABLE}/count?_min_batch=99999&_wait_seconds=1.5"
+    with ExitStack() as opened, millpond.connect(victim.address) as server:
+        table = server[TABLE]
+        for _ in range(3):
+            waiting = opened.enter_context(victim.connect())
+            waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        wait_for(lambda: victim.metrics()["millpond_waits"] == 3)
+        with pytest.raises(MillpondError) as refused:
+            table.count(bounds=millpond.Bounds(min_batch=99999, wait_seconds=0.1))
+    assert refused.value.condition == "NOT_UP_TO_BOUND"
 
 
 def test_each_client_has_its_own_share_of_streams_and_waits(attacked: Attacked, tmp_path: Path) -> None:

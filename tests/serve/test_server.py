@@ -208,6 +208,39 @@ def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers
         assert children(server.pid) == processes
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: Path, tmp_path: Path) -> None:
+    options, tokens = tmp_path / "millpond.toml", tmp_path / "readers.json"
+    token = add_token(tokens, "reader", tables=["*"])
+    options.write_text(f"workers = {workers}\nmax-url-bytes = 100\n")
+    log = tmp_path / "err"
+    with (
+        log.open("wb") as err,
+        serving(types_pond, "--config", str(options), home=tmp_path / "home", stderr=err) as (address, server),
+    ):
+
+        def all_answer(path: str, status: int, **headers: str) -> bool:
+            """Each door, most likely: every request comes over a connection of its own."""
+            return all(httpx.get(address + path, headers=headers).status_code == status for _ in range(6 * workers))
+
+        long = f"/livez?{'a' * 150}"
+        assert all_answer(long, 414)
+        options.write_text(f"workers = {workers}\nmax-url-bytes = 1000\ntokens = 'readers.json'\nmax-seconds = 7\n")
+        server.send_signal(signal.SIGHUP)
+        wait_for(lambda: all_answer(long, 400))
+        wait_for(lambda: all_answer("/tables", 401))
+        assert all_answer("/tables", 200, authorization=f"Bearer {token}")
+        wait_for(lambda: log.read_text().count("config.waits") == workers)
+        assert "max_seconds" in log.read_text()
+        for wrong in ("max-url-bytes = 'many'", "nonsense = 1", "max-url-bytes = ", "tokens = 'nowhere.json'"):
+            seen = log.read_text().count("config.unreadable")
+            options.write_text(f"workers = {workers}\n{wrong}\n")
+            server.send_signal(signal.SIGHUP)
+            wait_for(lambda seen=seen: log.read_text().count("config.unreadable") == seen + workers)
+            assert all_answer(long, 400)
+            assert all_answer("/tables", 401)
+
+
 @pytest.mark.parametrize("workers", ["1", "2"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_says_by_which_signal_it_ends(workers: str, number: int, types_pond: Path, tmp_path: Path) -> None:

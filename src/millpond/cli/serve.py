@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def serve(
     places = places or tuple((ctx.default_map or {}).get("places", ()))
     if not places:
         raise RequestError("INVALID_REQUEST", "No pond is named.", hint="Name a folder: millpond serve ./pond.")
-    settings = replace(_DEFAULT, **limits)
+    settings, arguments = replace(_DEFAULT, **limits), _arguments()
     write_logs(settings.log_level, settings.log_format)
     check_libraries()
     check_exposure(settings)
@@ -112,12 +113,28 @@ def serve(
 
         shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
         kept = retention_by_pond(retention, named)
-        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared)
+        again = partial(read_again, arguments)
+        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared, read_again=again)
         if shared is not None:
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
             serve_workers(plan, [first, *more], on_ready=announce)
         else:
             with open_ponds(named, lambda name: plan.open_pond(name, follow=True)) as ponds:
-                serve_http(ponds, first, settings=settings, on_ready=announce)
+                serve_http(ponds, first, settings=settings, read_again=again, on_ready=announce)
         log.info("serve.ended")
+
+
+def _arguments() -> tuple[str, ...]:
+    """What stands behind the command."""
+    words = sys.argv
+    return tuple(words[words.index("serve") + 1 :]) if "serve" in words else ()
+
+
+def read_again(arguments: tuple[str, ...]) -> ServeSettings:
+    """The settings that these arguments, and the file that they name, give now.  Raises INVALID_CONFIG, FILE_MISSING."""
+    try:
+        given = serve.make_context("serve", list(arguments)).params
+    except click.ClickException as wrong:
+        raise RequestError("INVALID_CONFIG", f"{wrong.format_message()}.", hint="Correct the file of options.") from None
+    return replace(_DEFAULT, **{field.name: given[field.name] for field in fields(ServeSettings) if field.name in given})

@@ -18,7 +18,12 @@ from millpond.settings import ClientSettings
 Result = TypeVar("Result")
 # Errors that may pass within a moment.  Those of a bound, of a read that took too long, and of a job without a batch don't: the
 # caller decides.
-_PASSING = (PASSING - {"NO_COMMITTED_BATCH"}) | {"TOO_MANY_REQUESTS", "SERVER_UNAVAILABLE"}
+_PASSING = (PASSING - {"NO_COMMITTED_BATCH"}) | {
+    "TOO_MANY_REQUESTS",
+    "TOO_MANY_CONNECTIONS",
+    "TOO_MANY_WAITS",
+    "SERVER_UNAVAILABLE",
+}
 _GATEWAY = frozenset({502, 503, 504})
 
 

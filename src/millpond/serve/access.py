@@ -55,15 +55,23 @@ class Access:
 
         shared:  the folder of the processes that count requests together, None where there is one
         """
+        self._shared = shared
+        self.use(settings)
+
+    def use(self, settings: ServeSettings) -> None:
+        """Let in by these settings from here on.  Raises INVALID_TOKENS, and leaves all as it is."""
+        tokens = Tokens(settings.tokens) if settings.tokens is not None else None
         self._hosts = frozenset(name.lower() for name in settings.allow_hosts)
         if is_loopback(settings.host):
             self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
-        self._tokens = Tokens(settings.tokens) if settings.tokens is not None else None
+        self._tokens = tokens
         self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
         rate = self._rate = settings.requests_per_second
-        self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), shared) if rate else None
+        self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), self._shared) if rate else None
         failures = self._most_failures = settings.failed_logins_per_minute
-        self._failures = Rates(failures / 60, failures, shared, name="failures") if failures and self._tokens is not None else None
+        self._failures = (
+            Rates(failures / 60, failures, self._shared, name="failures") if failures and self._tokens is not None else None
+        )
 
     def reload(self) -> None:
         """Read the file of tokens again."""

@@ -117,6 +117,12 @@ class HttpDoor:
         )
         self.is_ending = False
 
+    def use(self, settings: ServeSettings) -> None:
+        """Answer by these settings from here on."""
+        self.settings = settings
+        self.streams.use(settings.max_streams, settings.max_streams_per_client)
+        self.waits.use(settings.max_waits, settings.max_waits_per_client)
+
     def end(self) -> None:
         """The server ends: streams do, too."""
         self.is_ending = True

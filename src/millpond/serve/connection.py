@@ -199,12 +199,12 @@ class Connection(asyncio.Protocol):
             reason = wrong.__context__
             self._refuse(reason if isinstance(reason, MillpondError) else _no_http(str(wrong)))
         else:
-            if self._in_head:
-                if not began_in_head:
-                    self.deadline = min(self.deadline, self.loop.time() + self._settings.header_seconds)
-                self._silent_bytes = 0 if self._has_moved else self._silent_bytes + len(data)
-                if self._head_bytes + self._silent_bytes > self._settings.max_header_bytes:
-                    self._refuse(_head_too_large(self._settings.max_header_bytes))
+            if self._in_head and not began_in_head:
+                self.deadline = min(self.deadline, self.loop.time() + self._settings.header_seconds)
+            # What the parser keeps to itself: a name or a value that goes on, before a body or behind it; what it skips, too.
+            self._silent_bytes = 0 if self._has_moved else self._silent_bytes + len(data)
+            if self._head_bytes + self._silent_bytes > self._settings.max_header_bytes:
+                self._refuse(_head_too_large(self._settings.max_header_bytes))
 
     def _refuse(self, error: MillpondError) -> None:
         """Answer with an error when all requests before are answered, and end."""
@@ -290,10 +290,12 @@ class Connection(asyncio.Protocol):
             self._waiting.append(exchange)
 
     def on_body(self, body: bytes) -> None:
+        self._has_moved = True
         if self._arriving is not None:
             self._arriving.add_body(body)
 
     def on_message_complete(self) -> None:
+        self._has_moved, self._head_bytes = True, 0
         if self._answer is not None:
             self.owner.write_soon(self, self._answer)
             self._answer = None

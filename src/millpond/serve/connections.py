@@ -97,6 +97,11 @@ class Connections:
         listener.setblocking(False)
         self._serving = [self.loop.create_task(self._accept(listener)), self.loop.create_task(self._sweep())]
 
+    def use(self, settings: ServeSettings) -> None:
+        """Bound by these settings what comes from here on."""
+        self.settings = settings
+        self._most = _room(settings.max_connections)
+
     def stop_taking(self) -> None:
         """Take no more connections."""
         self.is_draining = True

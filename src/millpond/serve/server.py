@@ -1,4 +1,4 @@
-"""Run the HTTP door: take the port, announce the address, drain at SIGTERM, read tokens and certificate again at SIGHUP.
+"""Run the HTTP door: take the port, announce the address, drain at SIGTERM, read files again at SIGHUP.
 
 The socket is bound before anything else is started, so that a taken port costs no bootstrap.
 """
@@ -14,10 +14,11 @@ import ssl
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.errors import SetupError, library_missing
+from millpond.errors import MillpondError, SetupError, library_missing
 from millpond.logs import EventLog
 from millpond.serve.meter import Meter, Process
 from millpond.serve.signals import ENDING, Terminal, say_end, unblock_hangups
@@ -32,6 +33,8 @@ _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0002
 # How often a process leaves its counts for the others.
 _METER_SECONDS = 1.0
+# Settings that count from the start of a server to its end: what is bound, opened or started by them.
+_STAYING = ("host", "port", "workers", "tls_cert", "tls_key", "max_seconds", "log_level", "log_format", "log_requests")
 
 
 def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socket:
@@ -105,11 +108,13 @@ def serve_http(
     *,
     settings: ServeSettings | None = None,
     shared: Path | None = None,
+    read_again: Callable[[], ServeSettings] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer requests until SIGTERM or Ctrl-C; requests that run then are answered within `drain_seconds`.
 
     shared:    the folder where processes of one server leave what the others need, None where there is one process
+    read_again: gives the settings as they are now, for SIGHUP; None where they stay
     on_ready:  called once, when requests are answered
     Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS, INVALID_CERTIFICATE.
     """
@@ -118,7 +123,7 @@ def serve_http(
 
     # Whoever follows in this process needs Python's lock for each of its steps, and would wait 5 ms for each while requests come.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    door = _Door(ponds, settings or ServeSettings(), shared)
+    door = _Door(ponds, settings or ServeSettings(), shared, read_again)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(door.answer(listener, on_ready))
 
@@ -126,7 +131,9 @@ def serve_http(
 class _Door:
     """The door of one process."""
 
-    def __init__(self, ponds: Ponds, settings: ServeSettings, shared: Path | None) -> None:
+    def __init__(
+        self, ponds: Ponds, settings: ServeSettings, shared: Path | None, read_again: Callable[[], ServeSettings] | None
+    ) -> None:
         from millpond.serve.access import Access
         from millpond.serve.app import HttpDoor, create_app
         from millpond.serve.neighbours import Neighbours
@@ -138,7 +145,9 @@ class _Door:
         self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours)
         self._app, self._behind_gate = create_app(self._door)
         self._tls = open_certificate(settings)
+        self._read_again = read_again
         self._ending: asyncio.Event
+        self._connections: Connections
 
     async def answer(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
         """Answer until it is to end, then drain."""
@@ -146,11 +155,11 @@ class _Door:
         from millpond.serve.hot import HotRows
 
         self._ending = asyncio.Event()
-        self._mind_signals()
         await self._neighbours.listen(self._behind_gate)
         refused = functools.partial(self._counts.count, "none", seconds=0.0)
-        connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
+        connections = self._connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
         self._counts.note_load = functools.partial(self._note_load, connections)
+        self._mind_signals()
         with listener:
             connections.start(listener)
             writing = asyncio.create_task(_write_counts(self._counts)) if self._counts.is_shared else None
@@ -185,12 +194,33 @@ class _Door:
         if terminal.is_gone:
             self._end(signal.SIGHUP)
             return
+        try:
+            if self._read_again is not None:
+                self._use(self._read_again())
+        except MillpondError as wrong:
+            log.error("config.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
         self._access.reload()
         if self._tls is not None:
             try:
                 _load_certificate(self._tls, self._settings)
             except SetupError as wrong:
                 log.error("certificate.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
+
+    def _use(self, now: ServeSettings) -> None:
+        """Answer by these settings from here on, as far as they can change.  Raises OPEN_TO_ALL, INVALID_TOKENS."""
+        from millpond.serve.access import check_exposure
+
+        before = self._settings
+        staying = {name: getattr(before, name) for name in _STAYING}
+        wanting = [name for name, value in staying.items() if value != getattr(now, name)]
+        if wanting:
+            log.warning("config.waits", settings=wanting, message="these count from the next start on")
+        settings = replace(now, **staying)
+        check_exposure(settings)
+        self._access.use(settings)
+        self._settings = settings
+        self._door.use(settings)
+        self._connections.use(settings)
 
 
 async def _write_counts(meter: Meter) -> None:

@@ -142,6 +142,10 @@ class Quota:
     def __len__(self) -> int:
         return self._taken.total()
 
+    def use(self, most: int, per_client: int) -> None:
+        """Allow so many from here on; those that there are stay."""
+        self._most, self._per_client = most, per_client
+
     @contextlib.contextmanager
     def taken(self, asker: str) -> Iterator[None]:
         """One more, as long as it is entered.  Raises the quota's condition."""

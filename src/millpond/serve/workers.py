@@ -5,7 +5,7 @@
 3. The follower keeps the replicas; doors only read them.  Without it doors go on answering, and say how far they are behind.
 4. Whoever ends is started again, at once the first time, then after pauses that double.
 5. At SIGTERM doors drain, then the follower ends.  A process whose parent is gone ends by itself.
-6. At SIGHUP doors read tokens and certificate again.
+6. At SIGHUP doors read tokens, certificate and options again.
 
 Processes are spawned, never forked: an open LMDB environment doesn't survive a fork.
 """
@@ -51,6 +51,7 @@ class Plan:
 
     places:     pond's name -> where it lies
     retention:  what is kept of tables beside their rows: pond's name -> table -> that
+    read_again: gives the settings as they are now, when the server is told to read them again
     shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
     """
 
@@ -59,6 +60,7 @@ class Plan:
     settings: ServeSettings
     retention: dict[str, dict[str, RetentionWords]]
     shared: Path | None
+    read_again: Callable[[], ServeSettings] | None = None
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name as this server reads it."""
@@ -189,7 +191,7 @@ def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     write_logs(plan.settings.log_level, plan.settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
     with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
-        serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, on_ready=ready.release)
+        serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, read_again=plan.read_again, on_ready=ready.release)
 
 
 def _follow(plan: Plan) -> None:
