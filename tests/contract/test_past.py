@@ -28,6 +28,7 @@ import millpond
 import millpond.client
 from millpond.catalogue import create_job
 from millpond.cli import main
+from millpond.cli.hints import hint_here
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.values import encode_json, to_json, to_text
@@ -320,7 +321,7 @@ def _say(door: Callable[[Asked, str, Question], Told], asked: Asked, name: str, 
     try:
         return door(asked, name, question)
     except MillpondError as error:
-        return {"condition": error.condition, "message": error.message, "hint": error.hint}
+        return {"condition": error.condition, "message": error.message, "hint": hint_here(error.hint)}  # each in its own words
 
 
 def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> list[Told]:
