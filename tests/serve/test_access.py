@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import subprocess
@@ -12,8 +13,10 @@ from typing import Any
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
-from millpond.errors import MillpondError
+from millpond.cli import main
+from millpond.errors import MillpondError, RequestError, SetupError
 from millpond.serve.access import Access, check_exposure, is_loopback
 from millpond.serve.tokens import EVERYBODY, add_token, read_tokens, remove_token
 from millpond.settings import ServeSettings
@@ -202,3 +205,43 @@ def test_neither_keys_nor_tokens_leave_by_log_or_metrics(types_pond: Path, tmp_p
     assert len(answered) == 13
     assert {("rows", 200), ("none", 401), ("metrics", 200)} <= set(answered)
     assert {"serve.ready", "serve.ended"} <= {line["event"] for line in lines}
+
+
+def test_a_token_for_a_time_opens_nothing_afterwards(tmp_path: Path) -> None:
+    path = tmp_path / "readers.json"
+    asked = CliRunner().invoke(main, ["token", str(path), "guest", "--tables", "*", "--valid", "7d"])
+    token = asked.output.strip()
+    (entry,) = json.loads(path.read_text())["readers"]
+    left = dt.datetime.fromisoformat(entry["expires"]) - dt.datetime.now(dt.UTC)
+    assert dt.timedelta(days=6, hours=23) < left <= dt.timedelta(days=7)
+    access, headers = Access(ServeSettings(tokens=path)), {b"authorization": f"Bearer {token}".encode()}
+    assert access.peek(headers).name == "guest"
+    entry["expires"] = (dt.datetime.now(dt.UTC) - dt.timedelta(seconds=1)).isoformat()
+    path.write_text(json.dumps({"format": 1, "readers": [entry]}))
+    access.reload()
+    with pytest.raises(RequestError) as refused:
+        access.peek(headers)
+    assert (refused.value.condition, "expired" in refused.value.message) == ("TOKEN_NEEDED", True)
+    remove_token(path, "nobody")
+    add_token(path, "another", tables=["*"])
+    kept = [reader for reader in read_tokens(path).values() if reader.name == "guest"]
+    assert kept[0].has_expired(), "whoever writes the file keeps it"
+
+
+@pytest.mark.parametrize("expires", ["soon", "2027-01-01T00:00:00", 7, ""])
+def test_a_file_with_a_time_that_is_none_is_refused(tmp_path: Path, expires: object) -> None:
+    path = tmp_path / "readers.json"
+    add_token(path, "guest", tables=["*"])
+    data = json.loads(path.read_text())
+    data["readers"][0]["expires"] = expires
+    path.write_text(json.dumps(data))
+    with pytest.raises(SetupError) as refused:
+        read_tokens(path)
+    assert refused.value.condition == "INVALID_TOKENS"
+
+
+@pytest.mark.parametrize("valid", ["no", "0s", "soon", "-7d"])
+def test_a_token_for_no_time_is_refused(tmp_path: Path, valid: str) -> None:
+    asked = CliRunner().invoke(main, ["token", str(tmp_path / "readers.json"), "guest", "--tables", "*", f"--valid={valid}"])
+    assert asked.exit_code == 2
+    assert not (tmp_path / "readers.json").exists()
