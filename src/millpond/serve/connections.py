@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import heapq
 import ipaddress
+import math
 import resource
 import socket
 import ssl
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from email.utils import formatdate
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from starlette.types import ASGIApp
@@ -40,6 +43,9 @@ _SWEEP_SECONDS = 0.5
 _MOST_TOGETHER = 256
 # Files that are no connections: replicas, their locks, sockets of neighbours.
 _SPARE_DESCRIPTORS = 256
+# What accepting a connection fails with where the system has none left; it fails with others where the client is gone already.
+_NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_SAY_AGAIN_SECONDS = 60.0
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Python has the name from 3.12 on
 _NOTSENT_BYTES = 131_072
 _OK = b"HTTP/1.1 200 OK\r\n"
@@ -84,6 +90,7 @@ class Connections:
         self._connections: dict[Connection, None] = {}
         self._taken: Counter[str] = Counter()  # of each client: handshakes, too
         self._all = 0
+        self._said_at = -math.inf
         self._written: list[tuple[asyncio.Transport, bytes]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._serving: list[asyncio.Task[None]] = []
@@ -95,7 +102,8 @@ class Connections:
     def start(self, listener: socket.socket) -> None:
         """Take connections from a listening socket, from here on."""
         listener.setblocking(False)
-        self._serving = [self.loop.create_task(self._accept(listener)), self.loop.create_task(self._sweep())]
+        steps = (partial(self._accept, listener), self._sweep)
+        self._serving = [self.loop.create_task(_again_and_again(step)) for step in steps]
 
     def use(self, settings: ServeSettings) -> None:
         """Bound by these settings what comes from here on."""
@@ -125,23 +133,30 @@ class Connections:
     # ------------------------------------------------------------ taking
 
     async def _accept(self, listener: socket.socket) -> None:  # 1
-        while True:
-            try:
-                taken, address = await self.loop.sock_accept(listener)
-            except OSError as none_left:
-                log.warning("connection.untaken", message=none_left.strerror)
+        try:
+            taken, address = await self.loop.sock_accept(listener)
+        except OSError as problem:
+            if problem.errno in _NONE_LEFT:
+                self._say_untaken(problem)
                 self._make_room(None)
                 await asyncio.sleep(0.05)
-                continue
+            return
+        with contextlib.suppress(OSError):  # its client may be gone
             # What isn't on its way stays with us, where it is bounded: the system would take 4 MiB of each answer.
             taken.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _NOTSENT_BYTES)
-            client = client_of(address)
-            if self._has_room(client):
-                self._taken[client] += 1
-                self._all += 1
-                self._keep(self._take(taken, client))
-            else:
-                self._turn_away(taken)
+        client = client_of(address)
+        if self._has_room(client):
+            self._taken[client] += 1
+            self._all += 1
+            self._keep(self._take(taken, client))
+        else:
+            self._turn_away(taken)
+
+    def _say_untaken(self, problem: OSError) -> None:
+        now = self.loop.time()
+        if now - self._said_at > _SAY_AGAIN_SECONDS:
+            self._said_at = now
+            log.warning("connection.untaken", message=problem.strerror)
 
     def _has_room(self, client: str) -> bool:
         settings = self.settings
@@ -208,20 +223,19 @@ class Connections:
     # ------------------------------------------------------------ ending in time
 
     async def _sweep(self) -> None:  # 2
-        while True:
-            self._set_date()
-            now, unread = self.loop.time(), {}
-            for connection in list(self._connections):
-                if now > connection.deadline or connection.needs_a_look:
-                    connection.expire(now)
-                if connection.stalled_at is not None and not connection.transport.is_closing():
-                    unread[connection] = connection.unread_bytes
-            total = sum(unread.values())
-            while total > self.settings.max_unread_bytes:
-                worst = max(unread, key=unread.__getitem__)
-                total -= unread.pop(worst)
-                self._end(worst)
-            await asyncio.sleep(_SWEEP_SECONDS)
+        await asyncio.sleep(_SWEEP_SECONDS)
+        self._set_date()
+        now, unread = self.loop.time(), {}
+        for connection in list(self._connections):
+            if now > connection.deadline or connection.needs_a_look:
+                connection.expire(now)
+            if connection.stalled_at is not None and not connection.transport.is_closing():
+                unread[connection] = connection.unread_bytes
+        total = sum(unread.values())
+        while total > self.settings.max_unread_bytes:
+            worst = max(unread, key=unread.__getitem__)
+            total -= unread.pop(worst)
+            self._end(worst)
 
     def _set_date(self) -> None:
         self.date = f"date: {formatdate(time.time(), usegmt=True)}\r\n".encode()
@@ -254,6 +268,16 @@ class Connections:
             if not transport.is_closing():
                 transport.write(answer)
         self._written.clear()
+
+
+async def _again_and_again(step: Callable[[], Awaitable[None]]) -> None:
+    """Take a step without end.  A mistake in one is told, and the next is taken: without them nobody would be let in, or ended."""
+    while True:
+        try:
+            await step()
+        except Exception as mistake:  # noqa: BLE001 - told, and the server goes on
+            log.error("connections.failed", raised=mistake)
+            await asyncio.sleep(_SWEEP_SECONDS)
 
 
 def client_of(address: object) -> str:
