@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import sys
 import tempfile
@@ -30,7 +31,8 @@ def main() -> int:
             campaign = Campaign(spark, Path(folder), with_known=given.all, minimise=not given.plain, save=given.save)
             for path in given.cases:
                 print(f"{path.stem}: {campaign.judge(parse_case(path.read_text())) or 'agrees'}", flush=True)
-            campaign.run(given.seed, range(given.first, given.first + given.count))
+            with contextlib.suppress(KeyboardInterrupt):  # what was found till then is told
+                campaign.run(given.seed, range(given.first, given.first + given.count))
         finally:
             spark.stop()
     print(campaign.describe(), flush=True)
