@@ -6,7 +6,7 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test lint fast spark faults soak random java clean
+.PHONY: help demo test lint fast spark faults soak random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -46,6 +46,10 @@ soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 -
 random: ARGS = --count 400
 random: java ## Random queries held against Spark: make random ARGS="--count 1000 --seed 7"
 	@PYTHONPATH=tests $(BIN)/python -m random_queries $(ARGS)
+
+fuzz: ARGS = --mutations 300000 --seed 1
+fuzz: $(READY) ## Damage files and read them, the compiled library under sanitizers: make fuzz ARGS="--mutations 1000000 --seed 7"
+	@$(BIN)/python tests/fuzz/fuzz.py --sanitized $(ARGS)
 
 clean: ## Remove what the targets above have made in this folder
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse src/millpond/native/libmillpond.so

@@ -7,6 +7,9 @@
     <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
     <pond>/jobs/<job>/hot_keys.json        left by `HotKeys` where the job finds its own, see `schema.hot_keys`
 
+A job's checkpoint lies in the pond; or elsewhere, where the operator allowed that place, or where job.json is a file of the
+reader's own user that nobody else can write: then `publish` or `define` of that user named it.
+
 A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
 written, or belongs to others, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
 """
@@ -15,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +29,12 @@ from millpond.errors import CheckpointError, DefinitionError, MillpondError, Set
 from millpond.schema.definition import TableDefinition, check_table_name
 from millpond.schema.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.named import Entry, parse_entry
+from millpond.schema.strict_json import parse_json
 from millpond.schema.types import SparkType
-from millpond.settings import home
-from millpond.storage import Storage, open_storage
+from millpond.settings import FileBounds, home
+from millpond.storage import Storage, open_storage, uri_of
+from millpond.storage.fence import is_below, not_allowed
+from millpond.storage.places import Places
 
 FORMAT = 1
 # A pond or table that isn't there yet is looked for so often.
@@ -36,6 +43,10 @@ HOT_KEYS = "hot_keys.json"
 HEARTBEAT_SECONDS = 2.0
 # A heartbeat older than this many intervals speaks of a job that no longer runs.
 _MISSED = 5
+# What job.json says of a checkpoint in the job's own folder.
+_INSIDE = "checkpoint"
+_BOUNDS = FileBounds()
+_NOTHING_MORE = Places()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,16 +56,61 @@ class JobFolder:
     job:        the job's name
     storage:    the job folder
     checkpoint: URI of Spark's checkpoint
+    place:      the same to be read, None where nobody said how
     """
 
     job: str
     storage: Storage
     checkpoint: str
+    place: Storage | None = field(default=None, compare=False)
+
+    def open_checkpoint(self) -> Storage:
+        """Spark's checkpoint, with counts of requests of its own."""
+        return open_storage(self.checkpoint) if self.place is None else self.place.folder("")
 
     def entries(self) -> list[Entry]:
-        """Every definition in the folder, and every name of an operator's tables.  Raises DEFINITION_MISMATCH, CORRUPT_FILE."""
-        names = [name for name in self.storage.names("tables") if name.endswith(".json")]
-        return [parse_entry(_read_json(self.storage, f"tables/{name}")) for name in names]
+        """Every definition in the folder, and every name of an operator's tables.
+
+        Raises:  DEFINITION_MISMATCH, CORRUPT_FILE, PLACE_NOT_ALLOWED where one of them can't be read.
+        """
+        entries, broken = self.read_entries()
+        for error in broken.values():
+            raise error
+        return entries
+
+    def read_entries(self) -> tuple[list[Entry], dict[str, MillpondError]]:
+        """Those that can be read; and by table, why another can't."""
+        entries: list[Entry] = []
+        broken: dict[str, MillpondError] = {}
+        for name in self.storage.names("tables"):
+            table = name.removesuffix(".json")
+            try:
+                if table != name:
+                    entries.append(self._read_entry(table))
+            except StorageError:
+                raise
+            except MillpondError as error:
+                if error.condition != "FILE_GONE":  # it was deleted just now
+                    broken[table] = error
+        return entries, broken
+
+    def _read_entry(self, table: str) -> Entry:
+        path = f"tables/{table}.json"
+        found = _read_json(self.storage, path, _BOUNDS.definition_bytes)
+        try:
+            entry = parse_entry(found)
+            if entry.table != table:
+                raise DefinitionError(
+                    "DEFINITION_MISMATCH",
+                    f"It defines a table {entry.table!r:.80}.",
+                    hint="Name the file after its table, or define the table again.",
+                )
+        except DefinitionError as error:
+            path = f"{self.storage.uri}/{path}"
+            raise DefinitionError(
+                error.condition, f"{path}: {error.message}", hint=error.hint, **{**error.context, "path": path}
+            ) from error
+        return entry
 
     def definitions(self) -> dict[str, TableDefinition]:
         """Table name -> definition, of every definition in the folder.  Raises as `entries`."""
@@ -73,7 +129,7 @@ class JobFolder:
     def job_state(self) -> str:
         """running, stopped, or unknown (no heartbeat: a job that `start` didn't start)."""
         try:
-            beat = _read_json(self.storage, "heartbeat.json")
+            beat = _read_json(self.storage, "heartbeat.json", _BOUNDS.note_bytes)
         except MillpondError:
             return "unknown"
         state, at = (beat.get("state"), beat.get("at")) if isinstance(beat, dict) else (None, None)
@@ -86,7 +142,7 @@ class JobFolder:
         if self.storage.stamp(HOT_KEYS) is None:
             return []
         try:
-            return from_bytes(self.storage.read(HOT_KEYS))
+            return from_bytes(self.storage.read(HOT_KEYS, _BOUNDS.hot_keys_bytes))
         except ValueError as broken:
             raise CheckpointError(
                 "CORRUPT_FILE",
@@ -100,11 +156,23 @@ class JobFolder:
         self.storage.write(HOT_KEYS, to_bytes(keys, columns))
 
 
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The jobs at a place.
+
+    jobs:    those whose folder can be read
+    broken:  job -> why its folder can't
+    """
+
+    jobs: list[JobFolder]
+    broken: dict[str, MillpondError]
+
+
 def job_of(pond: str | Path, job: str) -> JobFolder:
     """The folder of a job in a pond, whether it is there yet or not, its checkpoint inside.  Raises INVALID_NAME."""
     check_table_name(job)
-    storage = open_storage(f"{open_storage(pond).uri}/jobs/{job}")
-    return JobFolder(job, storage, f"{storage.uri}/checkpoint")
+    storage = open_storage(pond).folder(f"jobs/{job}")
+    return _inside(storage, job)
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
@@ -116,7 +184,7 @@ def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> Job
     storage, root = job_of(pond, job).storage, open_storage(pond)
     if root.stamp("pond.json") is None:
         root.write("pond.json", json.dumps({"format": FORMAT}).encode())
-    elsewhere = open_storage(checkpoint).uri if checkpoint else "checkpoint"
+    elsewhere = uri_of(checkpoint) if checkpoint else _INSIDE
     return _create(storage, job, elsewhere)
 
 
@@ -125,7 +193,7 @@ def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
 
     Raises:  NOT_WRITABLE where neither the place beside it nor the cache folder can be written.
     """
-    uri = open_storage(checkpoint).uri
+    uri = uri_of(checkpoint)
     name = job or uri.rsplit("/", 1)[-1]
     try:
         return _create(_beside(uri), name, uri)
@@ -150,42 +218,67 @@ def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
     if storage.stamp("job.json") is None:
         data = {"format": FORMAT, "job": job, "checkpoint": checkpoint}
         storage.write("job.json", json.dumps(data, indent=1).encode())
-    folder = _job_folder(storage)
-    wanted = f"{storage.uri}/checkpoint" if checkpoint == "checkpoint" else open_storage(checkpoint).uri
-    if folder.checkpoint != wanted:
+    named, there, _ = _read_job(storage)
+    folder = _inside(storage, named) if checkpoint == _INSIDE else JobFolder(named, storage, checkpoint, open_storage(checkpoint))
+    if there != (_INSIDE if checkpoint == _INSIDE else uri_of(checkpoint)):
+        where = folder.checkpoint if there == _INSIDE else there
         raise DefinitionError(
             "TABLE_EXISTS",
-            f"The job {job!r} is there already, with its checkpoint at {folder.checkpoint}.",
+            f"The job {job!r} is there already, with its checkpoint at {where}.",
             hint="Choose another name for the job, or another pond.",
             job=job,
-            checkpoint=folder.checkpoint,
+            checkpoint=where,
         )
     return folder
 
 
-def open_jobs(uri: str | Path) -> list[JobFolder]:
+def open_jobs(uri: str | Path, *, allow: Iterable[str | Path] = ()) -> list[JobFolder]:
     """The jobs at a path: all of a pond, or the one of a bare checkpoint.
 
-    Raises:  NO_CHECKPOINT where the path is neither.
+    allow:   places outside of it where checkpoints, and what links lead to, may lie
+    Raises:  NO_CHECKPOINT where the path is neither; why a job's folder can't be read, where no other job's can.
     """
-    root = open_storage(uri)
+    found = read_catalogue(uri, Places.of(allow))
+    for error in found.broken.values():
+        if not found.jobs:
+            raise error
+    return found.jobs
+
+
+def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue:
+    """The same, with the jobs whose folders can't be read: one job's damage isn't another's.
+
+    Raises:  NO_CHECKPOINT; what the pond's own folder raises.
+    """
+    own = uri_of(uri)
+    root = open_storage(own, fence=places.fence(own))
     if root.stamp("pond.json") is not None:
-        jobs = [open_storage(f"{root.uri}/jobs/{name}") for name in root.names("jobs")]
-        return [_job_folder(job) for job in jobs if job.stamp("job.json") is not None]
+        found = Catalogue([], {})
+        for name in root.names("jobs"):
+            storage = root.folder(f"jobs/{name}")
+            try:
+                if storage.stamp("job.json") is not None:
+                    found.jobs.append(_job_folder(storage, root.uri, places, job=name))
+            except MillpondError as error:
+                if error.condition == "STORAGE_UNAVAILABLE":
+                    raise
+                found.broken[name] = error
+        return found
     if root.stamp("job.json") is not None:
-        return [_job_folder(root)]
+        return Catalogue([_job_folder(root, root.uri, places)], {})
     if root.stamp("metadata") is not None or root.names("offsets"):
         beside, cached = _beside(root.uri), _beside_in_cache(root.uri)
         for place in (beside, cached):
             try:
                 if place.stamp("job.json") is not None:
-                    return [_job_folder(place)]
+                    # Whose it is, where it lies says: the checkpoint may have been moved since.
+                    return Catalogue([JobFolder(_read_job(place)[0], place, root.uri, root)], {})
             except StorageError as refused:
                 # Credentials for a checkpoint are often for that alone.
                 if refused.condition != "ACCESS_DENIED":
                     raise
                 beside = cached
-        return [JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri)]
+        return Catalogue([JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri, root)], {})
     raise CheckpointError(
         "NO_CHECKPOINT",
         f"{root.uri} is neither a pond nor a checkpoint of a streaming query.",
@@ -194,12 +287,12 @@ def open_jobs(uri: str | Path) -> list[JobFolder]:
     )
 
 
-def wait_for_jobs(uri: str | Path, timeout_seconds: float) -> None:
-    """Return as soon as there is a pond or checkpoint at a path.  Raises NO_CHECKPOINT after the timeout; as `open_jobs`."""
-    deadline = time.monotonic() + timeout_seconds
+def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[str | Path] = ()) -> None:
+    """Return as soon as there is a pond or checkpoint at a path.  Raises NO_CHECKPOINT after the timeout; as `read_catalogue`."""
+    deadline, places = time.monotonic() + timeout_seconds, Places.of(allow)
     while True:
         try:
-            open_jobs(uri)
+            read_catalogue(uri, places)
             return
         except CheckpointError as error:
             left = deadline - time.monotonic()
@@ -208,27 +301,59 @@ def wait_for_jobs(uri: str | Path, timeout_seconds: float) -> None:
         time.sleep(min(left, ARRIVAL_SECONDS))
 
 
-def _job_folder(storage: Storage) -> JobFolder:
-    data = _read_json(storage, "job.json")
+def _job_folder(storage: Storage, root: str, places: Places, *, job: str | None = None) -> JobFolder:
+    """The job of a folder, whose checkpoint may be read.  Raises CORRUPT_FILE, PLACE_NOT_ALLOWED, UNSUPPORTED."""
+    named, checkpoint, is_ours = _read_job(storage)
+    if job is not None and named != job:  # two jobs would be one, or one another
+        raise _corrupt(storage, "job.json", f"it names the job {named!r:.80}, and its folder is {job!r:.80}")
+    if checkpoint == _INSIDE:
+        return _inside(storage, named)
+    is_beside = storage.uri == f"{checkpoint}.millpond"
+    if not (is_ours or is_beside or is_below(checkpoint, root) or places.allow(checkpoint)):
+        raise not_allowed(f"{storage.uri}/job.json", checkpoint)
+    fence = places.fence(root) if is_below(checkpoint, root) else places.fence(checkpoint)
+    return JobFolder(named, storage, checkpoint, open_storage(checkpoint, fence=fence))
+
+
+def _inside(storage: Storage, job: str) -> JobFolder:
+    place = storage.folder(_INSIDE)
+    return JobFolder(job, storage, place.uri, place)
+
+
+def _read_job(storage: Storage) -> tuple[str, str, bool]:
+    """What job.json says: the job, and `checkpoint` or the URI of one elsewhere; and whether only this user can have written it."""
+    text, is_ours = storage.read_ours("job.json", _BOUNDS.note_bytes)
+    data = _parse(storage, "job.json", text)
     job, checkpoint = (data.get("job"), data.get("checkpoint")) if isinstance(data, dict) else (None, None)
-    if not isinstance(job, str) or not isinstance(checkpoint, str):
-        raise CheckpointError(
-            "CORRUPT_FILE",
-            f"{storage.uri}/job.json names no job and no checkpoint.",
-            hint="Restore the file from a copy, or delete it and define the tables again.",
-            path=f"{storage.uri}/job.json",
-        )
-    where = f"{storage.uri}/checkpoint" if checkpoint == "checkpoint" else checkpoint
-    return JobFolder(job, storage, where)
-
-
-def _read_json(storage: Storage, path: str) -> Any:
+    if not isinstance(job, str) or not isinstance(checkpoint, str) or not job:
+        raise _corrupt(storage, "job.json", "it names no job and no checkpoint")
+    if checkpoint == _INSIDE:
+        return job, checkpoint, is_ours
+    uri = uri_of(checkpoint)
     try:
-        return json.loads(storage.read(path))
-    except (ValueError, RecursionError) as broken:
-        raise CheckpointError(
-            "CORRUPT_FILE",
-            f"{storage.uri}/{path} isn't valid JSON: {broken}.",
-            hint="Delete the file and define the table again.",
-            path=f"{storage.uri}/{path}",
-        ) from broken
+        is_path = b"\0" not in os.fsencode(uri)
+    except UnicodeEncodeError:
+        is_path = False
+    if not is_path:
+        raise _corrupt(storage, "job.json", f"no place is called {checkpoint!r:.80}")
+    return job, uri, is_ours
+
+
+def _read_json(storage: Storage, path: str, most_bytes: int) -> Any:
+    return _parse(storage, path, storage.read(path, most_bytes))
+
+
+def _parse(storage: Storage, path: str, text: bytes) -> Any:
+    try:
+        return parse_json(text)
+    except ValueError as broken:
+        raise _corrupt(storage, path, f"it isn't valid JSON: {broken}") from broken
+
+
+def _corrupt(storage: Storage, path: str, what: str) -> CheckpointError:
+    return CheckpointError(
+        "CORRUPT_FILE",
+        f"{storage.uri}/{path}: {what}.",
+        hint="Restore the file from a copy, or delete it and define the tables again.",
+        path=f"{storage.uri}/{path}",
+    )

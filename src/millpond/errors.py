@@ -126,6 +126,7 @@ CONDITIONS: dict[str, Condition] = {
     "REWOUND_IN_PLACE": Condition(CheckpointError, 409, 5),
     "FILE_GONE": Condition(CheckpointError, 503, 4),
     "COPIES_DIFFER": Condition(CheckpointError, 500, 5),
+    "PLACE_NOT_ALLOWED": Condition(CheckpointError, 502, 6),
     # storage
     "STORAGE_UNAVAILABLE": Condition(StorageError, 503, 4),
     "ACCESS_DENIED": Condition(StorageError, 502, 6),

@@ -43,6 +43,43 @@ class CheckpointSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileBounds:
+    """The most bytes that a file of a pond, a checkpoint or a replica may have, by its kind.
+
+    A larger one is refused before it is read: somebody else may have put it there, and a sparse file costs nothing to make.
+
+    note_bytes:        what Spark and Millpond write some hundred bytes into: pond.json, job.json, heartbeat.json, a checkpoint's
+                       `metadata`; of a replica `current`, `boot`, status.json, closed.json
+    definition_bytes:  a table's definition has some hundred bytes for each column and expression.
+    hot_keys_bytes:    a list of hot groups has some hundred bytes for each of them, and they are few.
+    log_bytes:         offsets/N and commits/N have some 50 bytes for each partition of a source, and of a state store.
+    schema_bytes:      schema files and metadata of operators have some hundred bytes a column.
+    state_bytes:       state files are read in pieces; Spark holds what lies in one of them in a task's memory.
+    snapshot_bytes:    a RocksDB snapshot's zip holds a list of its SSTs and settings, some MiB at most; the SSTs lie beside it.
+    source_log_bytes:  a file source's log, compacted, has some 200 bytes for each file that was ever read; it is read line by line.
+    line_bytes:        of these, one line: a path.
+    model_bytes:       of a model's file; ONNX itself ends at 2 GiB
+    segment_bytes:     a replica's segments of rows that expired are closed at 4 MiB; the last frame may be large.
+    """
+
+    note_bytes: int = 64 << 10
+    definition_bytes: int = 16 << 20
+    hot_keys_bytes: int = 4 << 20
+    log_bytes: int = 64 << 20
+    schema_bytes: int = 16 << 20
+    state_bytes: int = 64 << 30
+    snapshot_bytes: int = 64 << 20
+    source_log_bytes: int = 16 << 30
+    line_bytes: int = 1 << 20
+    model_bytes: int = 2 << 30
+    segment_bytes: int = 1 << 30
+
+    def checksum_bytes(self, file_bytes: int) -> int:
+        """Of the checksums beside a file: four bytes for each 512, or a short JSON."""
+        return self.note_bytes + file_bytes // 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreSettings:
     """How an object store is asked.
 

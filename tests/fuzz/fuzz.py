@@ -2,6 +2,7 @@
 
     python tests/fuzz/fuzz.py --mutations 20000 --seed 1        all of it
     python tests/fuzz/fuzz.py --seed 1 --only 4711              one mutation again, with its traceback
+    python tests/fuzz/fuzz.py --sanitized …                     the compiled library under AddressSanitizer and UBSan: needs gcc
 
 1. A child process of bounded memory copies the golden checkpoints; each mutation depends on the seed and its number alone.
 2. Per mutation: damage one file, read it under a time limit, put it back.
@@ -14,7 +15,9 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,13 +29,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside
+from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside, inside_schema
 from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_rows
 
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, MillpondError
-from millpond.native.library import small_too, switched_off
+from millpond.native.library import library, small_too, switched_off
 
+ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 3 << 30
 SECONDS_EACH = 10
 # Rows are damaged apart from their files: a state file has few of them, and its checksum guards them.
@@ -69,6 +73,8 @@ class Fuzzer:
         target, files = random.choices(self._targets, [t.weight for t, _ in self._targets])[0]
         cell, path = random.choice(files)
         mutate = random.choice(JSON_MUTATIONS if target.json and random.random() < 0.7 else MUTATIONS)
+        if target.kind == "schema" and random.random() < 0.5:
+            mutate = inside_schema(random.choice(JSON_MUTATIONS))
         packed = target.packed and random.random() < 0.6
         whole = path.read_bytes()
         what = f"{target.kind}: {mutate.__name__}{' inside' if packed else ''} of {path}"
@@ -87,7 +93,9 @@ class Fuzzer:
         try:
             found = target.read(cell, str(path))
         except MillpondError as error:
-            self._judge(error, path if target.names else None, what)
+            # Rows of another schema are damage of the file that they lie in.
+            rows_named = target.kind == "schema" and "state/" in error.message
+            self._judge(error, path if target.names and not rows_named else None, what)
         except Exception as error:
             raise Failure(f"{what}: {type(error).__name__}") from error
         else:
@@ -122,7 +130,10 @@ class Fuzzer:
 def child(seed: int, begin: int, end: int, mark: Path) -> None:
     """Mutations begin to end, in this process; the mark says which one runs."""
     faulthandler.enable()
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    if "ASAN_OPTIONS" in os.environ:
+        assert library() is not None  # its own limit is on what is taken: all addresses are in use from the start
+    else:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGALRM, _too_long)
     failed = 0
     with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch, mark.open("w") as marked:
@@ -145,6 +156,23 @@ def child(seed: int, begin: int, end: int, mark: Path) -> None:
     sys.exit(1 if failed else 0)
 
 
+def sanitized(scratch: Path) -> dict[str, str]:
+    """A copy of the package with a library that checks each of its steps; the environment in which it is used."""
+    scratch.mkdir()
+    shutil.copytree(ROOT / "src", scratch / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    shutil.copy(ROOT / "hatch_build.py", scratch)
+    flags = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    subprocess.run([sys.executable, str(scratch / "hatch_build.py"), *flags], check=True, env={**os.environ, "CC": "gcc"})
+    found = subprocess.run(["gcc", "-print-file-name=libasan.so"], check=True, capture_output=True, text=True)
+    return {
+        **os.environ,
+        "PYTHONPATH": str(scratch / "src"),
+        "LD_PRELOAD": found.stdout.strip(),
+        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb={MEMORY_BYTES >> 20}",
+        "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
+    }
+
+
 def _too_long(*_: object) -> None:
     raise Failure(f"it took longer than {SECONDS_EACH} seconds")
 
@@ -155,6 +183,7 @@ def main() -> None:
     words.add_argument("--mutations", type=int, default=20_000)
     words.add_argument("--seed", type=int, default=1)
     words.add_argument("--only", type=int, help="run this mutation alone")
+    words.add_argument("--sanitized", action="store_true", help="the compiled library under AddressSanitizer and UBSan")
     words.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = words.parse_args()
     if asked.child:
@@ -163,9 +192,10 @@ def main() -> None:
     began, failed, mutations = time.monotonic(), False, end - begin
     with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch:
         mark = Path(scratch) / "mark"
+        environment = sanitized(Path(scratch) / "sanitized") if asked.sanitized else dict(os.environ)
         while begin < end:
             command = [sys.executable, __file__, "--seed", str(asked.seed), "--child", str(begin), str(end), str(mark)]
-            done = subprocess.run(command, check=False)
+            done = subprocess.run(command, check=False, env=environment)
             failed = failed or done.returncode != 0
             if done.returncode in (0, 1):
                 break

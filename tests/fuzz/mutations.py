@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 import json
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
@@ -147,7 +148,68 @@ def change_a_value(data: bytes, random: Random) -> bytes:
     )
 
 
-JSON_MUTATIONS: tuple[Mutate, ...] = (change_a_value,)
+def graft(data: bytes, random: Random) -> bytes:
+    """A value of the JSON in place of another one: right in itself, and where it doesn't belong."""
+    lines = data.split(b"\n")
+    places = [i for i, line in enumerate(lines) if line[:1] in (b"{", b"[")]
+    if not places:
+        return splice(data, random)
+    place = random.choice(places)
+    whole = data.startswith(b"{\n")
+    root: Any = [json.loads(data if whole else lines[place])]
+    nodes = [(node, key) for node in _nodes(root) for key in (list(node) if isinstance(node, dict) else range(len(node)))]
+    (source, from_key), (target, to_key) = random.choice(nodes), random.choice(nodes)
+    # Mostly of the same name: a type for a type, an expression for an expression.
+    alike = [(node, key) for node, key in nodes if key == from_key and isinstance(key, str)]
+    if alike and random.random() < 0.8:
+        target, to_key = random.choice(alike)
+    target[to_key] = json.loads(json.dumps(source[from_key]))
+    text = json.dumps(root[0]).encode()
+    return text if whole else b"\n".join([*lines[:place], text, *lines[place + 1 :]])
+
+
+def say_twice(data: bytes, random: Random) -> bytes:
+    """A member of an object a second time, with another value."""
+    begins = [i for i in range(len(data) - 1) if data[i : i + 1] == b"{" and data[i + 1 : i + 2] == b'"']
+    if not begins:
+        return put_a_word(data, random)
+    begin = random.choice(begins) + 1
+    name = data[begin : data.index(b'"', begin + 1) + 1]
+    return data[:begin] + name + b":" + json.dumps(random.choice(_VALUES)).encode() + b"," + data[begin:]
+
+
+def _nodes(root: Any) -> list[Any]:
+    found, level = [], [root]
+    while level:
+        found += level
+        children = [v for node in level for v in (node.values() if isinstance(node, dict) else node)]
+        level = [v for v in children if isinstance(v, dict | list) and v]
+    return found
+
+
+JSON_MUTATIONS: tuple[Mutate, ...] = (change_a_value, change_a_value, graft, graft, say_twice)
+
+
+def inside_schema(mutate: Mutate) -> Mutate:
+    """The same damage to one of the texts of a state schema file of version 2 or 3, whose lengths are right again."""
+
+    def mutate_text(data: bytes, random: Random) -> bytes:
+        texts = list(_texts(data))
+        if not texts:
+            return mutate(data, random)
+        begin, end = random.choice(texts)
+        text = mutate(data[begin + 6 : end], random)[:0xFFFF]
+        return data[:begin] + struct.pack(">iH", 1, len(text)) + text + data[end:]
+
+    return mutate_text
+
+
+def _texts(data: bytes) -> Iterator[tuple[int, int]]:
+    """Where a JSON text lies that is in one piece, with the count and the length in front."""
+    for found in re.finditer(rb"\x00\x00\x00\x01(..)\{", data, re.DOTALL):
+        end = found.start() + 6 + int.from_bytes(found[1], "big")
+        if end <= len(data) and data[end - 1 : end] == b"}":
+            yield found.start(), end
 
 
 def repack(codec: str, data: bytes) -> bytes:

@@ -15,31 +15,37 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 
 import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
-from millpond.checkpoint.columns import read_columns
+from millpond.checkpoint.columns import Spans, read_columns
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.newest import read_newest
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.records import DELETE, PUT
+from millpond.checkpoint.sidecars import verify_file
+from millpond.checkpoint.source_files import find_file
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.checkpoint.whole import read_parts
 from millpond.errors import MillpondError
 from millpond.native.memory import Memory
 from millpond.replica.apply import plan_tables
-from millpond.schema.definition import parse_definition
+from millpond.schema.definition import TableDefinition, parse_definition
+from millpond.schema.hot_keys import HotKey
 from millpond.schema.named import NamedOperator
-from millpond.schema.types import SparkType
+from millpond.schema.types import SparkType, atomic
 from millpond.schema.values import decode_json
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage
 from millpond.tables.arrow import arrow_type, column_array
+from millpond.tables.binding import check_schemas
 from millpond.tables.cold import iter_newest
 from millpond.tables.finish import compile_definition
+from millpond.tables.finish_columns import ColumnFinish, RowKeys
 from millpond.tables.inspect import inspect_job
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -70,7 +76,7 @@ class Cell:
 
     @cached_property
     def storage(self) -> Storage:
-        return open_storage(self.folder.checkpoint)
+        return self.folder.open_checkpoint()
 
     @cached_property
     def stores(self) -> list[StoreSchema]:
@@ -208,13 +214,49 @@ def _read_state_file(cell: Cell, path: str) -> Any:
 def _read_definition(cell: Cell, _path: str) -> Any:
     out = []
     for definition in cell.folder.definitions().values():
-        finish = compile_definition(parse_definition(definition.to_json()))
-        out.append([finish(key, value) for key, value in cell.rows.get(definition.store_id, [])])
+        parsed = parse_definition(definition.to_json())
+        finish, rows = compile_definition(parsed), cell.rows.get(definition.store_id, [])
+        out.append([finish(key, value) for key, value in rows])
+        _finish_as_columns(cell, parsed, rows)
     return out
 
 
+def _finish_as_columns(cell: Cell, definition: TableDefinition, rows: list[tuple[Any, Any]]) -> None:
+    """The same rows as arrays, of a definition that the store's schemas don't refuse."""
+    store = next((s for s in cell.stores if (s.operator, s.store, s.family) == definition.store_id), None)
+    if store is None or store.many or definition.parts is not None:
+        return
+    check_schemas(definition, store.key, store.value)
+    keys, values = (
+        located([encoder(fields)(row) for row in side])
+        for fields, side in ((store.key, [k for k, _ in rows]), (store.value, [v for _, v in rows]))
+    )
+    if all(has_arrow_form(c.expression.type) for c in definition.values) and all(has_arrow_form(c.type) for c in definition.key):
+        ColumnFinish(definition).arrays(pyarrow, RowKeys(definition.key_fields, keys), values)
+
+
+def located(rows: list[bytes]) -> Spans:
+    """Rows behind each other."""
+    sizes = np.array([len(row) for row in rows], np.int64)
+    return Spans(b"".join(rows), np.cumsum(sizes) - sizes, sizes)
+
+
+def _read_hot_keys(cell: Cell, _path: str) -> Any:
+    return cell.folder.hot_keys()
+
+
+def _read_source_log(cell: Cell, path: str) -> Any:
+    return find_file(cell.storage, path.split("/")[-2], lambda found: len(found) == 0, upto=10**9)
+
+
+def _read_checksums(cell: Cell, path: str) -> Any:
+    return verify_file(
+        cell.storage, str(Path(path).relative_to(cell.folder.checkpoint.removeprefix("file://"))).removesuffix(".crc")
+    )
+
+
 def _read_job(cell: Cell, _path: str) -> Any:
-    return [(folder.job, open_storage(folder.checkpoint).stamp("metadata") is None) for folder in open_jobs(cell.path)]
+    return [(folder.job, folder.open_checkpoint().stamp("metadata") is None) for folder in open_jobs(cell.path)]
 
 
 def _open(cell: Cell, _path: str) -> Any:
@@ -247,6 +289,9 @@ TARGETS = (
     Target("sst", _pattern(r"SSTs/[^/]*\.sst"), _read_state_file, 2, checked=True),
     Target("definition", _pattern(r"tables/[^/]*\.json"), _read_definition, 10, names=False, json=True),
     Target("job.json", _pattern(r"job\.json"), _read_job, 2, names=False, json=True),
+    Target("hot keys", _pattern(r"hot_keys\.json"), _read_hot_keys, 1, json=True),
+    Target("source log", _pattern(r"sources/\d+/\d+(\.compact)?"), _read_source_log, 1, json=True),
+    Target("checksum", _pattern(r"state/.*\.crc"), _read_checksums, 1, names=False, json=True),
     Target("heartbeat", _pattern(r"heartbeat\.json"), lambda cell, _: cell.folder.job_state(), 2, names=False, json=True),
     Target("open", _pattern(r".*"), _open, 1, names=False),
 )
@@ -262,6 +307,7 @@ def copy_cells(target: Path) -> list[Cell]:
         if (source / "definition.json").exists():
             folder.write_definition(parse_definition(decode_json((source / "definition.json").read_text())))
         folder.write_heartbeat("running")
+        folder.write_hot_keys([HotKey(1, {"k": "a"}, 0.5, 0), HotKey(2, None, 0.25, 3)], {"k": atomic("string")})
         cells.append(cell := Cell(path, folder))
         if not folder.entries():
             store = cell.stores[0]

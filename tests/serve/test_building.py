@@ -1,14 +1,16 @@
 """While a replica is built for the first time every door says how far it is; when it is done, the same questions are answered.
 
-The build is a real one, of a checkpoint that Spark wrote, by the server or by this process.  One partition's snapshot is a pipe to
-which nobody writes, so that the build waits in the middle of reading it.
+The build is a real one, of a checkpoint that Spark wrote, by the server or by this process.  It lies on an S3 server, which doesn't
+answer for one partition's snapshot until it is told to, so that the build waits in the middle of reading it.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +18,65 @@ import httpx
 import pytest
 
 import millpond
-from held_file import held_file
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError, ReplicaError
 from millpond.schema.definition import parse_definition
 from millpond.settings import ClientSettings
+from object_store import BUCKET, moto_server, proxy, upload, use
 from ready import wait_until_ready
 
 PARTITIONS = 2
 ONCE = ClientSettings(tries=1)
 
 
-@pytest.fixture
-def cell(golden: Callable[[str], Any]) -> Any:
-    copy = golden("counts-hdfs")
-    create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))
-    return copy
+@dataclass(frozen=True)
+class Held:
+    """A checkpoint of which one file is kept back.
+
+    place:   where it lies
+    last:    its newest batch
+    let_go:  gives the file to who waits for it, and to all that come
+    """
+
+    place: str
+    last: int
+    let_go: Callable[[], None]
 
 
 @pytest.fixture
-def rows(cell: Any) -> list[dict[str, Any]]:
+def copy(golden: Callable[[str], Any]) -> Any:
+    """The checkpoint on this disk."""
+    return golden("counts-hdfs")
+
+
+@pytest.fixture
+def rows(copy: Any) -> list[dict[str, Any]]:
     """What the checkpoint holds, read without a replica."""
-    found = [dict(row) for row in millpond.read_arrow(cell.checkpoint, "counts").to_pylist()]
+    create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))
+    found = [dict(row) for row in millpond.read_arrow(copy.checkpoint, "counts").to_pylist()]
     assert len(found) > 3
     return sorted(found, key=by_page)
 
 
 @pytest.fixture
-def let_go(cell: Any, rows: list[dict[str, Any]]) -> Iterator[Callable[[], None]]:
-    with held_file(cell.checkpoint / "state/0/1/12.snapshot") as released:
-        yield released
+def cell(copy: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    released = threading.Event()
+    server = moto_server()
+    use(monkeypatch, server)
+    place = f"s3://{BUCKET}/{uuid.uuid4().hex}/counts-hdfs"
+    upload(copy.checkpoint, place)
+    create_beside(place).write_definition(parse_definition(copy.read("definition")))
+
+    def before(method: str, path: str) -> None:
+        if method == "GET" and path.partition("?")[0].endswith("/state/0/1/12.snapshot"):
+            released.wait(60)
+
+    with proxy(server) as (url, faults):
+        faults.before = before
+        monkeypatch.setenv("AWS_ENDPOINT_URL", url)
+        monkeypatch.setenv("MILLPOND_REQUEST_SECONDS", "60")
+        yield Held(place, copy.last, released.set)
+        released.set()
 
 
 def by_page(row: dict[str, Any]) -> str:
@@ -63,10 +94,8 @@ def wait_until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def test_python_says_how_far_the_build_is_and_then_answers(
-    cell: Any, rows: list[dict[str, Any]], let_go: Callable[[], None], tmp_path: Path
-) -> None:
-    with millpond.open(cell.checkpoint, replica_dir=tmp_path / "home", wait_seconds=0) as pond:
+def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    with millpond.open(cell.place, replica_dir=tmp_path / "home", wait_seconds=0) as pond:
         try:
             (job,) = pond.jobs()
             wait_until(lambda: pond.statistics()[job]["partitions_done"] == 1)
@@ -89,7 +118,7 @@ def test_python_says_how_far_the_build_is_and_then_answers(
                 assert f"1 of {PARTITIONS} partitions" in refused.value.message
             assert not pond.ready(60)[0]
         finally:
-            let_go()
+            cell.let_go()
         pond.catch_up(30)
         assert sorted((dict(row) for row in table.scan()), key=by_page) == rows
         for ask in questions:
@@ -102,13 +131,12 @@ def test_python_says_how_far_the_build_is_and_then_answers(
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("name", ["counts", "counts-hdfs.aggregate_0"], ids=["defined", "undefined"])
 def test_a_server_says_how_far_the_build_is_and_then_answers(
-    cell: Any, rows: list[dict[str, Any]], let_go: Callable[[], None], serve: Any, name: str, workers: int
+    cell: Held, rows: list[dict[str, Any]], serve: Any, name: str, workers: int
 ) -> None:
     if name != "counts":
-        (beside,) = cell.checkpoint.with_name(f"{cell.checkpoint.name}.millpond").glob("tables/*.json")
-        beside.unlink()
+        create_beside(cell.place).storage.write("tables/counts.json", b"")
     with (
-        serve(cell.checkpoint, "--workers", str(workers)) as (address, _),
+        serve(cell.place, "--workers", str(workers)) as (address, _),
         httpx.Client(base_url=address, timeout=30) as client,
         millpond.connect(address, settings=ONCE) as hasty,
     ):
@@ -148,7 +176,7 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
             assert refused.value.condition == "REPLICA_BUILDING"
             assert refused.value.context["partitions"] == PARTITIONS
         finally:
-            let_go()
+            cell.let_go()
         wait_until_ready(client)
         for ask in asked:
             assert ask().status_code == 200
@@ -158,12 +186,10 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
             assert sorted((dict(row) for row in hasty[name].scan()), key=by_page) == rows
 
 
-def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(
-    cell: Any, rows: list[dict[str, Any]], let_go: Callable[[], None], serve: Any
-) -> None:
+def test_a_client_with_patience_gets_its_answer_when_the_build_is_done(cell: Held, rows: list[dict[str, Any]], serve: Any) -> None:
     patient = ClientSettings(tries=200, first_pause_seconds=0.02, last_pause_seconds=0.05)
-    with serve(cell.checkpoint) as (address, _), millpond.connect(address, settings=patient) as client:
-        waiting = threading.Timer(1.0, let_go)
+    with serve(cell.place) as (address, _), millpond.connect(address, settings=patient) as client:
+        waiting = threading.Timer(1.0, cell.let_go)
         waiting.start()
         try:
             assert client["counts"].count() == len(rows)

@@ -20,6 +20,7 @@ from millpond.storage import Storage, open_storage
 from object_store import BUCKET, PAGE, moto_server, proxy, use
 
 BACKENDS = ("local", "s3", "gs", "azure")
+MOST = 4_000_000
 
 
 @pytest.fixture(params=BACKENDS)
@@ -40,7 +41,23 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def test_what_was_written_is_read(storage: Storage) -> None:
     for data in (b"", b"\x00\xff" * 7, b"x" * 3_000_000):
         storage.write("state/0/1.delta", data)
-        assert storage.read("state/0/1.delta") == data
+        assert storage.read("state/0/1.delta", MOST) == data
+
+
+def test_a_file_that_is_too_large_is_refused(storage: Storage) -> None:
+    storage.write("file", b"12345")
+    assert storage.read("file", 5) == b"12345"
+    for read in (storage.read, storage.read_ours, lambda path, most: list(storage.iter_pieces(path, 2, most))):
+        with pytest.raises(MillpondError, match="file has 5 bytes") as caught:
+            read("file", 4)
+        assert caught.value.condition == "CORRUPT_FILE"
+
+
+def test_a_folder_is_a_storage_of_its_own(storage: Storage) -> None:
+    folder = storage.folder("a/b")
+    folder.write("file", b"12")
+    assert folder.uri == f"{storage.uri}/a/b"
+    assert storage.read("a/b/file", MOST) == folder.folder("").read("file", MOST) == b"12"
 
 
 @pytest.mark.parametrize(
@@ -50,7 +67,7 @@ def test_names_are_taken_as_they_are(storage: Storage, name: str) -> None:
     if name == "a\\b" and storage.uri.startswith("abfss:"):
         pytest.skip("to Azure a backslash is a slash")
     storage.write(f"folder/{name}", name.encode())
-    assert storage.read(f"folder/{name}") == name.encode()
+    assert storage.read(f"folder/{name}", MOST) == name.encode()
     assert storage.names("folder") == [name]
 
 
@@ -58,7 +75,7 @@ def test_a_file_that_isnt_there(storage: Storage) -> None:
     storage.write("there/file", b"")
     for path in ("missing", "there", "there/file/below", "there/missing", "no\0name"):
         with pytest.raises(MillpondError) as caught:
-            storage.read(path)
+            storage.read(path, MOST)
         assert caught.value.condition in ("FILE_GONE", "CORRUPT_FILE")
         assert caught.value.condition == "FILE_GONE" or path == "there"
         assert storage.names(path) == (["file"] if path == "there" else [])
@@ -109,24 +126,24 @@ def test_a_reader_sees_the_old_file_or_the_new_one(storage: Storage) -> None:
     writer = threading.Thread(target=replace)
     writer.start()
     while not done.is_set():
-        assert storage.read("file") in contents
+        assert storage.read("file", MOST) in contents
     writer.join()
-    assert storage.read("file") == contents[-1]
+    assert storage.read("file", MOST) == contents[-1]
     assert storage.names() == ["file"]
 
 
 def test_a_uri_opens_the_same_place_again(storage: Storage) -> None:
     storage.write("folder/file", b"here")
     assert not storage.uri.endswith("/")
-    assert open_storage(storage.uri).read("folder/file") == b"here"
+    assert open_storage(storage.uri).read("folder/file", MOST) == b"here"
     assert open_storage(f"{storage.uri}/folder/").uri == f"{storage.uri}/folder"
-    assert open_storage(f"{storage.uri}/folder/").read("file") == b"here"
+    assert open_storage(f"{storage.uri}/folder/").read("file", MOST) == b"here"
 
 
 def test_what_is_remote_counts_its_requests(storage: Storage) -> None:
     assert not sum(storage.requests.values())
     storage.write("file", b"")
-    storage.read("file")
+    storage.read("file", MOST)
     storage.stamp("file")
     storage.stamp("missing")
     storage.names()

@@ -73,10 +73,10 @@ def test_a_request_that_fails_twice_is_answered_all_the_same(
 
     faults.before = fail
     calls = {
-        "read": lambda: storage.read("commits/0") == job.storage.read("commits/0"),
+        "read": lambda: storage.read("commits/0", 1 << 20) == job.storage.read("commits/0", 1 << 20),
         "stamp": lambda: storage.stamp("commits/0") == job.storage.stamp("commits/0"),
         "names": lambda: storage.names("commits") == ["0"],
-        "write": lambda: storage.write("new", b"1") is None and job.storage.read("new") == b"1",
+        "write": lambda: storage.write("new", b"1") is None and job.storage.read("new", 1 << 20) == b"1",
     }
     assert calls[kind]()
     assert storage.requests["retried"] == (1 if fault == "hang" else 2)
@@ -97,7 +97,7 @@ def test_what_doesnt_pass_is_told_after_a_bounded_number_of_requests(
 ) -> None:
     storage = open_storage(place)
     faults.before = lambda method, path: fault
-    for call in (lambda: storage.read("commits/0"), lambda: storage.stamp("commits/0"), lambda: storage.names("commits")):
+    for call in (lambda: storage.read("commits/0", 1 << 20), lambda: storage.stamp("commits/0"), lambda: storage.names("commits")):
         before = faults.count()
         with pytest.raises(StorageError) as caught:
             call()

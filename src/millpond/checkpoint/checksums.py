@@ -16,9 +16,9 @@ _LAST_BYTE_PRIME = 0x6B9083D9
 _WORD = 0xFFFFFFFF
 
 
-def crc32c(data: bytes) -> int:
-    """CRC-32C (Castagnoli)."""
-    return int(google_crc32c.value(data))
+def crc32c(data: bytes, before: int = 0) -> int:
+    """CRC-32C (Castagnoli), of what came before as well."""
+    return int(google_crc32c.extend(before, data))
 
 
 def masked_crc32c(data: bytes) -> int:

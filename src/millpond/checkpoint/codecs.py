@@ -11,7 +11,6 @@ The codec is pinned per batch in offsets/N; nothing is guessed from the bytes.
 
 from __future__ import annotations
 
-import io
 import struct
 from collections.abc import Iterable, Iterator
 
@@ -23,7 +22,7 @@ import zstandard
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 
-_LZ4_MAGIC = b"LZ4Block"
+LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBiii")
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 _LZ4_SEED = 0x9747B28C
@@ -43,30 +42,13 @@ def decompress(codec: str, data: bytes) -> bytes:
              UNKNOWN_FORMAT for another codec.
     Source:  lz4-java LZ4BlockOutputStream, snappy-java SnappyOutputStream, compress-lzf; golden checkpoints.
     """
-    match codec:
-        case "lz4":
-            return b"".join(_iter_lz4((data,)))
-        case "zstd":
-            return _zstd(data)
-        case "snappy":
-            return _snappy(data)
-        case "lzf":
-            return _lzf(data)
-    raise CheckpointError(
-        "UNKNOWN_FORMAT",
-        f"State files compressed with {codec!r} can't be read.",
-        hint="Use lz4, zstd, snappy or lzf as spark.sql.streaming.stateStore.compression.codec.",
-        codec=codec,
-    )
+    return b"".join(_blocks(codec, (data,)))
 
 
 def iter_unpacked(codec: str, pieces: Iterable[bytes], window_bytes: int) -> Iterator[bytes]:
-    """The same of a file in pieces, in windows of about so many bytes; as a whole where the codec is another one than lz4."""
-    if codec != "lz4":
-        yield decompress(codec, b"".join(pieces))
-        return
+    """The same of a file in pieces, in windows of about so many bytes: what lies behind damage is never read."""
     window, size = [], 0
-    for block in _iter_lz4(pieces):
+    for block in _blocks(codec, pieces):
         window.append(block)
         size += len(block)
         if size >= window_bytes:
@@ -76,15 +58,33 @@ def iter_unpacked(codec: str, pieces: Iterable[bytes], window_bytes: int) -> Ite
     yield b"".join(window)
 
 
-def _iter_lz4(pieces: Iterable[bytes]) -> Iterator[bytes]:
+def _blocks(codec: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
     file = _Pieces(pieces)
+    match codec:
+        case "lz4":
+            return _iter_lz4(file)
+        case "zstd":
+            return _iter_zstd(file)
+        case "snappy":
+            return _iter_snappy(file)
+        case "lzf":
+            return _iter_lzf(file)
+    raise CheckpointError(
+        "UNKNOWN_FORMAT",
+        f"State files compressed with {codec!r:.80} can't be read.",
+        hint="Use lz4, zstd, snappy or lzf as spark.sql.streaming.stateStore.compression.codec.",
+        codec=codec,
+    )
+
+
+def _iter_lz4(file: _Pieces) -> Iterator[bytes]:
     ended = False
     while head := file.take(_LZ4_HEADER.size):
         position = file.position - len(head)
         if len(head) < _LZ4_HEADER.size:
             raise incomplete("an LZ4 block header", position)
         magic, token, packed_size, size, checksum = _LZ4_HEADER.unpack(head)
-        if magic != _LZ4_MAGIC:
+        if magic != LZ4_MAGIC:
             raise corrupt("an LZ4 block doesn't begin with LZ4Block", position)
         if not 0 <= size <= _MAX_BLOCK or not 0 <= packed_size <= _MAX_BLOCK:
             raise corrupt(f"an LZ4 block claims {size} bytes", position)
@@ -133,68 +133,70 @@ class _Pieces:
         self.position += len(taken)
         return taken
 
+    def read(self, size: int = -1) -> bytes:
+        """As files have it, for who takes one; never all at once."""
+        return self.take(size if size >= 0 else _ZSTD_STEP)
 
-def _zstd(data: bytes) -> bytes:
+
+def _iter_zstd(file: _Pieces) -> Iterator[bytes]:
+    unpacked = 0
     try:
-        most = _LIMITS.max_unpacked_bytes(len(data))
-        out = bytearray()
-        with zstandard.ZstdDecompressor().stream_reader(io.BytesIO(data), read_across_frames=True) as reader:
+        with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:  # type: ignore[arg-type]
             while block := reader.read(_ZSTD_STEP):
-                out += block
-                if len(out) > most:
+                unpacked += len(block)
+                if unpacked > (most := _LIMITS.max_unpacked_bytes(file.position)):
                     raise corrupt(f"the zstd stream unpacks to more than {most} bytes", 0)
+                yield block
     except (zstandard.ZstdError, MemoryError) as broken:
         raise corrupt(f"the zstd stream doesn't unpack: {broken}", 0) from broken
-    return bytes(out)
 
 
-def _snappy(data: bytes) -> bytes:
-    out: list[bytes] = []
-    position = 0
-    while position < len(data):
-        if data.startswith(_SNAPPY_MAGIC, position):
-            position += _SNAPPY_HEADER
+def _iter_snappy(file: _Pieces) -> Iterator[bytes]:
+    while head := file.take(4):
+        position = file.position - len(head)
+        if head == _SNAPPY_MAGIC[:4]:
+            rest = file.take(_SNAPPY_HEADER - 4)
+            if len(rest) < _SNAPPY_HEADER - 4:
+                raise incomplete("a snappy header", position)
+            if not (head + rest).startswith(_SNAPPY_MAGIC):
+                raise corrupt("a snappy header isn't one", position)
             continue
-        if position + 4 > len(data):
+        if len(head) < 4:
             raise incomplete("a snappy block length", position)
-        size = int.from_bytes(data[position : position + 4], "big")
-        block = data[position + 4 : position + 4 + size]
+        size = int.from_bytes(head, "big")
+        if size > _MAX_BLOCK:
+            raise corrupt(f"a snappy block claims {size} bytes", position)
+        block = file.take(size)
         if len(block) < size:
             raise incomplete("a snappy block", position)
         try:
             if cramjam.snappy.decompress_raw_len(block) > _MAX_BLOCK:
                 raise corrupt("a snappy block claims too many bytes", position)
-            out.append(bytes(cramjam.snappy.decompress_raw(block)))
+            yield bytes(cramjam.snappy.decompress_raw(block))
         except (cramjam.DecompressionError, ValueError) as broken:
             raise corrupt(f"a snappy block doesn't unpack: {broken}", position) from broken
-        position += 4 + size
-    return b"".join(out)
 
 
-def _lzf(data: bytes) -> bytes:
-    out = bytearray()
-    position = 0
-    while position < len(data):
-        if position + 5 > len(data):
+def _iter_lzf(file: _Pieces) -> Iterator[bytes]:
+    while head := file.take(5):
+        position = file.position - len(head)
+        if len(head) < 5:
             raise incomplete("an LZF chunk header", position)
-        if data[position : position + 2] != b"ZV":
+        if head[:2] != b"ZV":
             raise corrupt("an LZF chunk doesn't begin with ZV", position)
-        packed = data[position + 2]
-        size = int.from_bytes(data[position + 3 : position + 5], "big")
-        start = position + 5
+        packed, size = head[2], int.from_bytes(head[3:5], "big")
         if packed > 1:
             raise corrupt(f"an LZF chunk has type {packed}", position)
-        whole = int.from_bytes(data[start : start + 2], "big") if packed else size
-        start += 2 * packed
-        chunk = data[start : start + size]
+        whole = int.from_bytes(file.take(2), "big") if packed else size
+        chunk = file.take(size)
         if len(chunk) < size:
             raise incomplete("an LZF chunk", position)
         if packed:
-            _lzf_chunk(chunk, out, len(out) + whole, position)
+            out = bytearray()
+            _lzf_chunk(chunk, out, whole, position)
+            yield bytes(out)
         else:
-            out += chunk
-        position = start + size
-    return bytes(out)
+            yield chunk
 
 
 def _lzf_chunk(chunk: bytes, out: bytearray, end: int, position: int) -> None:

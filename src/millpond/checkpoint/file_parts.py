@@ -7,7 +7,10 @@ from typing import Protocol
 
 from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.native.memory import Memory
+from millpond.settings import FileBounds
 from millpond.storage import Storage
+
+_BOUNDS = FileBounds()
 
 
 class FileParts(Protocol):
@@ -23,14 +26,9 @@ class FileParts(Protocol):
 
 
 def open_parts(storage: Storage, path: str) -> FileParts:
-    """Open a file.  Raises FILE_GONE."""
-    local = storage.local_path(path)
-    if local is not None:
-        try:
-            return _LocalParts(os.open(local, os.O_RDONLY | os.O_CLOEXEC))
-        except (OSError, ValueError):
-            pass  # the storage says what is wrong
-    return _HeldParts(storage.read(path))
+    """Open a state file.  Raises as `Storage.read`."""
+    file = storage.open_file(path, _BOUNDS.state_bytes)
+    return _HeldParts(storage.read(path, _BOUNDS.state_bytes)) if file is None else _LocalParts(file)
 
 
 class _LocalParts:

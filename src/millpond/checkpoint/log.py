@@ -6,7 +6,6 @@ Everything that decides how state files are decoded is pinned in offsets/N; sess
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,13 @@ from typing import Any
 from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError
-from millpond.settings import CheckpointSettings
+from millpond.schema.strict_json import parse_json
+from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import FileStamp, Storage
+from millpond.storage.names import numbers
 
 _LIMITS = CheckpointSettings()
+_BOUNDS = FileBounds()
 _STORE = "spark.sql.streaming.stateStore."
 _PROVIDERS = {
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
@@ -85,7 +87,7 @@ class CommittedBatch:
 
 def committed_batches(storage: Storage) -> list[Batch]:
     """Ids of the committed batches that the log still has, ascending."""
-    return sorted(Batch(int(name)) for name in storage.names("commits") if name.isdecimal() and name.isascii())
+    return [Batch(number) for number in numbers(storage.names("commits"))]
 
 
 def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
@@ -96,11 +98,11 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
     """
     stamp = storage.stamp(f"commits/{batch}")
     if stamp is None:
-        storage.read(f"commits/{batch}")  # raises FILE_GONE with the path
+        storage.read(f"commits/{batch}", _BOUNDS.log_bytes)  # raises FILE_GONE with the path
     assert stamp is not None
-    commit_bytes = storage.read(f"commits/{batch}")
-    offset_bytes = storage.read(f"offsets/{batch}")
-    metadata_bytes = storage.read("metadata")
+    commit_bytes = storage.read(f"commits/{batch}", _BOUNDS.log_bytes)
+    offset_bytes = storage.read(f"offsets/{batch}", _BOUNDS.log_bytes)
+    metadata_bytes = storage.read("metadata", _BOUNDS.note_bytes)
     commit_lines = _lines(commit_bytes, f"commits/{batch}", _COMMIT_VERSIONS)
     offset_lines = _lines(offset_bytes, f"offsets/{batch}", _OFFSET_VERSIONS)
     commit = _json(commit_lines[1] or "{}", f"commits/{batch}")
@@ -141,14 +143,14 @@ def _is_commits_time(storage: Storage, batch: Batch, commit: FileStamp, started_
 def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
     """Every setting that Spark pinned in a batch, by Spark's name.  Raises as `read_batch`."""
     path = f"offsets/{batch}"
-    lines = _lines(storage.read(path), path, _OFFSET_VERSIONS)
+    lines = _lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS)
     return _texts(_json(lines[1] or "{}", path), "conf", path)
 
 
 def read_planned_ms(storage: Storage, batch: Batch) -> int:
     """When Spark planned a batch, committed or not; its state files can't be older.  Raises as `read_batch`."""
     path = f"offsets/{batch}"
-    lines = _lines(storage.read(path), path, _OFFSET_VERSIONS)
+    lines = _lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS)
     return _integer(_json(lines[1] or "{}", path), "batchTimestampMs", path)
 
 
@@ -175,7 +177,7 @@ def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
 def job_id(storage: Storage) -> str:
     """The id that Spark wrote once into the checkpoint.  Raises NO_CHECKPOINT, CORRUPT_FILE."""
     try:
-        data = storage.read("metadata")
+        data = storage.read("metadata", _BOUNDS.note_bytes)
     except CheckpointError as missing:
         if missing.condition != "FILE_GONE":
             raise
@@ -185,14 +187,14 @@ def job_id(storage: Storage) -> str:
             hint="Name the checkpointLocation of a query that has been started, or start the job first.",
             uri=storage.uri,
         ) from missing
-    found = _json(data.decode("utf-8", "replace"), "metadata").get("id")
+    found = _json(_text(data, "metadata"), "metadata").get("id")
     if not isinstance(found, str):
         raise naming(CheckpointError("CORRUPT_FILE", "it holds no id.", hint="Restore the file from a copy."), "metadata")
     return found
 
 
 def _lines(data: bytes, path: str, versions: tuple[str, ...]) -> list[str]:
-    lines = data.decode("utf-8", "replace").split("\n")
+    lines = _text(data, path).split("\n")
     if len(lines) < 2:
         raise CheckpointError(
             "INCOMPLETE_FILE",
@@ -211,10 +213,17 @@ def _lines(data: bytes, path: str, versions: tuple[str, ...]) -> list[str]:
     return lines
 
 
+def _text(data: bytes, path: str) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as broken:
+        raise _wrong(f"byte {broken.start} isn't UTF-8", path) from broken
+
+
 def _json(text: str, path: str) -> dict[str, Any]:
     try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as broken:
+        data = parse_json(text)
+    except ValueError as broken:
         raise CheckpointError(
             "CORRUPT_FILE",
             f"{path} isn't valid JSON: {broken}.",
@@ -247,7 +256,7 @@ def _state_ids(commit: dict[str, Any], path: str) -> dict[int, list[list[str]]]:
     if not isinstance(found, dict):
         raise _wrong("stateUniqueIds isn't an object", path)
     for operator, partitions in found.items():
-        if not operator.isdecimal() or not operator.isascii() or len(operator) > 9 or not isinstance(partitions, list):
+        if not numbers([operator]) or len(operator) > 9 or not isinstance(partitions, list):
             raise _wrong(f"stateUniqueIds of operator {operator:.20} aren't lists of ids", path)
         for stores in partitions:
             if not isinstance(stores, list) or not all(isinstance(i, str) and _STATE_ID.fullmatch(i) for i in stores):
@@ -270,8 +279,8 @@ def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
             offsets[name] = None
             continue
         try:
-            offsets[name] = json.loads(text)
-        except (ValueError, RecursionError) as broken:
+            offsets[name] = parse_json(text)
+        except ValueError as broken:
             raise CheckpointError(
                 "CORRUPT_FILE",
                 f"{path}: the offset of source {name} isn't valid JSON.",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from millpond.checkpoint.codecs import decompress, naming
+from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.encoding import bare_row, iter_elements
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
@@ -29,7 +29,7 @@ from millpond.checkpoint.records import (
     parse_changelog_header,
 )
 from millpond.checkpoint.rocksdb import find, read_snapshot
-from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot
+from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot, unpack
 from millpond.checkpoint.unsaferow import Stored, decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.native import calls
@@ -94,7 +94,7 @@ def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
     for name in names:  # 2, 3
         path = f"{folder}/{name}"
         try:
-            data = decompress(batch.settings.codec, reader.storage.read(path))
+            data = unpack(reader.storage, path, batch.settings.codec)
             last = _last(data, 0, iter_records, row, typed=False) if _may_hold(batch, data, row) else None
         except CheckpointError as error:
             raise _named(error, path) from error
@@ -119,7 +119,7 @@ def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema
     for name in reversed(changelogs):  # 2
         path = f"{folder}/{name}.changelog"
         try:
-            data = decompress(batch.settings.codec, reader.storage.read(path))
+            data = unpack(reader.storage, path, batch.settings.codec)
             # A range of deleted keys needn't hold the key's bytes; only typed change logs have them.
             header = parse_changelog_header(data)
             typed = header.version in (2, 4)
@@ -173,7 +173,7 @@ def _has_stale_null(type_: SparkType, value: Stored) -> bool:
 
 
 def _named(error: CheckpointError, path: str) -> CheckpointError:
-    return error if error.condition == "FILE_GONE" else naming(error, path)
+    return error if "path" in error.context else naming(error, path)
 
 
 def _unsupported(what: str) -> CheckpointError:

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+from millpond.checkpoint.codecs import LZ4_MAGIC, incomplete
 from millpond.checkpoint.columns import Spans
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.file_parts import open_parts
@@ -72,6 +73,10 @@ def _read_records(
 def _packed(storage: Storage, path: str, memory: Memory) -> bytes | memoryview:
     file = open_parts(storage, path)
     try:
+        # A large file that isn't such a stream isn't read for that.
+        head, tail = bytes(file.read(0, _MARK)), bytes(file.read(max(0, file.size - _MARK), _MARK))
+        if not head.startswith(LZ4_MAGIC) or not tail.startswith(LZ4_MAGIC) or any(tail[-12:]):
+            raise incomplete("the LZ4 end mark", file.size)
         return file.read(0, file.size, memory)
     finally:
         file.close()
@@ -86,6 +91,8 @@ def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[
     return None if found is None else [Part(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
 
 
+# Of a stream that is whole: a block without bytes.
+_MARK = 21
 # More of them are better merged by who expects that.
 _MOST_WINDOWS = 64
 # More than a change log's header has: a lineage of up to 64 KiB in it.

@@ -6,10 +6,9 @@ indexes that Spark keeps beside them for itself (keyToNumValues, tsWithKey, $row
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from millpond.checkpoint.codecs import naming
@@ -18,9 +17,12 @@ from millpond.checkpoint.log import read_conf
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
+from millpond.schema.strict_json import parse_json
 from millpond.schema.types import Field
 from millpond.schema.undefined import EXPIRES_AT, TIMESTAMP
+from millpond.settings import FileBounds
 from millpond.storage import Storage
+from millpond.storage.names import numbers
 
 # Names of stores become names of folders.
 _STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
@@ -32,6 +34,7 @@ _JOIN = "symmetricHashJoin"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
 _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
+_BOUNDS = FileBounds()
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")
 
 Variable = Literal["", "value", "list", "map", "timer"]
@@ -68,6 +71,7 @@ class StoreSchema:
     encoder, ordinals:  how keys are laid out in RocksDB, see `FamilySchema`
     watermarked:    the key's columns that the watermark goes by: a time, or a window
     writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
+    schema_file:    where its columns are from, empty where they are from elsewhere
     """
 
     operator: int
@@ -85,6 +89,7 @@ class StoreSchema:
     ordinals: tuple[int, ...] = ()
     watermarked: tuple[int, ...] = ()
     writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
+    schema_file: str = field(default="", compare=False)
 
     @property
     def id(self) -> str:
@@ -147,7 +152,7 @@ def _split(found: Iterable[StoreSchema | UnreadStore]) -> tuple[list[StoreSchema
 
 
 def _operators(storage: Storage) -> list[int]:
-    return sorted(int(name) for name in storage.names("state") if name.isdecimal() and name.isascii())
+    return numbers(storage.names("state"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +193,7 @@ def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[Stor
 def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
     """The metadata file in force at a batch: of v2/ the one with the greatest number up to it, or `metadata`."""
     folder = f"state/{operator}/_metadata"
-    numbers = [int(name) for name in storage.names(f"{folder}/v2") if name.isdecimal() and name.isascii()]
-    in_force = [n for n in numbers if n <= batch]
+    in_force = [n for n in numbers(storage.names(f"{folder}/v2")) if n <= batch]
     return f"{folder}/v2/{max(in_force)}" if in_force else f"{folder}/metadata"
 
 
@@ -198,11 +202,11 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     # Spark 4.0 began to write both the metadata and this setting: without the setting, no file is missing.
     if storage.stamp(path) is None and _ENCODING_SETTING not in (conf := read_conf(storage, batch)):
         return _infer_metadata(storage, operator, 1 if conf.get(_APPLY_FORMAT, "1") == "1" else 2)
-    version, _, text = storage.read(path).decode("utf-8", "replace").partition("\n")
-    if version != ("v2" if "/v2/" in path else "v1"):
-        raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version!r:.80}.", hint=_HINT, path=path)
+    version, _, text = storage.read(path, _BOUNDS.schema_bytes).partition(b"\n")
+    if version != (b"v2" if "/v2/" in path else b"v1"):
+        raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version[:80]!r}.", hint=_HINT, path=path)
     try:
-        return _parse_metadata(json.loads(text), operator)
+        return _parse_metadata(parse_json(text), operator)
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"{path} isn't readable: {broken!r:.200}.", hint="Restore the file from a copy.", path=path
@@ -227,7 +231,7 @@ def _parse_metadata(data: dict[str, Any], operator: int) -> _Metadata:
         if not _STORE_NAME.fullmatch(store["storeName"]) or not all(_SCHEMA_PATH.fullmatch(path) for path in paths):
             raise ValueError("a name isn't one")
         stores.append((store["storeName"], int(store["numColsPrefixKey"]), [f"state/{operator}/{path}" for path in paths]))
-    properties = json.loads(data.get("operatorPropertiesJson") or "{}")
+    properties = parse_json(data.get("operatorPropertiesJson") or "{}")
     variables = {
         v["stateName"]: (_VARIABLES[v["stateVariableType"]], v["ttlEnabled"] is True) for v in properties.get("stateVariables", ())
     }
@@ -267,6 +271,7 @@ def _families(
                 ordinals=ordinals,
                 watermarked=family.watermarked,
                 writers=tuple(sorted(writers.items())) if family.name else (),
+                schema_file=files[-1],
             )
         )
     return found
@@ -283,6 +288,6 @@ def _with_time(family: FamilySchema, *, is_timer: bool) -> tuple[Field, ...]:
 
 def _read_schema(storage: Storage, path: str) -> list[FamilySchema]:
     try:
-        return parse_schema(storage.read(path))
+        return parse_schema(storage.read(path, _BOUNDS.schema_bytes))
     except CheckpointError as error:
         raise naming(error, path) if error.condition != "FILE_GONE" else error from error

@@ -8,7 +8,6 @@ Lengths are big-endian.  Change logs 2 to 4 begin with their version, 3 and 4 go
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
+from millpond.schema.strict_json import parse_json
 
 PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
 # Of a delta or snapshot.
@@ -62,7 +62,7 @@ def parse_changelog_header(data: bytes) -> Changelog:
         size = int.from_bytes(data[start : start + 2], "big")
         text = data[start + 2 : start + 2 + size]
         try:
-            lineage = tuple((int(e["version"]), str(e["checkpointUniqueId"])) for e in json.loads(text))
+            lineage = tuple((int(e["version"]), str(e["checkpointUniqueId"])) for e in parse_json(text))
             if not all(_STATE_ID.fullmatch(id_) for _, id_ in lineage):
                 raise ValueError("an id holds other characters")
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:

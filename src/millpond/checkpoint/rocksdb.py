@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import io
-import json
 import re
 import zipfile
 import zlib
@@ -25,7 +24,8 @@ from millpond.checkpoint.window_runs import iter_merged_windows, merge_windows
 from millpond.errors import CheckpointError
 from millpond.native.library import library
 from millpond.native.memory import Memory
-from millpond.settings import CheckpointSettings
+from millpond.schema.strict_json import parse_json
+from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import Storage
 
 # Names of members and of SST files; they become parts of paths.
@@ -36,6 +36,7 @@ _LOCAL_SST = re.compile(r"(\d{1,19})\.sst")
 # Who wants all of a snapshot takes it in larger pieces.
 WHOLE_BYTES = 64 << 20
 _LIMITS = CheckpointSettings()
+_BOUNDS = FileBounds()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
 
@@ -80,7 +81,7 @@ def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
     Source:  RocksDBFileManager, RocksDBCheckpointMetadata, Spark 4.3; golden checkpoints.
     """
     path = f"{folder}/{name}.zip"
-    data = storage.read(path)
+    data = storage.read(path, _BOUNDS.snapshot_bytes)
     try:
         metadata_text, manifest = _unpack(data)
         metadata = _parse_metadata(metadata_text)
@@ -248,7 +249,7 @@ def _parse_metadata(text: str) -> SnapshotMetadata:
     if version != "v1":
         raise CheckpointError("UNKNOWN_FORMAT", f"The snapshot's metadata has version {version!r:.80}.", hint=_HINT)
     try:
-        data = json.loads(text)
+        data = parse_json(text)
         names = {e["localFileName"]: e["dfsSstFileName"] for e in data["sstFiles"]}
         for name in (*names, *names.values()):
             if not _MEMBER.fullmatch(name) or not name.endswith(".sst"):

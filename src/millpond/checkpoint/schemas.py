@@ -8,12 +8,12 @@ UTF: int16 length and bytes; pieces: int32 count and that many UTF to concatenat
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
+from millpond.schema.strict_json import parse_json
 from millpond.schema.types import Field, parse_fields
 
 KeyEncoder = Literal["plain", "prefix", "range", "time_first", "time_last"]
@@ -83,10 +83,10 @@ def parse_schema(data: bytes) -> list[FamilySchema]:
 
 def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "") -> FamilySchema:
     try:
-        key_json = json.loads(key)
-        key_fields, value_fields = parse_fields(key_json), parse_fields(json.loads(value))
+        key_json = parse_json(key)
+        key_fields, value_fields = parse_fields(key_json), parse_fields(parse_json(value))
         watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if "spark.watermarkDelayMs" in (f.get("metadata") or {}))
-        kind, ordinals = _encoder(json.loads(encoder) if encoder else {}, len(key_fields))
+        kind, ordinals = _encoder(parse_json(encoder) if encoder else {}, len(key_fields))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"The schema isn't readable: {broken!r:.200}.", hint="Restore the file from a copy."

@@ -6,24 +6,18 @@ A source's offset {"logOffset": n} means the log up to entry n, that entry inclu
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-
-import msgspec
+from collections.abc import Callable, Iterable, Iterator
 
 from millpond.errors import CheckpointError
+from millpond.schema.strict_json import parse_json
+from millpond.settings import FileBounds
 from millpond.storage import Storage
+from millpond.storage.names import NUMBER
 
-_NAME = re.compile(r"([0-9]{1,18})(\.compact)?")
+_NAME = re.compile(rf"({NUMBER})(\.compact)?")
 _SOURCE = re.compile(r"[0-9A-Za-z_-]{1,255}")
 _VERSION = b"v1"
-
-
-class _Entry(msgspec.Struct):
-    path: str
-    batchId: int  # noqa: N815 - Spark's name
-
-
-_decode = msgspec.json.Decoder(_Entry).decode
+_BOUNDS = FileBounds()
 
 
 def find_file(storage: Storage, source: str, wanted: Callable[[str], bool], *, upto: int, after: int = -1) -> int | None:
@@ -53,24 +47,47 @@ def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: in
     for entry, name, compacted in sorted(names, reverse=True):
         if entry > upto or entry <= after or entry < compact or (entry == compact and not compacted):
             continue
-        for path, batch in _entries(storage.read(f"{folder}/{name}"), f"{folder}/{name}"):
+        for path, batch in _entries(_pieces(storage, f"{folder}/{name}"), f"{folder}/{name}"):
             if batch <= upto and wanted(path):
                 return batch
     return None
 
 
-def _entries(data: bytes, name: str) -> list[tuple[str, int]]:
-    lines = data.split(b"\n")
-    if lines[0] != _VERSION:
+def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
+    return storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes)
+
+
+def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:
+    """The path and the batch of each line."""
+    lines = _lines(pieces, name)
+    version = next(lines)
+    if version != _VERSION:
         raise CheckpointError(
-            "UNKNOWN_FORMAT" if len(lines) > 1 else "INCOMPLETE_FILE",
-            f"{name} has version {lines[0][:40]!r}; known is v1.",
+            "UNKNOWN_FORMAT" if version else "INCOMPLETE_FILE",
+            f"{name} has version {version[:40]!r}; known is v1.",
             hint="Read this checkpoint with a Millpond version that knows the Spark version that wrote it.",
             path=name,
         )
-    try:
-        return [(entry.path, entry.batchId) for entry in map(_decode, filter(None, lines[1:]))]
-    except (msgspec.DecodeError, UnicodeDecodeError) as broken:
-        raise CheckpointError(
-            "CORRUPT_FILE", f"{name}: a line isn't a file's entry: {broken}.", hint="Restore the file from a copy.", path=name
-        ) from broken
+    for line in filter(None, lines):
+        try:
+            entry = parse_json(line)
+            path, batch = entry["path"], entry["batchId"]
+            if type(path) is not str or type(batch) is not int:
+                raise ValueError("it names no path and no batch")
+        except (ValueError, LookupError, TypeError) as broken:
+            raise _corrupt(name, f"a line isn't a file's entry: {broken}") from broken
+        yield path, batch
+
+
+def _lines(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:
+    left = b""
+    for piece in pieces:
+        *whole, left = (left + piece).split(b"\n")
+        if len(left) > _BOUNDS.line_bytes:
+            raise _corrupt(name, f"a line has more than {_BOUNDS.line_bytes} bytes")
+        yield from whole
+    yield left
+
+
+def _corrupt(name: str, what: str) -> CheckpointError:
+    return CheckpointError("CORRUPT_FILE", f"{name}: {what}.", hint="Restore the file from a copy.", path=name)

@@ -20,7 +20,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millpond.checkpoint.codecs import corrupt, decompress, iter_unpacked, naming
+from millpond.checkpoint.codecs import iter_unpacked, naming
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
@@ -29,12 +29,15 @@ from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changel
 from millpond.checkpoint.rocksdb import folder_and_name, iter_snapshot, read_snapshot_metadata
 from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
 from millpond.errors import CheckpointError
-from millpond.settings import CheckpointSettings
+from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import Storage
+from millpond.storage.names import NUMBER
 
-HDFS_SNAPSHOT = re.compile(r"(\d+)\.snapshot")
-_ROCKSDB_SNAPSHOT = re.compile(r"(\d+)\.zip")
+HDFS_SNAPSHOT = re.compile(rf"({NUMBER})\.snapshot")
+_ROCKSDB_SNAPSHOT = re.compile(rf"({NUMBER})\.zip")
 _LIMITS = CheckpointSettings()
+_BOUNDS = FileBounds()
+_PIECE_BYTES = 8 << 20
 
 
 class _LastRead(threading.local):
@@ -130,7 +133,7 @@ class StateReader:
 
     def iter_unpacked(self, path: str, batch: CommittedBatch, window_bytes: int) -> Iterator[bytes]:
         """The same in pieces of about so many bytes."""
-        pieces = self.storage.iter_pieces(path, window_bytes)
+        pieces = self.storage.iter_pieces(path, window_bytes, _BOUNDS.state_bytes)
         try:
             yield from iter_unpacked(batch.settings.codec, pieces, window_bytes)
         except CheckpointError as error:
@@ -208,11 +211,7 @@ class StateReader:
     def _unpacked(self, path: str, codec: str, *, keep: bool) -> bytes:
         if self._read.path == path:
             return self._read.data
-        data = self.storage.read(path)
-        try:
-            unpacked = decompress(codec, data)
-        except CheckpointError as error:
-            raise naming(error, path) from error
+        unpacked = unpack(self.storage, path, codec)
         self._read.path, self._read.data = (path, unpacked) if keep else ("", b"")
         return unpacked
 
@@ -234,7 +233,12 @@ class StateReader:
             self._families[folder] = read_snapshot_metadata(self.storage, folder, snapshot).column_families
         number = self._families[folder].get(store.family)
         if number is None:
-            raise naming(corrupt(f"the snapshot's metadata doesn't name the column family {store.family!r:.100}", 0), folder)
+            raise CheckpointError(
+                "CORRUPT_FILE",
+                f"{store.schema_file or 'The schema'} has a column family {store.family!r:.100}, which {folder} has not.",
+                hint="Restore the file from a copy, or let the job write a new snapshot and delete the replica.",
+                path=store.schema_file or folder,
+            )
         return number.to_bytes(2, "little")
 
     def rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
@@ -249,7 +253,7 @@ class StateReader:
             return newest, []
         # Format 2: only the files on the committed line count.  The change log names the ids back to the last snapshot.
         path = f"{folder}/{newest}.changelog"
-        lineage = dict(parse_changelog_header(decompress(batch.settings.codec, self.storage.read(path))).lineage)
+        lineage = dict(parse_changelog_header(unpack(self.storage, path, batch.settings.codec)).lineage)
         lineage[version] = newest.split("_", 1)[1]
         changelogs: list[str] = []
         for v in range(version, 0, -1):
@@ -265,6 +269,15 @@ class StateReader:
                 return name, changelogs[::-1]
             changelogs.append(name)
         return None, changelogs[::-1]
+
+
+def unpack(storage: Storage, path: str, codec: str) -> bytes:
+    """The content of a state file, which is read in pieces.  Raises as `StateReader.iter_changes`, naming the file."""
+    pieces = storage.iter_pieces(path, _PIECE_BYTES, _BOUNDS.state_bytes)
+    try:
+        return b"".join(iter_unpacked(codec, pieces, _PIECE_BYTES))
+    except CheckpointError as error:
+        raise (error if "path" in error.context else naming(error, path)) from error
 
 
 def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_json_footer, write_line
+from millpond.cli.output import write_json_footer
 from millpond.cli.place import Reading, open_table
+from millpond.cli.terminal import say, write_json, write_line
 from millpond.schema.values import Json, encode_json
 from millpond.serve.question import parse_since
 from millpond.serve.shapes import changes_json, row_writer
@@ -58,7 +59,7 @@ def changes(
         if as_json:
             write_json_footer({name: told for name, told in _told(table, page).items() if name != "changes"})
         else:
-            click.echo(f"Go on with --since {at}", err=True)
+            say(f"Go on with --since {at}")
 
 
 def _told(table: Any, page: Changes) -> dict[str, Json]:
@@ -68,7 +69,7 @@ def _told(table: Any, page: Changes) -> dict[str, Json]:
 def _write(table: Any, page: Changes, *, as_json: bool) -> None:
     for change in _told(table, page)["changes"]:
         if as_json:
-            write_line(encode_json(change).decode())
+            write_json(change)
             continue
         row = change["new"] or change["final"] or change["old"]
         write_line("\t".join((str(change["batch"]), change["kind"], encode_json(row).decode())))

@@ -18,6 +18,7 @@ import click
 
 import millpond
 from millpond.cli.demo_view import Screen, look, show_end
+from millpond.cli.terminal import say
 from millpond.errors import RequestError, importing_pyspark
 from millpond.settings import home
 
@@ -81,7 +82,7 @@ def demo(
     else:
         source = Input(rows=rows or (_ONCE_ROWS if once else None), rows_per_second=rate or (None if once else _RATE))
     with _folders(pond_dir) as (pond_path, replica_dir, spark_log), stop_signals() as early:
-        click.echo("Starting Spark …", err=True)
+        say("Starting Spark …")
         trigger = "available-now" if once else _TRIGGER
         with running_main_job(source, pond=pond_path, trigger=trigger, spark_log=spark_log) as jobs, stop_signals() as asked:
             if early.is_set():
@@ -89,7 +90,7 @@ def demo(
             deadline = None if seconds is None else time.monotonic() + seconds  # Spark's start doesn't count
             with millpond.open(pond_path, replica_dir=replica_dir, wait_seconds=0) as pond:
                 title = f"{log or 'generated visits'} -> {pond_path}"
-                click.echo(f"{title} (Ctrl-C ends)", err=True)
+                say(f"{title} (Ctrl-C ends)")
                 _watch(pond, jobs, asked, deadline=deadline, title=title, check=lambda: check_jobs(jobs, spark_log=spark_log))
 
 
@@ -101,12 +102,12 @@ def _watch(pond: Pond, jobs: list[Job], asked: Event, *, deadline: float | None,
             asked.wait(_LOOK_SECONDS)
     ended = not any(job.query.isActive for job in jobs)
     if asked.is_set():
-        click.echo("Stopping …", err=True)
+        say("Stopping …")
     else:
         pond.catch_up(_CATCH_UP_SECONDS)
     show_end(look(pond))
     if ended:
-        click.echo("All input has been read.", err=True)
+        say("All input has been read.")
 
 
 @contextmanager

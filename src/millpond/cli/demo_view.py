@@ -11,13 +11,12 @@ import time
 from dataclasses import dataclass
 from types import TracebackType
 
-import click
 from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table as Grid
 from rich.text import Text
 
-from millpond.cli.output import visible
+from millpond.cli.terminal import visible, write_line
 from millpond.errors import PASSING, MillpondError
 from millpond.tables import Row
 from millpond.tables.answer import Cut
@@ -107,7 +106,7 @@ class Screen:
         if not seen.tables or (batches == self._last and now < self._next):
             return
         self._last, self._next = batches, now + _STILL_SECONDS
-        click.echo(f"{time.strftime('%H:%M:%S')}  {describe(seen)}")
+        write_line(f"{time.strftime('%H:%M:%S')}  {describe(seen)}")
 
 
 def describe(seen: Look) -> str:

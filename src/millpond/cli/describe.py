@@ -7,9 +7,9 @@ import sys
 import click
 
 from millpond.cli import options
-from millpond.cli.output import visible, write_footer, write_grid, write_line
+from millpond.cli.output import write_footer, write_grid
 from millpond.cli.place import Reading, open_table
-from millpond.schema.values import encode_json
+from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.serve.shapes import describe_table, typed_columns
 
 
@@ -29,7 +29,7 @@ def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> No
         count = table.count()
         definition = table.definition
         if as_json:
-            write_line(encode_json(describe_table(table_name, count, definition)).decode())
+            write_json(describe_table(table_name, count, definition))
             return
         facts = [("table", table_name), ("job", count.cut.job), ("rows", str(int(count)))]
         if definition.retention is not None:
@@ -46,5 +46,5 @@ def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> No
         names = ["column", "type", "key", "value"]
         write_grid(names if any(raw.values()) else names[:-1], rows if any(raw.values()) else [row[:-1] for row in rows])
         for warning in definition.warnings:
-            click.echo(warning, err=True)
+            say(warning)
         write_footer(count.cut)

@@ -5,15 +5,13 @@ Rows by a value's order are held up to the limit, and no others.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import chain, islice
 
-import click
-
 from millpond.cli.options import Export
 from millpond.cli.output import write_footer, write_rows
+from millpond.cli.terminal import say, write_bytes
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.serve.formats import CSV, write_pages
@@ -71,7 +69,7 @@ def write_export(
         rows = islice(rows, limit)
     _write(definition, rows, first.cut, export, as_json=as_json, closed=closed)
     if more and not as_json:
-        click.echo(f"There are more rows: only {limit} are shown (--limit)", err=True)
+        say(f"There are more rows: only {limit} are shown (--limit)")
 
 
 def _pages(read: Callable[..., Rows], bounds: Bounds | None) -> Iterator[Rows]:
@@ -87,12 +85,12 @@ def _write(
 ) -> None:
     if export.csv:
         for piece in write_pages(CSV, definition, _in_pages(rows, cut)):
-            sys.stdout.buffer.write(piece)
+            write_bytes(piece)
     elif export.parquet is not None:
         from millpond.tables.arrow import write_parquet
 
         count = write_parquet(export.parquet, definition, _in_pages(rows, cut))
-        click.echo(f"{count} rows in {export.parquet}", err=True)
+        say(f"{count} rows in {export.parquet}")
     else:
         write_rows(definition, Rows(rows, cut), as_json=as_json, closed=closed)
         return

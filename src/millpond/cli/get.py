@@ -59,8 +59,8 @@ def get(
     if cold and is_server(place):
         raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")
     if cold:
-        definition = find_definition(place, table_name)
-        row = read_row(place, table_name, key_words.of(definition))
+        definition = find_definition(place, table_name, allow=reading.allow)
+        row = read_row(place, table_name, key_words.of(definition), allow=reading.allow)
         _show(ctx, definition, Rows([row], row.cut), as_json=as_json, closed=as_of.closed)
         return
     with open_table(place, table_name, reading, bounds) as table:

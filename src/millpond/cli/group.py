@@ -14,8 +14,8 @@ import click
 
 from millpond.cli.hints import hint_here
 from millpond.cli.streams import drop_output, guard_streams
+from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError, RequestError, exit_code
-from millpond.schema.values import encode_json
 from millpond.serve.shapes import error_json
 
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
@@ -142,6 +142,8 @@ def _fail(error: MillpondError, words: list[str]) -> NoReturn:
         drop_output()
     error = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)
     as_json = "--json" in words[: words.index("--") if "--" in words else None]
-    line = encode_json(error_json(error)).decode() if as_json else str(error).replace("\n", " ")
-    click.echo(line, err=True)
+    if as_json:
+        write_json(error_json(error), err=True)
+    else:
+        say(str(error).replace("\n", " "))
     sys.exit(exit_code(error))

@@ -6,19 +6,22 @@ from dataclasses import asdict
 
 import click
 
-from millpond.catalogue import open_jobs
+from millpond.catalogue import read_catalogue
 from millpond.cli import options
-from millpond.cli.output import moment, visible, write_grid, write_line
+from millpond.cli.output import moment, write_grid
+from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.schema.values import encode_json
+from millpond.storage.places import Places
 from millpond.tables.inspect import JobReport, StoreReport, inspect_job
 
 
 @click.command()
 @options.pond_argument
+@options.allow_option
 @options.json_option
 @click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
 @click.option("--checksums", is_flag=True, help="Hold every file, older versions too, against the checksum that lies beside it.")
-def inspect(place: str, as_json: bool, batches: int, checksums: bool) -> None:
+def inspect(place: str, allow: tuple[str, ...], as_json: bool, batches: int, checksums: bool) -> None:
     """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
 
     Reads Spark's files alone, all of the newest batch's state once; keeps no copy.
@@ -30,14 +33,19 @@ def inspect(place: str, as_json: bool, batches: int, checksums: bool) -> None:
       millpond inspect ./pond --checksums
       millpond inspect s3://my-bucket/checkpoints/page-views
     """
-    for i, folder in enumerate(open_jobs(place)):
+    found = read_catalogue(place, Places.of(allow))
+    for job, error in found.broken.items():
+        say(f"{job}: {error}")
+    for i, folder in enumerate(found.jobs):
         report = inspect_job(folder, batches=batches, checksums=checksums)
         if as_json:
-            write_line(encode_json(asdict(report)).decode())
+            write_json(asdict(report))
             continue
         if i:
             write_line("")
         _write(report)
+    if found.broken and not found.jobs:
+        raise next(iter(found.broken.values()))
 
 
 def _write(report: JobReport) -> None:

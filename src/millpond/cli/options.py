@@ -35,6 +35,14 @@ replica_option = click.option(
 )
 
 
+allow_option = click.option(
+    "--allow",
+    metavar="DIR|URI",
+    multiple=True,
+    help="Let the pond name this place outside of it: a job's checkpoint, or where a link leads; may be repeated.",
+)
+
+
 def _bundled(name: str, make: Callable[..., Any], *given: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names."""
     words = list(signature(make).parameters)
@@ -57,6 +65,7 @@ def _bundled(name: str, make: Callable[..., Any], *given: Callable[[Command], Co
 _reading = _bundled(
     "reading",
     Reading,
+    allow_option,
     replica_option,
     click.option(
         "--wait-seconds",

@@ -1,7 +1,7 @@
 """How rows are written: a table for people on a terminal, one line a row for programs.
 
-On a terminal control characters are shown as escapes, since keys come from strangers and a terminal obeys them.  In a pipe the
-plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL, backslash escapes; it says everything, once.
+In a pipe the plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL, backslash escapes; it says everything,
+once.
 Rows go to stdout; where they come from (batch, lag) goes to stderr, so that a pipe holds rows only.  With --json both are JSON: on
 stdout one object a row, and as stderr's last line what HTTP tells beside the rows.
 """
@@ -13,12 +13,12 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import click
 from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
+from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.schema.definition import TableDefinition
-from millpond.schema.values import Json, encode_json, to_text
+from millpond.schema.values import Json, to_text
 from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
 from millpond.tables.versions import Versions
@@ -50,13 +50,13 @@ def write_page(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     """The rows of one page, and how the next one is had."""
     write_rows(definition, rows, as_json=as_json, closed=closed)
     if rows.more and not as_json:
-        click.echo(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}", err=True)
+        say(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}")
 
 
 def write_one(told: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:
     """An answer that is no rows: of `told`, which HTTP would say, what has these names; the rest is its footer."""
     if as_json:
-        write_line(encode_json({name: told[name] for name in names}).decode())
+        write_json({name: told[name] for name in names})
         write_json_footer({name: value for name, value in told.items() if name not in names})
         return
     if len(names) == 1:
@@ -73,7 +73,7 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
     assert isinstance(shown, list)
     if as_json:
         for version in shown:
-            write_line(encode_json(version).decode())
+            write_json(version)
         write_json_footer(told)
         return
     columns = _text_columns(definition)
@@ -92,7 +92,7 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
     write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *told_facts])
     write_footer(versions.cut)
     if versions.more:
-        click.echo(f"There are more versions: only {len(versions)} are shown (--limit)", err=True)
+        say(f"There are more versions: only {len(versions)} are shown (--limit)")
 
 
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
@@ -101,7 +101,7 @@ def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> Non
         write_json_footer(without_rows_json(definition.table, rows))
         return
     evicted = rows[0].evicted if rows else False
-    click.echo(f"{definition.table} has no row with this key.{_GONE[evicted]}", err=True)
+    say(f"{definition.table} has no row with this key.{_GONE[evicted]}")
     write_footer(rows.cut)
 
 
@@ -123,13 +123,13 @@ def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
     )
     for row in rows:
         marks = {batch: row.batch, behind: row.behind_seconds, changed: row.changed_batch, final: row.final}
-        write_line(encode_json({**(write(row) or {}), **marks}).decode())
+        write_json({**(write(row) or {}), **marks})
 
 
 def write_json_footer(told: dict[str, Json]) -> None:
     """Where an answer comes from, as stderr's last line; after the rows, also where both go to one file."""
     sys.stdout.flush()
-    click.echo(encode_json(told), err=True)
+    write_json(told, err=True)
 
 
 def write_footer(cut: Cut) -> None:
@@ -140,7 +140,7 @@ def write_footer(cut: Cut) -> None:
     if lag.event_lag_seconds is not None:
         parts.append(f"watermark {_age(lag.event_lag_seconds)} ago")
     parts.append(f"job {cut.job_state}" if cut.job_state != "unknown" else "job state unknown")
-    click.echo(" · ".join(parts), err=True)
+    say(" · ".join(parts))
 
 
 def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
@@ -150,25 +150,6 @@ def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
         write_texts(names, rows)
         return
     show_rows([GridColumn(visible(name), is_whole=True) for name in names], [[Text(visible(text)) for text in row] for row in rows])
-
-
-def write_line(line: str) -> None:
-    """One line to stdout; bytes of a Spark string that aren't UTF-8 go out as they are."""
-    sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\n")
-
-
-def visible(text: str) -> str:
-    """The text with control characters, and bytes that aren't UTF-8, as backslash escapes."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else _escape(c) for c in text)
-
-
-def _escape(char: str) -> str:
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:
-        return f"\\x{code - 0xDC00:02x}"
-    return char.encode("unicode_escape").decode()
 
 
 def write_texts(names: list[str], lines: Iterable[Sequence[str | None]], told: Iterable[GridColumn] = ()) -> None:

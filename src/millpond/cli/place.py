@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-import click
-
 import millpond
 from millpond.catalogue import wait_for_jobs
 from millpond.cli.progress import Progress
+from millpond.cli.terminal import say
 from millpond.errors import MillpondError, RequestError
 from millpond.tables.bounds import Bounds
 from millpond.tables.pond import Pond
@@ -36,9 +35,11 @@ def is_server(place: str) -> bool:
 class Reading:
     """How a place is read.
 
+    allow:         places outside of a pond that it may name
     server_token:  what `millpond token` gave, where the server wants one
     """
 
+    allow: tuple[str, ...]
     replica_dir: str | None
     wait_seconds: float
     server_token: str | None
@@ -64,9 +65,11 @@ def open_place(place: str, reading: Reading, *, table: str | None = None, arriva
     Raises:  what `millpond.open` and `millpond.connect` raise, and REPLICA_BEHIND where the time is over.
     """
     if is_server(place):
-        if reading.replica_dir is not None:
+        if reading.replica_dir is not None or reading.allow:
             raise RequestError(
-                "INVALID_REQUEST", "A server has the replica, not this command.", hint="Leave --replica-dir out, or name a path."
+                "INVALID_REQUEST",
+                "A server has the replica and the pond, not this command.",
+                hint="Leave --replica-dir and --allow out, or name a path.",
             )
         # The system's certificates, and those that SSL_CERT_FILE names.
         verify = ssl.create_default_context() if place.startswith("https") else False
@@ -74,8 +77,8 @@ def open_place(place: str, reading: Reading, *, table: str | None = None, arriva
             yield server
         return
     if arrival_seconds:
-        wait_for_jobs(place, arrival_seconds)
-    with millpond.open(place, replica_dir=reading.replica_dir, wait_seconds=0) as pond:
+        wait_for_jobs(place, arrival_seconds, allow=reading.allow)
+    with millpond.open(place, replica_dir=reading.replica_dir, wait_seconds=0, allow=reading.allow) as pond:
         if table is not None and arrival_seconds:
             pond.wait_for_table(table, arrival_seconds)
         _catch_up(pond, reading.wait_seconds, table)
@@ -90,6 +93,6 @@ def _catch_up(pond: Pond, wait_seconds: float, table: str | None) -> None:
             if table is not None:
                 pond.catch_up(wait_seconds, on_progress=progress, table=table)
             elif pond.tables():
-                click.echo(str(error), err=True)
+                say(str(error))
             else:
                 raise

@@ -9,6 +9,8 @@ import sys
 import time
 from types import TracebackType
 
+from millpond.cli.terminal import visible
+
 _QUIET_SECONDS = 0.5
 _TERMINAL_SECONDS = 0.1
 _PIPE_SECONDS = 5.0
@@ -31,7 +33,8 @@ class Progress:
             return
         self._next = now + (_TERMINAL_SECONDS if self._terminal else _PIPE_SECONDS)
         self._written = True
-        sys.stderr.write(f"\r\x1b[Kcatching up: {text}" if self._terminal else f"catching up: {text}\n")
+        told = f"catching up: {visible(text)}"
+        sys.stderr.write(f"\r\x1b[K{told}" if self._terminal else f"{told}\n")
         sys.stderr.flush()
 
     def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:

@@ -14,10 +14,9 @@ import click
 from millpond.cli import options
 from millpond.cli.config import config_option
 from millpond.cli.limits import limit_options
-from millpond.cli.output import write_line
+from millpond.cli.terminal import write_json, write_line
 from millpond.errors import RequestError
 from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
-from millpond.schema.values import encode_json
 from millpond.serve.access import check_exposure
 from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
 from millpond.serve.ponds import check_room, name_places, open_ponds
@@ -57,6 +56,7 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="Of log lines.")
 @click.option("--log-requests", is_flag=True, help="A log line for each request, with its route and never its key.")
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
+@options.allow_option
 @options.replica_option
 @options.json_option
 @config_option(places="ponds")
@@ -68,6 +68,7 @@ def serve(
     history: tuple[str, ...],
     keep_closed: tuple[str, ...],
     max_bytes: int | None,
+    allow: tuple[str, ...],
     replica_dir: str | None,
     as_json: bool,
     **limits: Any,
@@ -97,24 +98,29 @@ def serve(
     if settings.tokens is not None:
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)
-    for name in check_retention(retention, named):
+    for name in check_retention(retention, named, allow):
         log.warning("retention.waits", table=name, message="there is no such table yet: it is kept once there is one")
     with ExitStack() as opened:
         first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
         address = address_of(first, tls=settings.tls_cert is not None)
         if max_bytes is not None:
-            check_room(named.values(), max_bytes)
+            check_room(named.values(), max_bytes, allow)
 
         def announce() -> None:
             where = ", ".join(named.values())
-            write_line(encode_json({"url": address}).decode() if as_json else f"Serving {where} at {address} (Ctrl-C ends)")
+            if as_json:
+                write_json({"url": address})
+            else:
+                write_line(f"Serving {where} at {address} (Ctrl-C ends)")
             sys.stdout.flush()
             log.info("serve.ready", url=address, places=", ".join(named.values()), workers=settings.workers)
 
         shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
         kept = retention_by_pond(retention, named)
         again = partial(read_again, arguments)
-        plan = Plan(places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared, read_again=again)
+        plan = Plan(
+            places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared, allow=allow, read_again=again
+        )
         if shared is not None:
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]

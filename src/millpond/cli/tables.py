@@ -7,11 +7,12 @@ import sys
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_grid, write_line
+from millpond.cli.output import write_grid
 from millpond.cli.place import Reading, open_place
+from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError
-from millpond.schema.values import encode_json
 from millpond.serve.shapes import describe_table, error_json
+from millpond.tables.pond import Pond
 
 
 @click.command()
@@ -27,7 +28,9 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
     """
     with open_place(place, reading) as pond:
         rows = []
-        warnings = []
+        # A server says itself which of its jobs can't be read.
+        broken = pond.broken_jobs() if isinstance(pond, Pond) else {}
+        warnings = [f"{job}: {error}" for job, error in broken.items()]
         for name in pond.tables():
             # One table that can't be read mustn't hide the others.
             try:
@@ -37,7 +40,7 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
                 shown = {"table": name, **error_json(error)}
                 warnings.append(f"{name}: {error}")
             if as_json:
-                write_line(encode_json(shown).decode())
+                write_json(shown)
                 continue
             if "error" in shown:
                 rows.append([name, "", "", "", "", "", shown["error"]["condition"]])
@@ -52,4 +55,7 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
                 columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]  # it says nothing that is new
             write_grid(columns, rows)
             for warning in warnings:
-                click.echo(warning, err=True)
+                say(warning)
+        else:
+            for job, why in broken.items():
+                write_json({"job": job, **error_json(why)})

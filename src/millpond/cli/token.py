@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from millpond.cli.output import write_line
+from millpond.cli.terminal import write_line
 from millpond.errors import RequestError
 from millpond.serve.tokens import add_token, remove_token
 from millpond.settings import parse_length

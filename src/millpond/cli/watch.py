@@ -11,6 +11,7 @@ import click
 from millpond.cli import options
 from millpond.cli.output import write_miss, write_rows
 from millpond.cli.place import Reading, open_table
+from millpond.cli.terminal import say
 from millpond.errors import MillpondError
 from millpond.tables.answer import Rows
 from millpond.tables.bounds import Bounds
@@ -60,7 +61,7 @@ def watch(
                 else:
                     write_miss(table.definition, found, as_json=as_json)
                 if found.more and not as_json:
-                    click.echo(f"There are more rows: only {limit} are shown (--limit)", err=True)
+                    say(f"There are more rows: only {limit} are shown (--limit)")
                 sys.stdout.flush()
                 shown = rows
                 left = None if left is None else left - 1

@@ -46,6 +46,7 @@ from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
+from millpond.storage.names import numbers
 from millpond.storage.watch import FolderWatch
 
 # How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
@@ -452,7 +453,7 @@ class Follower:
         Newer batches are committed while the next one isn't there: cleaned up, or skipped.  Or there are operators that it
         doesn't have: a checkpoint is being copied to this path, and the replica was built from a part of it.
         """
-        operators = {int(name) for name in self._storage.names("state") if name.isdigit()}
+        operators = set(numbers(self._storage.names("state")))
         if operators != generation.stores.operators():
             return True
         if generation.stores.is_damaged():

@@ -32,9 +32,12 @@ from pathlib import Path
 
 import msgspec
 
-from millpond.errors import MillpondError
+from millpond.errors import CheckpointError, MillpondError
 from millpond.replica.kept import ClosedRow, ClosedRows
+from millpond.replica.place import FILE_MODE, FOLDER_MODE
 from millpond.replica.record import StoredField
+from millpond.schema.strict_json import parse_json
+from millpond.settings import FileBounds
 from millpond.storage import FileStamp, LocalStorage, sync_folder
 
 # Another number, where ordered keys or stored values are written otherwise as well: older rows aren't read.
@@ -42,6 +45,7 @@ FORMAT = 1
 SEGMENT_BYTES = 4 << 20
 _FRAME_ROWS = 1000
 _MARK = "closed.json"
+_BOUNDS = FileBounds()
 _FRAME = struct.Struct("<II")
 _BATCH = struct.Struct("<Qq")
 _ROW = struct.Struct("<IHI")
@@ -80,8 +84,8 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 def read_mark(place: Path) -> Mark | None:
     """The mark in a replica's folder; None where there is none that can be read."""
     try:
-        mark = msgspec.json.decode((place / _MARK).read_bytes(), type=Mark)
-    except (OSError, msgspec.MsgspecError):
+        mark = msgspec.convert(parse_json(LocalStorage(place).read(_MARK, _BOUNDS.log_bytes)), Mark)
+    except (CheckpointError, ValueError):  # msgspec's errors are among these
         return None
     is_known = mark.format == FORMAT and _FOLDER.fullmatch(mark.folder) is not None
     return mark if is_known and (place / mark.folder).is_dir() else None
@@ -89,7 +93,7 @@ def read_mark(place: Path) -> Mark | None:
 
 def write_mark(place: Path, mark: Mark) -> None:
     """Put it in place, flushed, when all that it says is flushed.  Raises NOT_WRITABLE."""
-    LocalStorage(place).write(_MARK, msgspec.json.encode(mark))
+    LocalStorage(place, mode=FILE_MODE).write(_MARK, msgspec.json.encode(mark))
 
 
 def remove_others(place: Path, kept: str | None) -> None:
@@ -190,7 +194,7 @@ def decode_segment(data: bytes) -> Segment:
 
 def _decode_header(body: bytes) -> StoredField | None:
     try:
-        data = json.loads(body)
+        data = parse_json(body)
         return msgspec.convert(data["store"], StoredField) if data["format"] == FORMAT else None
     except (ValueError, LookupError, TypeError, msgspec.MsgspecError, MillpondError):
         return None
@@ -219,7 +223,7 @@ class StoreJournal:
         self._seed = self._size = 0
         self._dirty = False
         if not folder.is_dir():
-            folder.mkdir(parents=True)
+            folder.mkdir(mode=FOLDER_MODE, parents=True)
             sync_folder(folder.parent)
 
     def append(self, found: ClosedRows) -> None:
@@ -271,16 +275,16 @@ class StoreJournal:
         """The newest segment where more fits into it, with what isn't a whole frame cut off; else a new one."""
         found = segments(self._folder)
         if found and found[-1].stat().st_size < self._segment_bytes:
-            there = decode_segment(found[-1].read_bytes())
+            there = _read(found[-1])[0]
             if there.store == self._store:
-                self._file = os.open(found[-1], os.O_RDWR | os.O_CLOEXEC)
+                self._file = os.open(found[-1], os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
                 os.ftruncate(self._file, there.end)
                 os.lseek(self._file, there.end, os.SEEK_SET)
                 self._seed, self._size, self._dirty = there.seed, there.end, True
                 return
         number = int(found[-1].name[21:]) + 1 if found else 0
         path = self._folder / f"{batch:020d}-{number:06d}"
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, FILE_MODE)
         header = encode_header(self._store, os.urandom(8).hex())
         self._size = 0
         self._write(encode_frame(header, 0))
@@ -316,7 +320,7 @@ def is_whole(folder: Path, end: tuple[str, int] | None) -> bool:
 
 def _read(path: Path) -> tuple[Segment, int]:
     try:
-        data = path.read_bytes()
-    except OSError:
+        data = LocalStorage(path.parent).read(path.name, _BOUNDS.segment_bytes)
+    except CheckpointError:
         return Segment(None, 0, [], 0), -1
     return decode_segment(data), len(data)

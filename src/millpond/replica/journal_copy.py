@@ -34,6 +34,7 @@ from millpond.replica.journal import (
     write_mark,
 )
 from millpond.replica.kept import ORDER, ClosedRow, ClosedRows, Keeper, closed_table, number_key, split_number, split_order
+from millpond.replica.place import FOLDER_MODE
 from millpond.replica.record import ReplicaRecord, StoredField, StoresRecord
 from millpond.replica.stamp import changed_batch, without_stamp
 
@@ -194,7 +195,7 @@ class JournalCopy:
                         shutil.rmtree(folder / name)
             return _Target(source, folder, True, mark.batch, at)
         folder = self._place / f"closed-{uuid.uuid4().hex[:8]}"
-        folder.mkdir()
+        folder.mkdir(mode=FOLDER_MODE)
         return _Target(source, folder, False, -1, dict.fromkeys(source.stores, (0, 0)))
 
     def _is_usable(self, mark: Mark) -> bool:

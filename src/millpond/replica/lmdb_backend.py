@@ -83,6 +83,7 @@ class LmdbBackend:
                 max_dbs=_MAX_TABLES,
                 readonly=readonly,
                 create=not readonly,
+                mode=0o600,
                 sync=False,  # a batch can be applied again; a replica from another boot is rebuilt
                 metasync=False,
                 readahead=False,
@@ -228,7 +229,7 @@ class LmdbWriteBatch:
 
 def _reserve_lock_file(path: Path, readers: int) -> None:
     """Give the lock file its disk space before LMDB maps it: writing to a slot on a full disk ends the process by SIGBUS."""
-    file = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(file, 0, _LOCK_HEADER_BYTES + readers * _READER_BYTES)
     finally:

@@ -28,10 +28,15 @@ from typing import Any
 
 import msgspec
 
-from millpond.errors import ReplicaError
+from millpond.errors import CheckpointError, MillpondError, ReplicaError, SetupError
+from millpond.schema.strict_json import parse_json
+from millpond.settings import FileBounds
 from millpond.storage import LocalStorage
 
 _BOOT = "boot"
+_GENERATION = re.compile(r"generation-([0-9]{1,9})-[0-9a-f]{8}")
+_BOUNDS = FileBounds()
+FOLDER_MODE, FILE_MODE = 0o700, 0o600
 # LMDB needs shared memory maps and locks that these don't give.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "ceph", "glusterfs", "fuse.glusterfs", "afs", "lustre"})
 
@@ -71,12 +76,17 @@ class ReplicaPlace:
         parts = [p for p in checkpoint_uri.split("/") if p and p != "checkpoint"]
         name = re.sub(r"[^A-Za-z0-9_.-]", "_", parts[-1] if parts else "root")[:48]
         self.path = home / "replicas" / f"{name}-{digest}"
+        self._files = LocalStorage(self.path, mode=FILE_MODE)
         self._lock: int | None = None
 
     def prepare(self) -> None:
         """Make the folder.  Raises REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            # Rows are for who may read the checkpoint, and other users of this machine may not be among them.
+            self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+            self.path.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            if os.stat(self.path).st_mode & 0o777 != FOLDER_MODE:  # made by an earlier version
+                os.chmod(self.path, FOLDER_MODE)
         except OSError as broken:
             raise self._not_writable(broken) from broken
         kind = file_system(self.path)
@@ -93,7 +103,7 @@ class ReplicaPlace:
         if self._lock is not None:
             return True
         try:
-            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         except OSError as broken:
             raise self._not_writable(broken) from broken
         try:
@@ -115,32 +125,31 @@ class ReplicaPlace:
     def current(self) -> Path | None:
         """The generation that serves, None where there is none yet, or only one from before the machine started."""
         try:
-            name = (self.path / "current").read_text()
-        except FileNotFoundError:
-            return None
-        except OSError as broken:
+            name = self._files.read("current", _BOUNDS.note_bytes).decode("utf-8", "replace")
+            if not _GENERATION.fullmatch(name):
+                return None
+            boot = self._files.read(f"{name}/{_BOOT}", _BOUNDS.note_bytes)
+        except CheckpointError as broken:
+            if broken.condition == "FILE_GONE":
+                return None
             raise self._not_writable(broken) from broken
-        path = self.path / name
-        try:
-            return path if (path / _BOOT).read_text() == boot_id() else None
-        except OSError:
-            return None
+        return self.path / name if boot.decode("utf-8", "replace") == boot_id() else None
 
     def new_generation(self) -> Path:
         """An empty folder for a generation that is going to be built."""
-        taken = [int(p.name.split("-")[1]) for p in self.path.glob("generation-*")]
+        taken = [int(found[1]) for p in self.path.glob("generation-*") if (found := _GENERATION.fullmatch(p.name))]
         # Never a name that was used before: an environment of this process may still map the removed one.
         path = self.path / f"generation-{max(taken, default=0) + 1}-{uuid.uuid4().hex[:8]}"
         try:
-            path.mkdir()
-            (path / _BOOT).write_text(boot_id())
-        except OSError as broken:
+            path.mkdir(mode=FOLDER_MODE)
+            self._files.write(f"{path.name}/{_BOOT}", boot_id().encode())
+        except (OSError, SetupError) as broken:
             raise self._not_writable(broken) from broken
         return path
 
     def publish(self, generation: Path) -> None:
         """Let this generation serve from now on."""
-        LocalStorage(self.path).write("current", generation.name.encode())
+        self._files.write("current", generation.name.encode())
 
     def clean(self) -> None:
         """Remove generations that don't serve: left by a crash, or superseded.  Readers that map one keep it until they end."""
@@ -153,7 +162,8 @@ class ReplicaPlace:
         """Tell other processes; without a sync, since it means nothing after a crash."""
         temporary = self.path / f".status.{os.getpid()}.tmp"
         try:
-            temporary.write_bytes(msgspec.json.encode(status))
+            with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
+                file.write(msgspec.json.encode(status))
             temporary.rename(self.path / "status.json")
         except OSError:  # a full disk or a missing folder is told by the follower itself
             with contextlib.suppress(OSError):
@@ -162,15 +172,17 @@ class ReplicaPlace:
     def read_status(self) -> FollowerStatus | None:
         """What the follower last said; None where it never did."""
         try:
-            return msgspec.json.decode((self.path / "status.json").read_bytes(), type=FollowerStatus)
-        except (OSError, msgspec.MsgspecError):
+            return msgspec.convert(parse_json(self._files.read("status.json", _BOUNDS.note_bytes)), FollowerStatus)
+        except (CheckpointError, ValueError):  # msgspec's errors are among these
             return None
 
-    def _not_writable(self, broken: OSError) -> ReplicaError:
-        full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
+    def _not_writable(self, broken: OSError | MillpondError) -> ReplicaError:
+        cause = broken.__cause__ if isinstance(broken, MillpondError) else broken
+        full = isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT)
+        why = broken.message.rstrip(".") if isinstance(broken, MillpondError) else broken.strerror
         return ReplicaError(
             "DISK_FULL" if full else "REPLICA_NOT_WRITABLE",
-            f"The replica's folder {self.path} can't be used: {broken.strerror}.",
+            f"The replica's folder {self.path} can't be used: {why}.",
             hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
             path=str(self.path),
         )

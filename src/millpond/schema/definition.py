@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, parse_expression
+from millpond.schema.fits import check_types
 from millpond.schema.parts import Parts, parse_parts
 from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
@@ -211,6 +212,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         session_time_zone=data.get("session_time_zone"),
     )
     _check_places(definition)
+    check_types(definition)
     return definition
 
 

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import MillpondError
+from millpond.schema.strict_json import parse_json
 from millpond.schema.types import SparkType, parse_type
-from millpond.schema.values import decode_json, encode_json, from_json, to_json
+from millpond.schema.values import encode_json, from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,13 @@ def from_bytes(content: bytes) -> list[HotKey]:
     Raises:  ValueError where it isn't one.
     """
     try:
-        listed = decode_json(content)
+        listed = parse_json(content, exact=True)
         columns = {name: parse_type(type_) for name, type_ in listed["columns"].items()}
         return [
             HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]))
             for k in listed["keys"]
         ]
-    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, ArithmeticError, MillpondError) as broken:
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MillpondError) as broken:
         raise ValueError(f"it isn't a list of hot keys: {type(broken).__name__} {broken}") from broken
 
 

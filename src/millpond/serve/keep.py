@@ -44,10 +44,11 @@ def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[
     return out
 
 
-def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str, str]) -> list[str]:
+def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str, str], allow: Iterable[str] = ()) -> list[str]:
     """Refuse names that no table has, so that nobody believes that something is kept.
 
     places:  pond's name -> where it lies
+    allow:   as for `millpond.open`
     Returns: names that no table has yet: some job hasn't committed a batch, can't be read, or isn't there
     Raises:  UNKNOWN_TABLE.
     """
@@ -57,7 +58,7 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
     whole = True
     for pond, place in places.items():
         try:
-            folders = open_jobs(place)
+            folders = open_jobs(place, allow=allow)
             whole = whole and bool(folders)  # a pond without jobs is waiting for its first
             for folder in folders:
                 names, all_of_them = find_names(folder)

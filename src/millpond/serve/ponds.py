@@ -150,14 +150,15 @@ def name_places(words: Iterable[str]) -> dict[str, str]:
     return places
 
 
-def check_room(places: Iterable[str], max_bytes: int) -> int:
+def check_room(places: Iterable[str], max_bytes: int, allow: Iterable[str] = ()) -> int:
     """The disk that replicas of these places need, by an estimate that reads all state once; thrice while one is built anew.
 
+    allow:   as for `millpond.open`
     Raises:  REPLICA_TOO_LARGE where that is more, or can't be told.
     """
     needed = 0
     for place in places:
-        for folder in open_jobs(place):
+        for folder in open_jobs(place, allow=allow):
             estimate = _estimate(folder)
             if estimate is None:
                 raise _too_large(f"How much the job {folder.job} needs can't be told: not all of its state can be read.", max_bytes)

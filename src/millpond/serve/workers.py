@@ -50,6 +50,7 @@ class Plan:
     """What all processes of one server have in common.
 
     places:     pond's name -> where it lies
+    allow:      places outside of the ponds that they may name
     retention:  what is kept of tables beside their rows: pond's name -> table -> that
     read_again: gives the settings as they are now, when the server is told to read them again
     shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
@@ -61,12 +62,15 @@ class Plan:
     retention: dict[str, dict[str, RetentionWords]]
     shared: Path | None
     read_again: Callable[[], ServeSettings] | None = None
+    allow: tuple[str, ...] = ()
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name as this server reads it."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
         place, kept = self.places[name], self.retention[name]
-        pond = open(place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, settings=reads)
+        pond = open(
+            place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, allow=self.allow, settings=reads
+        )
         if kept and follow:
             pond.wait_until_begun(_BEGUN_SECONDS)
         return pond

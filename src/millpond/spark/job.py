@@ -15,6 +15,7 @@ from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
 from millpond.schema.named import Entry
 from millpond.storage import open_storage
+from millpond.storage.names import numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +122,7 @@ class Job:
         deadline = time.monotonic() + timeout_seconds
         while True:
             active = self.query.isActive
-            if any(name.isdecimal() and int(name) >= batch for name in storage.names("commits")):
+            if any(number >= batch for number in numbers(storage.names("commits"))):
                 return
             if not active:
                 failure = self.query.exception()

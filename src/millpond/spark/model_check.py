@@ -83,7 +83,7 @@ class ModelCheck:
                 if stamp is None:
                     raise _Refused(f"{uri} isn't there")
                 self._check_size(stamp.size_bytes)
-                content = storage.read(name)
+                content = storage.read(name, self.max_bytes)
             except MillpondError as error:
                 raise _Refused(f"{uri} can't be read: {error.message}") from None
         found = bytes(content or b"")

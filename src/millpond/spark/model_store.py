@@ -6,6 +6,7 @@ import hashlib
 import re
 
 from millpond.errors import CheckpointError
+from millpond.settings import FileBounds
 from millpond.storage import FileStamp, open_storage
 
 _NAME = re.compile(r"[0-9a-f]{64}")
@@ -22,7 +23,8 @@ class ModelStore:
         digest = hashlib.sha256(content).hexdigest()
         stamp = self._storage.stamp(f"models/{digest}")
         # An altered one is written anew: what it is called is what it has to be.
-        if stamp is None or self._storage.read(f"models/{digest}") != content:
+        known = stamp is not None and stamp.size_bytes == len(content)
+        if not known or self._storage.read(f"models/{digest}", len(content)) != content:
             self._storage.write(f"models/{digest}", content)
         return digest
 
@@ -32,7 +34,7 @@ class ModelStore:
         Raises:  MODEL_LOST where they aren't there, or are others.
         """
         self.stamp(digest)
-        content = self._storage.read(f"models/{digest}")
+        content = self._storage.read(f"models/{digest}", FileBounds().model_bytes)
         if hashlib.sha256(content).hexdigest() != digest:
             raise self._lost(f"models/{digest}", f"holds {len(content)} other bytes")
         return content

@@ -7,7 +7,6 @@ definition that differs from the one there is refused by name, before anything r
 
 from __future__ import annotations
 
-import json
 import sys
 import threading
 import warnings
@@ -20,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from millpond.catalogue import JobFolder, create_beside, create_job, job_of
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.schema.named import Entry, NamedOperator
-from millpond.settings import Retention
+from millpond.schema.strict_json import parse_json
+from millpond.settings import FileBounds, Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
 from millpond.spark.plan import class_name, find_clock, refuse_real_time_trigger, require_classic, session_time_zone
 from millpond.spark.session import default_partitions, hadoop_uri
 from millpond.storage import open_storage
+from millpond.storage.names import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,13 +197,13 @@ def pinned_conf(checkpoint: str) -> dict[str, str]:
     Raises:  CORRUPT_FILE.
     """
     storage = open_storage(checkpoint)
-    batches = sorted(int(name) for name in storage.names("offsets") if name.isdecimal())
+    batches = numbers(storage.names("offsets"))
     if not batches:
         return {}
     path = f"offsets/{batches[-1]}"
     try:
-        lines = storage.read(path).decode().splitlines()
-        return {str(k): str(v) for k, v in json.loads(lines[1])["conf"].items()}
+        lines = storage.read(path, FileBounds().log_bytes).decode().splitlines()
+        return {str(k): str(v) for k, v in parse_json(lines[1])["conf"].items()}
     except (ValueError, LookupError, AttributeError) as broken:
         raise CheckpointError(
             "CORRUPT_FILE",
@@ -229,7 +230,7 @@ def _check_unchanged(folder: JobFolder, definition: Entry) -> None:
 
     Raises:  DEFINITION_CHANGED.
     """
-    if not any(name.isdecimal() for name in open_storage(folder.checkpoint).names("offsets")):
+    if not numbers(folder.open_checkpoint().names("offsets")):
         return
     for there in folder.entries():
         if there.table != definition.table and not _same_state(there, definition):

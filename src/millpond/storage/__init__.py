@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from millpond.errors import CheckpointError
 from millpond.storage.base import FileStamp, Storage
 from millpond.storage.bucket import is_bucket_uri, parse_bucket_uri
+from millpond.storage.fence import Fence
 from millpond.storage.local import LocalStorage, sync_folder
 
-__all__ = ["FileStamp", "LocalStorage", "Storage", "open_storage", "sync_folder"]
+__all__ = ["Fence", "FileStamp", "LocalStorage", "Storage", "open_storage", "sync_folder", "uri_of"]
 
 
-def open_storage(uri: str | Path) -> Storage:
+def open_storage(uri: str | Path, *, fence: Fence | None = None) -> Storage:
     """The storage behind a path or URI.
 
+    fence:   where links of a local disk may lead; by default nowhere but into this folder
     Raises:  UNSUPPORTED for a scheme that has no backend; LIBRARY_MISSING for an object store without `millpond[object-store]`.
     """
+    place = uri_of(uri)
+    if place.startswith(_LOCAL):
+        return LocalStorage(Path(place.removeprefix(_LOCAL)), fence=fence)
+    from millpond.storage.object_store import ObjectStorage
+
+    return ObjectStorage(*parse_bucket_uri(place))
+
+
+def uri_of(uri: str | Path) -> str:
+    """The one form in which a place is known, as `Storage.uri` has it; nothing is asked for it.  Raises UNSUPPORTED."""
     text = str(uri)
     # Hadoop writes local URIs as file:/x and file:///x.
     if text.startswith("file:"):
-        return LocalStorage(Path(unquote(urlsplit(text).path)))
+        return _LOCAL + os.path.abspath(unquote(urlsplit(text).path))
     if "://" not in text:
-        return LocalStorage(Path(text))
+        return _LOCAL + os.path.abspath(text)
     if is_bucket_uri(text):
-        from millpond.storage.object_store import ObjectStorage
-
-        return ObjectStorage(*parse_bucket_uri(text))
+        bucket, folder = parse_bucket_uri(text)
+        return f"{bucket.uri}/{folder}".rstrip("/")
     scheme = text.split("://", 1)[0]
     raise CheckpointError(
         "UNSUPPORTED",
@@ -35,3 +47,6 @@ def open_storage(uri: str | Path) -> Storage:
         hint="Use a local path, or a URI with file:, s3:, s3a:, gs:, abfs: or abfss:.",
         uri=text,
     )
+
+
+_LOCAL = "file://"

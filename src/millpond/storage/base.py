@@ -40,11 +40,25 @@ class Storage(Protocol):
     def requests(self) -> Mapping[str, int]:
         """Requests made so far, by kind: head, get, list, put; of these `retried`.  Empty on a local disk."""
 
-    def read(self, path: str) -> bytes:
-        """The whole file.  Raises FILE_GONE where it isn't there."""
+    def folder(self, path: str) -> Storage:
+        """A folder in this one, which needn't exist yet; what may be read stays the same."""
 
-    def iter_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
+    def read(self, path: str, most_bytes: int) -> bytes:
+        """The whole file.
+
+        most_bytes:  a larger one is refused before it is read, see `settings.FileBounds`
+        Raises:      FILE_GONE where it isn't there; CORRUPT_FILE where it is no regular file, is too large or can't be read;
+                     PLACE_NOT_ALLOWED where links lead out of what may be read.
+        """
+
+    def iter_pieces(self, path: str, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:
         """The same in pieces, of one version of the file; an object store gives it in one.  Raises as `read`, at the first."""
+
+    def read_ours(self, path: str, most_bytes: int) -> tuple[bytes, bool]:
+        """As `read`; and whether nobody but this user can have written it, as far as the system tells: never of an object store."""
+
+    def open_file(self, path: str, most_bytes: int) -> int | None:
+        """The file's descriptor, which whoever calls closes; None where the backend isn't a local disk.  Raises as `read`."""
 
     def stamp(self, path: str) -> FileStamp | None:
         """The file's stamp, None where it isn't there."""

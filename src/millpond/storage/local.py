@@ -5,19 +5,32 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from millpond.errors import CheckpointError, SetupError
 from millpond.storage.base import FileStamp
+from millpond.storage.fence import Fence, open_file, open_folder, stat_link, too_large
+
+_PIECE_BYTES = 16 << 20
+# Others may read what isn't said to be ours alone, and nobody else may write it, whatever the umask is.
+_MODE = 0o644
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class LocalStorage:
     """A folder on a local disk; it needn't exist yet."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, fence: Fence | None = None, mode: int = _MODE) -> None:
+        """
+        fence:  where links may lead; by default nowhere but into this folder
+        mode:   of files that are written, less what the umask takes
+        """
         self._root = os.path.abspath(root)
+        self._fence = fence or Fence((self._root,))
+        self._mode = mode
 
     @property
     def uri(self) -> str:
@@ -31,14 +44,38 @@ class LocalStorage:
     def requests(self) -> Mapping[str, int]:
         return {}
 
-    def read(self, path: str) -> bytes:
-        return b"".join(self.iter_pieces(path, -1))
+    def folder(self, path: str) -> LocalStorage:
+        return LocalStorage(Path(self._root, path), fence=self._fence, mode=self._mode)
 
-    def iter_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:
+    def read(self, path: str, most_bytes: int) -> bytes:
+        return b"".join(self.iter_pieces(path, _PIECE_BYTES, most_bytes))
+
+    def read_ours(self, path: str, most_bytes: int) -> tuple[bytes, bool]:
+        file = self.open_file(path, most_bytes)
+        found = os.fstat(file)
+        # A second name may have been given to a file of ours by somebody else.
+        is_ours = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE and found.st_nlink == 1
+        return b"".join(self._pieces(path, file, _PIECE_BYTES, most_bytes)), is_ours
+
+    def iter_pieces(self, path: str, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:
+        yield from self._pieces(path, self.open_file(path, most_bytes), piece_bytes, most_bytes)
+
+    def _pieces(self, path: str, file: int, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:
         try:
-            with open(f"{self._root}/{path}", "rb") as file:
-                while piece := file.read(piece_bytes):
-                    yield piece
+            piece_bytes, read = min(piece_bytes, os.fstat(file).st_size + 1), 0
+            while piece := os.read(file, piece_bytes):
+                read += len(piece)
+                if read > most_bytes:
+                    raise too_large(f"{self._root}/{path}", read, most_bytes)
+                yield piece
+        except OSError as broken:
+            raise self._unreadable(path, broken) from broken
+        finally:
+            os.close(file)
+
+    def open_file(self, path: str, most_bytes: int) -> int:
+        try:
+            return open_file(f"{self._root}/{path}", self._fence, most_bytes)
         # ValueError: a name with characters that no path has, which a damaged file may ask for.
         except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
             raise CheckpointError(
@@ -52,7 +89,9 @@ class LocalStorage:
 
     def stamp(self, path: str) -> FileStamp | None:
         try:
-            found = os.stat(f"{self._root}/{path}")
+            found = os.lstat(f"{self._root}/{path}")
+            if stat.S_ISLNK(found.st_mode):
+                found = stat_link(f"{self._root}/{path}", self._fence)
         except (FileNotFoundError, NotADirectoryError, ValueError):
             return None
         except OSError as broken:
@@ -60,38 +99,49 @@ class LocalStorage:
         return FileStamp(str(found.st_ino), found.st_mtime_ns, found.st_size)
 
     def names(self, path: str = "") -> list[str]:
-        try:
-            return sorted(n for n in os.listdir(f"{self._root}/{path}") if not n.startswith("."))
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return []
-        except OSError as broken:
-            raise self._unreadable(path, broken) from broken
+        with self._folder(path) as folder:
+            return [] if folder is None else sorted(n for n in os.listdir(folder) if not n.startswith("."))
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        try:
-            with os.scandir(f"{self._root}/{path}") as entries:
+        with self._folder(path) as folder:
+            if folder is None:
+                return {}
+            with os.scandir(folder) as entries:
                 found = {e.name: e.stat().st_size for e in entries if not e.name.startswith(".") and e.is_file()}
-        except (FileNotFoundError, NotADirectoryError, ValueError):
-            return {}
+        return dict(sorted(found.items()))
+
+    @contextlib.contextmanager
+    def _folder(self, path: str) -> Iterator[int | None]:
+        """The descriptor of a folder, None where it isn't there."""
+        folder = None
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
+                folder = open_folder(f"{self._root}/{path}", self._fence)
+            yield folder
         except OSError as broken:
             raise self._unreadable(path, broken) from broken
-        return dict(sorted(found.items()))
+        finally:
+            if folder is not None:
+                os.close(folder)
 
     def write(self, path: str, data: bytes) -> None:
         target = Path(self._root, path)
-        temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+        temporary = f".{target.name}.{uuid.uuid4().hex}.tmp"
+        folder = -1
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            with temporary.open("wb") as file:
+            folder = open_folder(str(target.parent), self._fence)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode, dir_fd=folder)
+            with open(descriptor, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            temporary.rename(target)
-            sync_folder(target.parent)
+            os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
         except OSError as broken:
             # The folder itself may be what is wrong.
             with contextlib.suppress(OSError):
-                temporary.unlink()
+                os.unlink(temporary, dir_fd=folder)
             full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
             raise SetupError(
                 "NOT_WRITABLE",
@@ -99,6 +149,9 @@ class LocalStorage:
                 hint="Free some space on this disk." if full else "Choose a folder that this user may write to.",
                 path=str(target),
             ) from broken
+        finally:
+            if folder >= 0:
+                os.close(folder)
 
     def local_path(self, path: str = "") -> Path | None:
         return Path(self._root, path) if path else Path(self._root)

@@ -20,6 +20,7 @@ from millpond.errors import CheckpointError, MillpondError, SetupError, StorageE
 from millpond.settings import ObjectStoreSettings
 from millpond.storage.base import FileStamp
 from millpond.storage.bucket import Bucket, ambient
+from millpond.storage.fence import too_large
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -67,9 +68,18 @@ class ObjectStorage:
         with self._lock:
             return dict(self._counts)
 
-    def read(self, path: str) -> bytes:
+    def folder(self, path: str) -> ObjectStorage:
+        return ObjectStorage(self._bucket, f"{self._prefix}{path}".rstrip("/"), self._settings)
+
+    def read_ours(self, path: str, most_bytes: int) -> tuple[bytes, bool]:
+        return self.read(path, most_bytes), False
+
+    def read(self, path: str, most_bytes: int) -> bytes:
         def get() -> bytes:
-            return bytes(self._obstore.get(self._store, self._prefix + path).bytes())
+            answer = self._obstore.get(self._store, self._prefix + path)
+            if (size := answer.meta["size"]) > most_bytes:
+                raise too_large(f"{self._uri}/{path}", size, most_bytes)
+            return bytes(answer.bytes())
 
         found = self._ask("get", path, get)
         if found is None:
@@ -81,8 +91,11 @@ class ObjectStorage:
             )
         return found
 
-    def iter_pieces(self, path: str, piece_bytes: int) -> Iterator[bytes]:  # noqa: ARG002 - see base.py
-        yield self.read(path)
+    def iter_pieces(self, path: str, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:  # noqa: ARG002 - see base.py
+        yield self.read(path, most_bytes)
+
+    def open_file(self, path: str, most_bytes: int) -> int | None:  # noqa: ARG002 - the protocol's
+        return None
 
     def stamp(self, path: str) -> FileStamp | None:
         meta = self._ask("head", path, lambda: self._obstore.head(self._store, self._prefix + path))

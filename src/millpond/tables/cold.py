@@ -27,14 +27,15 @@ from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.checkpoint.whole import Part, read_parts
-from millpond.errors import CheckpointError, ReplicaError, RequestError
+from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError
 from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.replica.cause import loses_rows, may_expire
 from millpond.replica.record import make_record, make_stores_record
 from millpond.replica.stamp import as_final, stamp_at_most
 from millpond.schema.definition import TableDefinition
-from millpond.storage import Storage, open_storage
+from millpond.schema.named import Entry
+from millpond.storage import Storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
 from millpond.tables.binding import check_schemas, store_missing
@@ -54,7 +55,9 @@ _MOST_THREADS = 4
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
 
 
-def read_arrow(path: str | Path, table: str, *, batch: int | None = None, expired: bool = False) -> Any:
+def read_arrow(
+    path: str | Path, table: str, *, batch: int | None = None, expired: bool = False, allow: Iterable[str | Path] = ()
+) -> Any:
     """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
 
     Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
@@ -64,20 +67,21 @@ def read_arrow(path: str | Path, table: str, *, batch: int | None = None, expire
     path:    a pond or a bare checkpoint
     batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
     expired: with rows whose TTL has passed and that Spark hasn't removed yet, see `expiry`
+    allow:   places outside of it that it may name, as for `open`
     Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
              DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
     """
     pa = pyarrow()
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, batch).read(pa, expired=expired)
+            return _ColdTable(path, table, batch, allow).read(pa, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or batch is not None or not left:
                 raise
     raise AssertionError
 
 
-def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False) -> Row:
+def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, allow: Iterable[str | Path] = ()) -> Row:
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
     Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
@@ -87,21 +91,22 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False) -
     path:    a pond or a bare checkpoint
     key:     every key column
     expired: a row whose TTL has passed and that Spark hasn't removed yet is shown as well, as a final one
+    allow:   as for `read_arrow`
     Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where the key doesn't tell its partition, or not
              its bytes: NULL of calendar intervals, and in keys of transformWithStateInPandas.
     """
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, None).row(key, expired=expired)
+            return _ColdTable(path, table, None, allow).row(key, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or not left:
                 raise
     raise AssertionError
 
 
-def find_definition(path: str | Path, table: str) -> TableDefinition:
+def find_definition(path: str | Path, table: str, *, allow: Iterable[str | Path] = ()) -> TableDefinition:
     """What a table's columns are, from the checkpoint alone.  Raises as `read_arrow`."""
-    return _ColdTable(path, table, None).definition
+    return _ColdTable(path, table, None, allow).definition
 
 
 def find_names(folder: JobFolder) -> tuple[list[str], bool]:
@@ -111,7 +116,7 @@ def find_names(folder: JobFolder) -> tuple[list[str], bool]:
 
     Raises:  what damaged files raise.
     """
-    storage, entries = open_storage(folder.checkpoint), folder.entries()
+    storage, entries = folder.open_checkpoint(), folder.read_entries()[0]
     names = [entry.table for entry in entries if isinstance(entry, TableDefinition)]
     committed = committed_batches(storage)
     if not committed:
@@ -122,23 +127,32 @@ def find_names(folder: JobFolder) -> tuple[list[str], bool]:
 
 
 class _ColdTable:
-    def __init__(self, path: str | Path, table: str, batch: int | None) -> None:  # 1
+    def __init__(self, path: str | Path, table: str, batch: int | None, allow: Iterable[str | Path]) -> None:  # 1
         known: list[str] = []
+        problem: MillpondError | None = None
         self._as_of = batch is not None
-        for folder in open_jobs(path):
-            storage = open_storage(folder.checkpoint)
-            found = self._find(folder, storage, table, batch, known)
+        for folder in open_jobs(path, allow=allow):
+            storage, entries, broken = folder.open_checkpoint(), list[Entry](), dict[str, MillpondError]()
+            try:
+                entries, broken = folder.read_entries()
+                if table in broken:
+                    raise broken[table]
+                found = self._find(storage, folder, entries, table, batch, known)
+            except MillpondError as error:
+                if table in broken or any(entry.table == table for entry in entries):
+                    raise
+                problem = problem or error  # another job's damage, unless the table is nowhere else
+                continue
             if found is not None:
                 self._job, self._storage, self._folder = folder.job, storage, folder
                 self._definition, self._batch, self._schema = found
                 return
-        raise unknown_table(table, open_storage(path).uri, known)
+        raise problem or unknown_table(table, uri_of(path), known)
 
     def _find(
-        self, folder: JobFolder, storage: Storage, table: str, number: int | None, known: list[str]
+        self, storage: Storage, folder: JobFolder, entries: list[Entry], table: str, number: int | None, known: list[str]
     ) -> tuple[TableDefinition, CommittedBatch, StoreSchema] | None:
         """The table, if it is one of this job; if not, its tables are added to `known`."""
-        entries = folder.entries()
         defined = {entry.table: entry for entry in entries if isinstance(entry, TableDefinition)}
         committed = committed_batches(storage)
         known += defined

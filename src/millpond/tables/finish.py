@@ -19,6 +19,8 @@ from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType
 from millpond.tables.finish_aggregate import compile_aggregate
 
+# What Python raises where a value is of another type than its expression says.
+MISFITS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 Finish = Callable[[Row, Row], dict[str, Any] | None]
 """(key row, value row), both in stored form -> columns by name, key first; None where HAVING keeps the row out."""
 
@@ -31,7 +33,7 @@ def compile_definition(definition: TableDefinition) -> Finish:
     """
     try:
         return _compile(definition)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as broken:
+    except (*MISFITS, AssertionError) as broken:
         raise _unknown(f"{broken!r:.200}") from broken
 
 
@@ -42,9 +44,12 @@ def _compile(definition: TableDefinition) -> Finish:
     having = None if definition.having is None else compile_expression(definition.having, definition.key_fields)
 
     def finish(key: Row, buffers: Row) -> dict[str, Any] | None:
-        if having is not None and having(key, buffers) is not True:
-            return None
-        return dict(zip(names, [column(key, buffers) for column in columns], strict=True))
+        try:
+            if having is not None and having(key, buffers) is not True:
+                return None
+            return dict(zip(names, [column(key, buffers) for column in columns], strict=True))
+        except MISFITS as broken:
+            raise misfit(broken) from broken
 
     return finish
 
@@ -52,9 +57,26 @@ def _compile(definition: TableDefinition) -> Finish:
 def compile_shown(definition: TableDefinition, expression: Expression) -> Evaluate:
     """The function from key row and value row to one column's value as Python programs have it.  Raises as `compile_definition`."""
     try:
-        return _shown(compile_expression(expression, definition.key_fields), expression.type)
-    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as broken:
+        evaluate = _shown(compile_expression(expression, definition.key_fields), expression.type)
+    except (*MISFITS, AssertionError) as broken:
         raise _unknown(f"{broken!r:.200}") from broken
+
+    def shown(key: Row, buffers: Row) -> Any:
+        try:
+            return evaluate(key, buffers)
+        except MISFITS as broken:
+            raise misfit(broken) from broken
+
+    return shown
+
+
+def misfit(broken: Exception) -> DefinitionError:
+    """An expression met a value that it isn't for: the definition is of other rows, or damaged."""
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"The definition doesn't fit the rows: {broken!r:.200}.",
+        hint="Define the table again with the DataFrame that the job runs.",
+    )
 
 
 def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) -> Evaluate:

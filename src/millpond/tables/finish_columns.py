@@ -20,7 +20,7 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.arrow import column_array, python_array
-from millpond.tables.finish import compile_shown
+from millpond.tables.finish import MISFITS, compile_shown, misfit
 from millpond.tables.finish_aggregate import AS_STORED
 
 Columns = dict[int, Column]
@@ -112,6 +112,12 @@ class ColumnFinish:
         memory:  where columns are put, to stay
         Raises:  CORRUPT_FILE, and what the function of `finish.compile_definition` raises.
         """
+        try:
+            return self._arrays(pa, keys, values, memory)
+        except MISFITS as broken:  # Arrow's own errors are among these
+            raise misfit(broken) from broken
+
+    def _arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None) -> list[Any]:
         import numpy as np
 
         pairs: list[tuple[Any, Any]] = []

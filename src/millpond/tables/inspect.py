@@ -34,7 +34,7 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.hot_keys import HotKey
 from millpond.schema.named import Entry, NamedOperator
 from millpond.settings import Retention
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage
 from millpond.tables.binding import check_schemas, store_missing
 from millpond.tables.cold_parts import MergedRows
 from millpond.tables.pond import stored_tables, why_hidden
@@ -185,7 +185,7 @@ def inspect_job(folder: JobFolder, *, batches: int = 5, checksums: bool = False)
 class _Inspection:
     def __init__(self, folder: JobFolder) -> None:
         self._folder = folder
-        self._storage: Storage = open_storage(folder.checkpoint)
+        self._storage: Storage = folder.open_checkpoint()
         self._reader = StateReader(self._storage)
         self._unread: list[Unread] = []
 

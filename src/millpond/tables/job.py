@@ -12,7 +12,7 @@ from millpond.errors import ReplicaError
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import Replica, View
 from millpond.settings import ReplicaSettings
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage
 from millpond.tables.answer import Cut, Lag
 from millpond.tables.bounds import BoundCheck, Bounds, error_of, open_within
 from millpond.tables.expiry import clock_ms
@@ -77,7 +77,7 @@ class JobReads:
 
     @cached_property
     def _checkpoint(self) -> Storage:
-        return open_storage(self.folder.checkpoint)
+        return self.folder.open_checkpoint()
 
     def keep(self, view: View) -> None:
         """Give back the view of a page that has more behind it: its batch stays readable for a while."""

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, open_jobs, wait_for_jobs
+from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, read_catalogue, wait_for_jobs
 from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
-from millpond.errors import CONDITIONS, DefinitionError, MillpondError, RequestError
+from millpond.errors import CONDITIONS, CheckpointError, DefinitionError, MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
@@ -26,7 +26,8 @@ from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.parts import computed_columns
 from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
 from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
-from millpond.storage import open_storage
+from millpond.storage import open_storage, uri_of
+from millpond.storage.places import Places
 from millpond.tables.align import align
 from millpond.tables.binding import Define
 from millpond.tables.bounds import Bounds
@@ -55,6 +56,7 @@ def open(
     follow: bool = True,
     wait_seconds: float | None = None,
     retention: Kept = None,
+    allow: Iterable[str | Path] = (),
     settings: ReplicaSettings | None = None,
 ) -> Pond:
     """Open a pond, or a bare checkpoint, for reading.  Needs no Spark and no Java.
@@ -66,12 +68,14 @@ def open(
     retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows
                    decides; what isn't named is kept as the table's definition says.  Names that no table has raise UNKNOWN_TABLE,
                    unless nobody waited until tables are known (`wait_seconds=0`)
+    allow:         places outside of the pond that it may name: checkpoints of jobs, and what links lead to.  What this user's own
+                   `publish` and `define` named is read without
     Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
     """
     settings, deadline = settings or ReplicaSettings(), time.monotonic() + (wait_seconds or 0.0)
     if wait_seconds:
-        wait_for_jobs(path, wait_seconds)
-    pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention)
+        wait_for_jobs(path, wait_seconds, allow=allow)
+    pond = Pond(path, replica_dir=replica_dir or home(), follow=follow, settings=settings, retention=retention, allow=allow)
     if wait_seconds is None or wait_seconds > 0:
         try:
             pond.catch_up(_CATCH_UP_SECONDS if wait_seconds is None else max(0.0, deadline - time.monotonic()))
@@ -98,8 +102,10 @@ class Pond:
         follow: bool,
         settings: ReplicaSettings,
         retention: Kept = None,
+        allow: Iterable[str | Path] = (),
     ) -> None:
         self._path = path
+        self._places = Places.of(allow)
         self._same_for_all = isinstance(retention, Retention)
         if isinstance(retention, Retention):
             settings, retention = replace(settings, retention=retention), None
@@ -119,6 +125,10 @@ class Pond:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
+        # What can't be read of the catalogue, and why: jobs, and tables of those that can.
+        self._broken_jobs: dict[str, MillpondError] = {}
+        self._broken_definitions: dict[str, MillpondError] = {}
+        self._broken: dict[str, MillpondError] = {}
         self._catalogue_error: MillpondError | None = None
         self._trouble = Trouble(log, "catalogue", pond=str(path))
         self._is_remote = open_storage(path).is_remote
@@ -129,7 +139,7 @@ class Pond:
     @property
     def uri(self) -> str:
         """Where the pond or checkpoint lies."""
-        return open_storage(self._path).uri
+        return uri_of(self._path)
 
     def __repr__(self) -> str:
         """Its tables as they were known last: nothing is read."""
@@ -151,8 +161,13 @@ class Pond:
         table = self._tables.get(name)
         if table is not None:
             return table
+        if name in self._broken:
+            raise self._broken[name]
         for entry, error in self._hidden:
             if entry.may_name(name):
+                raise error
+        for job, error in self._broken_jobs.items():
+            if name == job or name.startswith(f"{job}."):
                 raise error
         raise unknown_table(name, self.uri, self._tables)
 
@@ -180,14 +195,19 @@ class Pond:
         return iter(self.tables())
 
     def tables(self) -> list[str]:
-        """The names of all tables, sorted."""
+        """The names of all tables, sorted: also of those whose definition can't be read, as reads of them say."""
         self._look()
-        return sorted(self._tables)
+        return sorted({*self._tables, *self._broken})
 
     def jobs(self) -> list[str]:
         """The names of all jobs, sorted."""
         self._look()
-        return sorted(self._jobs)
+        return sorted({*self._jobs, *self._broken_jobs})
+
+    def broken_jobs(self) -> dict[str, MillpondError]:
+        """Jobs whose folder can't be read, and why; their tables aren't known, and the other jobs' can be read."""
+        self._look()
+        return dict(self._broken_jobs)
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, Table]:
         """Tables of several jobs as of the same point of their input, by name: jobs that read the same sources, and keep history.
@@ -219,6 +239,8 @@ class Pond:
             except MillpondError as error:
                 problem = problem or error
         self._refresh()
+        if table is None:
+            problem = problem or next(iter(self._broken_jobs.values()), None)
         if problem is not None:
             raise problem
 
@@ -262,6 +284,8 @@ class Pond:
             self._look()
         except MillpondError as error:
             return False, f"{self.uri}: {error.condition}: {error.message}"
+        for name, why in sorted(self._broken_jobs.items()):
+            return False, f"{name}: {why.condition}: {why.message}"
         for name, job in sorted(dict(self._jobs).items()):
             try:
                 with job.replica.snapshot() as view:
@@ -280,7 +304,10 @@ class Pond:
     def statistics(self) -> dict[str, Any]:
         """Per job: where its replica stands, how far it is behind, its size, what its follower does, and its last error."""
         self._look()
-        return {name: self._job_statistics(job) for name, job in sorted(self._jobs.items())}
+        found = {name: self._job_statistics(job) for name, job in self._jobs.items()}
+        for name, error in self._broken_jobs.items():
+            found[name] = {"checkpoint": None, "job_state": "unknown", **found.get(name, {}), "batch": None, "error": _told(error)}
+        return dict(sorted(found.items()))
 
     def close(self) -> None:
         """End the threads that follow; another process takes over."""
@@ -317,7 +344,7 @@ class Pond:
                     "unread": [{"operator": u.operator, "store": u.store, "why": u.message} for u in view.stores.unread],
                 }
         except MillpondError as error:
-            out |= {"batch": None, "error": {"condition": error.condition, "message": error.message, "hint": error.hint}}
+            out |= {"batch": None, "error": _told(error)}
         return out
 
     # ------------------------------------------------------------ the catalogue
@@ -327,10 +354,20 @@ class Pond:
         if self._closed:
             return
         # Not under the lock: an object store may take its time, and reads go on meanwhile.
-        catalogue = [(folder, folder.entries()) for folder in open_jobs(self._path)]
+        found = read_catalogue(self._path, self._places)
+        catalogue: list[tuple[JobFolder, list[Entry]]] = []
+        unread: dict[str, MillpondError] = {}
+        for folder in found.jobs:
+            try:
+                entries, broken = folder.read_entries()
+            except CheckpointError as error:  # not even the list of its tables can be read
+                found.broken[folder.job] = error
+                continue
+            catalogue.append((folder, entries))
+            unread |= broken
         with self._lock:
             if not self._closed:
-                self._catalogue = catalogue
+                self._catalogue, self._broken_jobs, self._broken_definitions = catalogue, found.broken, unread
                 self._read_at = time.monotonic()
                 self._combine()
         self._close_retired()
@@ -378,6 +415,7 @@ class Pond:
     def _combine(self) -> None:
         """Tables of what the catalogue and the replicas have."""
         tables: dict[str, Table] = {}
+        broken = dict(self._broken_definitions)
         hidden: list[tuple[NamedOperator, MillpondError]] = []
         for folder, entries in self._catalogue:
             job = self._jobs.get(folder.job)
@@ -385,7 +423,7 @@ class Pond:
                 if job is not None:
                     self._retired.append(job)
                 replica = Replica(
-                    open_storage(folder.checkpoint),
+                    folder.open_checkpoint(),
                     home=self._home,
                     settings=self._settings,
                     follow=self._follow,
@@ -397,7 +435,18 @@ class Pond:
                 known = self._tables.get(definition.table)
                 if known is None or known.definition != definition or known.job != folder.job:
                     known = Table(definition, job, define)
-                tables[definition.table] = known
+                other = tables.get(definition.table)
+                if other is None:
+                    tables[definition.table] = known
+                elif other.job != known.job:
+                    broken[definition.table] = _defined_twice(definition.table, other.job, known.job)
+        for name, error in broken.items():
+            if error.condition == "AMBIGUOUS_TABLE":
+                del tables[name]  # neither is more than the other
+        # Tables that were there don't vanish with their job's folder: reads of them say why.
+        lost = {name: self._broken_jobs[table.job] for name, table in self._tables.items() if table.job in self._broken_jobs}
+        lost |= {name: error for name, error in self._broken.items() if error in self._broken_jobs.values()}
+        self._broken = {name: error for name, error in {**lost, **broken}.items() if name not in tables}
         self._tables, self._hidden = tables, hidden
         for name in self._jobs.keys() - {folder.job for folder, _ in self._catalogue}:
             self._retired.append(self._jobs.pop(name))
@@ -446,6 +495,20 @@ class Pond:
         shown = self._shown[job.folder.job] = list(stored_tables(job.folder, stores, entries))
         hidden += [(entry, why) for entry in named if (why := why_hidden(entry, stores)) is not None]
         yield from shown
+
+
+def _told(error: MillpondError) -> dict[str, str]:
+    return {"condition": error.condition, "message": error.message, "hint": error.hint}
+
+
+def _defined_twice(table: str, *jobs: str) -> RequestError:
+    first, second = sorted(jobs)
+    return RequestError(
+        "AMBIGUOUS_TABLE",
+        f"Two jobs of this pond define a table {table!r}: {first!r} and {second!r}.",
+        hint=f"Remove one of the two: jobs/{first}/tables/{table}.json or jobs/{second}/tables/{table}.json in the pond.",
+        table=table,
+    )
 
 
 def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[StoredTable]:

@@ -1,0 +1,58 @@
+"""Whoever may write one job of a pond can hide that job and nothing else: not the server, not another job, not a file elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trust.attack import FOLDERS, KINDS
+
+HERE = Path(__file__).parent
+# What is needed for the first answers of the other job, and for every reader of both, many times over.
+SECONDS = 60
+# The interpreter and its libraries take some 150 MiB of it; files of 1 GiB lie there.
+MORE_KIB = 160 << 10
+# Without these the job is read, and says less.
+OPTIONAL = {"heartbeat", "hot keys", "source log"}
+# Where these are attacked, it is the list that is gone, and no file is there to be named.
+EMPTY = {"tables", "commits folder", "job"}
+
+
+def attacked(tmp_path: Path, kind: str) -> dict[str, dict[str, Any]]:
+    command = [sys.executable, str(HERE / "attack.py"), str(tmp_path), kind]
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent), "MILLPOND_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20 * SECONDS, check=False, env=environment)
+    assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-2000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    return {line["way"]: line for line in lines}
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *FOLDERS])
+def test_what_lies_in_place_of_a_files_of_a_job_hides_that_job_at_most(tmp_path: Path, kind: str) -> None:
+    found = attacked(tmp_path, kind)
+    whole = found.pop("none")
+    assert whole["good"]
+    assert whole["state"] == "running"
+    assert whole["ready"]
+    assert len(found) > 3
+    for way, told in found.items():
+        assert told["good"], (way, told)
+        assert told["good_seconds"] < SECONDS, (way, told)
+        assert told["all_seconds"] < SECONDS, (way, told)
+        assert told["kib"] < whole["kib"] + MORE_KIB, (way, told["kib"], whole["kib"])
+        assert not told["secret"], (way, told)
+        assert "FOLLOWER_FAILED" not in str(told["said"]), (way, told)
+        assert "INTERNAL_ERROR" not in str(told["said"]), (way, told)
+        if kind == "heartbeat":
+            assert told["state"] == "unknown", (way, told)
+        elif kind not in EMPTY:
+            assert re.search("[A-Z]+_[A-Z_]+", str(told["said"])), (way, told)
+        if kind not in OPTIONAL | EMPTY and way == "link_to_a_copy_outside":
+            assert "PLACE_NOT_ALLOWED" in str(told["said"]), (way, told)
