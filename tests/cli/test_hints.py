@@ -15,8 +15,8 @@ ELSEWHERE = re.compile(
     r"\b(pond|table)(\.(?!json)[a-z]|\[)|\bserver\.[a-z]|millpond\.(open|Retention)|range\(|find_event|wait_seconds"
     r"|`(get|range)`|`start` and|[ (]_[a-z]+=|GET /|POST |Authorization:"
 )
-# Hints of what no command asks for: cuts, tables aligned, routes of a server, its readiness and metrics, forks.
-NOT_HERE = re.compile(r"cut\b|pond\.cut|others by time|GET / lists|_max_behind_seconds|route|_batch=41|asked for by POST")
+# Hints of what no command asks for: cuts, tables aligned, routes of a server, URLs with keys in them, its readiness and metrics.
+NOT_HERE = re.compile(r"cut\b|pond\.cut|others by time|GET / lists|_max_behind_seconds|route|_batch=41|(asked for|Ask) by POST")
 
 
 def _text(node: ast.expr) -> str:
