@@ -70,6 +70,10 @@ def aggregates() -> list[Any]:
         "try_sum(big)", "approx_count_distinct(n)", "approx_count_distinct(word, 0.2)", "stddev(x)", "stddev_pop(n)", "var_samp(x)",
         "var_pop(n)", "skewness(n)", "kurtosis(n)", "covar_pop(n, x)", "covar_samp(n, x)", "corr(n, x)",
         "collect_list(n)", "collect_set(word)", "collect_set(n)", "size(collect_set(word))",
+        "percentile(n, array(0.1, 0.5))", "median(x)", "percentile_disc(0.4) WITHIN GROUP (ORDER BY n DESC)",
+        "percentile_approx(n, 0.5)", "mode(word, true)", "listagg(word, ',') WITHIN GROUP (ORDER BY word)",
+        "listagg(word, ',') WITHIN GROUP (ORDER BY length(word), word DESC)", "regr_slope(n, x)", "regr_intercept(n, x)",
+        "regr_r2(n, x)", "regr_sxx(n, x)", "regr_syy(n, x)", "regr_sxy(n, x)", "regr_count(n, x)", "regr_avgx(n, x)",
     ]  # fmt: skip
     return [sf.expr(text).alias(f"c{number}") for number, text in enumerate(texts)]
 
@@ -246,7 +250,9 @@ def refused(ask: Callable[[], Any]) -> MillpondError:
 def test_what_cannot_be_merged_is_refused_by_name(events: DataFrame) -> None:
     for text, named in [
         ("first(n)", "first(n)"),
-        ("percentile(n, 0.5)", "percentile"),
+        ("histogram_numeric(n, 4)", "histogram_numeric"),
+        ("hll_sketch_agg(n)", "hll sketch of apache datasketches"),
+        ("count_min_sketch(n, 0.5d, 0.5d, 1)", "count_min_sketch"),
         ("min(collate(word, 'UTF8_LCASE'))", "min("),
     ]:
         df = millpond.salted(events, by=["page"]).agg(*_named(text))

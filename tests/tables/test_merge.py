@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.checkpoint.unsaferow import encoder
 from millpond.errors import MillpondError
 from millpond.schema.expression import Expression
 from millpond.schema.parts import why_not_merged
-from millpond.schema.types import SparkType, atomic, parse_type
+from millpond.schema.types import Field, SparkType, atomic, parse_type
 from millpond.tables.finish_aggregate import compile_aggregate
 from millpond.tables.merge_aggregate import compile_buffers
 
@@ -109,11 +110,109 @@ def test_moments_are_those_of_all_values(parts: list[list[int]]) -> None:
     merged = merge("kurtosis", [DOUBLE] * 5, *(moments(part) for part in parts))
     for found, expected in zip(merged, moments(values), strict=True):
         assert found == pytest.approx(expected, rel=1e-9, abs=1e-3 * max(1, abs(expected)) * 1e-3)
-    if values:
-        finish = compile_aggregate(
-            Expression("aggregate", DOUBLE, options={"function": "var_pop", "buffers": [0, 1, 2], "undefined_is_nan": False})
-        )
-        assert finish(merged) == pytest.approx(moments(values)[2] / len(values), abs=1e-6)
+
+
+@given(st.lists(st.lists(st.tuples(st.integers(-99, 99), st.integers(-99, 99)), max_size=6), min_size=1, max_size=5))
+def test_regressions_are_those_of_all_pairs(parts: list[list[tuple[int, int]]]) -> None:
+    def buffers(pairs: list[tuple[int, int]]) -> list[float]:
+        n, xs, ys = len(pairs), [x for x, _ in pairs], [y for _, y in pairs]
+        mean_x, mean_y = (Fraction(sum(v), n) if n else Fraction(0) for v in (xs, ys))
+        together = float(sum((x - mean_x) * (y - mean_y) for x, y in pairs))
+        return [float(n), float(mean_x), float(mean_y), together, *moments(xs)[:3]]
+
+    merged = merge("regr_slope", [DOUBLE] * 7, *(buffers(part) for part in parts))
+    assert merged == pytest.approx(buffers([pair for part in parts for pair in part]), rel=1e-9, abs=1e-6)
+
+
+def test_products_pass_over_parts_without_a_value() -> None:
+    assert merge("product", [DOUBLE], [2.0], [None], [-0.5]) == [-1.0]
+    assert merge("product", [DOUBLE], [None], [None]) == [None]
+
+
+@given(st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=4), st.integers(1, 4), st.booleans())
+def test_of_ties_those_are_kept_that_spark_keeps(parts: list[list[int]], k: int, highest: bool) -> None:
+    """Each value is its place among all: a heap that was filled one by one, and one of heaps, by another way of writing it down."""
+    function, types = "max_by_k" if highest else "min_by_k", [parse_type(ARRAY), parse_type(ARRAY), atomic("binary")]
+    order = {"ordered_by": "long", "type": types[0]}
+    numbered, at = [], 0
+    for part in parts:
+        numbered.append([(at + i, by) for i, by in enumerate(part)])
+        at += len(part)
+    none = [[None] * k, [None] * k, struct.pack(f"<{k + 1}i", *[0] * (k + 1))]
+    filled = []
+    for part in numbered:
+        single = [[[v] + [None] * (k - 1), [by] + [None] * (k - 1), struct.pack(f"<{k + 1}i", 1, *[0] * k)] for v, by in part]
+        filled.append(merge(function, types, none, *single, **order))
+        assert kept(filled[-1], highest) == java_heap(part, k, highest)
+    both = merge(function, types, *filled, **order)
+    assert kept(both, highest) == java_heap([pair for part in filled for pair in java_heap_pairs(part)], k, highest)
+
+
+def java_heap_pairs(buffers: list[Any]) -> list[tuple[Any, Any]]:
+    values, orderings, heap = buffers
+    size, *places = struct.unpack(f"<{len(heap) // 4}i", heap)
+    return [(values[place], orderings[place]) for place in places[:size]]
+
+
+def kept(buffers: list[Any], highest: bool) -> list[Any]:
+    options = {"function": "max_by_k" if highest else "min_by_k", "buffers": [0, 1, 2], "ordered_by": "long"}
+    return compile_aggregate(Expression("aggregate", parse_type(ARRAY), options=options))(buffers) or []
+
+
+def java_heap(pairs: list[tuple[Any, Any]], k: int, highest: bool) -> list[Any]:
+    """MaxMinByKHeap.insert of each pair, as Spark 4.3 has it, then a stable sort of the heap; values only."""
+    sign, heap = (1 if highest else -1), []
+    for pair in pairs:
+        if len(heap) < k:
+            heap.append(pair)
+            at = len(heap) - 1
+            while at and sign * heap[at][1] < sign * heap[(at - 1) // 2][1]:
+                heap[at], heap[(at - 1) // 2], at = heap[(at - 1) // 2], heap[at], (at - 1) // 2
+        elif sign * pair[1] > sign * heap[0][1]:
+            heap[0], at = pair, 0
+            while 2 * at + 1 < len(heap):
+                left, right = 2 * at + 1, 2 * at + 2
+                child = right if right < len(heap) and sign * heap[right][1] < sign * heap[left][1] else left
+                if sign * heap[at][1] <= sign * heap[child][1]:
+                    break
+                heap[at], heap[child], at = heap[child], heap[at], child
+    return [value for value, _ in sorted(heap, key=lambda pair: -sign * pair[1])]
+
+
+def counts_of(*pairs: tuple[float, int]) -> bytes:
+    encode = encoder((Field("key", DOUBLE), Field("count", LONG)))
+    rows = [encode(pair) for pair in pairs]
+    return b"".join(len(row).to_bytes(4, "big") + row for row in rows) + b"\xff" * 4
+
+
+def test_counts_of_parts_are_added_and_zeros_stay_apart() -> None:
+    binary = atomic("binary")
+    options = {"of": "double", "percentages": [0.5], "reverse": False, "type": DOUBLE}
+    merged = merge("percentile", [binary], [counts_of((1.0, 2), (-0.0, 1))], [None], [counts_of((0.0, 3), (1.0, 4))], **options)
+    assert merged == [counts_of((1.0, 6), (-0.0, 1), (0.0, 3))]
+
+
+def test_samples_of_few_values_are_all_of_them() -> None:
+    def samples(*values: float) -> bytes:
+        whole = struct.pack(">idqi", 10000, 0.0001, len(values), len(values))
+        return whole + b"".join(struct.pack(">dqq", value, 1, 0) for value in values)
+
+    options = {"of": "double", "percentages": [0.5], "type": DOUBLE}
+    merged = merge("percentile_approx", [atomic("binary")], [samples(1.0, 4.0)], [samples()], [samples(2.0, 3.0)], **options)
+    assert merged == [samples(1.0, 2.0, 3.0, 4.0)]
+
+
+@pytest.mark.parametrize("function", ["percentile", "mode", "percentile_approx", "histogram_numeric"])
+@given(data=st.binary(min_size=1, max_size=60))
+def test_damaged_bytes_are_a_value_or_an_error_that_says_so(function: str, data: bytes) -> None:
+    bins = {"type": "array", "elementType": {"type": "struct", "fields": [
+        {"name": name, "type": "double", "nullable": True, "metadata": {}} for name in "xy"]}, "containsNull": True}  # fmt: skip
+    options = {"function": function, "buffers": [0], "of": "double", "percentages": [0.5], "reverse": False, "takes": "any"}
+    finish = compile_aggregate(Expression("aggregate", parse_type(bins) if "histogram" in function else DOUBLE, options=options))
+    try:
+        finish([data])
+    except MillpondError as damaged:
+        assert damaged.condition == "CORRUPT_FILE"
 
 
 def moments(values: list[int]) -> list[float]:
@@ -139,6 +238,8 @@ def test_registers_are_the_greater_of_each(a: list[int], b: list[int]) -> None:
         ("last", [LONG]),
         ("min", [parse_type("string collate UTF8_LCASE")]),
         ("max", [parse_type("interval")]),
+        ("min", [parse_type({"type": "array", "elementType": "string collate UTF8_LCASE", "containsNull": True})]),
+        ("histogram_numeric", [atomic("binary")]),
     ],
 )
 def test_what_has_no_meaning_together_is_refused(function: str, types: list[SparkType]) -> None:

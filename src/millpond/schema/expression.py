@@ -16,7 +16,8 @@ from millpond.schema.types import SparkType, parse_type
 Json = Any
 
 # leaves:      key (index, path), buffer (index), literal (value)
-# aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its buffer columns
+# aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its buffer columns; where Spark
+#              declares how, its only operand says so
 # the rest:    Spark's scalar functions, by the names that scalar/ gives them
 
 

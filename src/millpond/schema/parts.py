@@ -42,6 +42,11 @@ _MERGEABLE: dict[str, tuple[int, ...]] = {
     "covar_pop": (4,),
     "covar_samp": (4,),
     "corr": (6,),
+    **dict.fromkeys(("percentile", "percentile_disc", "percentile_approx", "mode", "listagg", "product"), (1,)),
+    **dict.fromkeys(("regr_slope", "regr_intercept"), (7,)),
+    "regr_sxx": (3,),
+    "regr_sxy": (4,),
+    "regr_r2": (6,),
     "approx_count_distinct": (),
 }
 _ADDED = INTEGERS | {"float", "double", "decimal", "year_month_interval", "day_time_interval"}
@@ -220,6 +225,10 @@ def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str 
 
 def is_comparable(type_: SparkType) -> bool:
     """Whether values of a type have an order that is known here: texts with a collation haven't."""
+    if type_.kind == "struct":
+        return all(is_comparable(f.type) for f in type_.fields)
+    if type_.kind == "array" and type_.element is not None:
+        return is_comparable(type_.element)
     return type_.is_ordered and not (type_.kind == "string" and type_.name != "string")
 
 

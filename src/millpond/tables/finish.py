@@ -90,6 +90,8 @@ def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) ->
     if op == "buffer":
         place: int = expression.options["index"]
         return lambda _, buffers: buffers[place]
+    if op == "aggregate" and expression.args:
+        return compile_expression(expression.args[0], key_schema)
     if op == "aggregate":
         finisher = compile_aggregate(expression)
         return lambda _, buffers: finisher(buffers)

@@ -1,14 +1,13 @@
 """Aggregate functions: the final value from the buffers that Spark keeps.
 
-Most buffers are the result already (a count, a maximum).  The others are computed in the order of Spark's own expressions, since
-floating point shows any other order.
+Most buffers are the result already (a count, a maximum).  Of functions that Spark declares (statistics) the expression that makes
+the result is in the definition, see `finish`.
 
 Source:  evaluateExpression of the classes in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
@@ -18,7 +17,11 @@ from millpond.errors import DefinitionError
 from millpond.scalar.ranges import divide_half_up, fit, overflow, quotient
 from millpond.schema.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic
+from millpond.tables.counted import COUNTED, compile_counted
+from millpond.tables.histogram import compile_histogram
 from millpond.tables.hllpp import estimator
+from millpond.tables.joined import compile_joined
+from millpond.tables.quantiles import compile_quantiles
 from millpond.tables.top import TOP, top
 
 Stored = Any
@@ -27,7 +30,10 @@ Finisher = Callable[[Sequence[Stored]], Stored]
 
 # The first buffer is the result.
 AS_STORED = frozenset(
-    {"count", "min", "max", "first", "last", "bit_and", "bit_or", "bit_xor", "max_by", "min_by"}
+    {
+        "count", "min", "max", "first", "last", "bit_and", "bit_or", "bit_xor", "max_by", "min_by", "product",
+        "count_min_sketch", "bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg",
+    }
 )  # fmt: skip
 
 
@@ -43,14 +49,14 @@ def compile_aggregate(expression: Expression) -> Finisher:
         return _sum(expression, places)
     if function == "avg":
         return _average(expression, places)
-    if function in _MOMENTS:
-        return _moments(expression, places)
     if function == "approx_count_distinct":
         return _distinct(expression, places)
     if function in ("collect_list", "collect_set"):
         return _collection(expression, places[0])
     if function in TOP:
         return _top(expression, places)
+    if function in _BYTES:
+        return _of_one(_BYTES[function](expression), places[0])
     raise DefinitionError(
         "DEFINITION_MISMATCH",
         f"The definition uses an aggregate function that isn't known here: {function!r}.",
@@ -80,6 +86,21 @@ def _sum(expression: Expression, places: list[int]) -> Finisher:
         if total is None and strict:
             raise overflow(type_)
         return total
+
+    return finish
+
+
+_BYTES: dict[str, Callable[[Expression], Callable[[bytes | None], Stored]]] = {
+    **dict.fromkeys(COUNTED, compile_counted),
+    "percentile_approx": compile_quantiles,
+    "histogram_numeric": compile_histogram,
+    "listagg": compile_joined,
+}
+
+
+def _of_one(finish_bytes: Callable[[bytes | None], Stored], place: int) -> Finisher:
+    def finish(buffers: Sequence[Stored]) -> Stored:
+        return finish_bytes(buffers[place])
 
     return finish
 
@@ -124,68 +145,6 @@ def _division(type_: SparkType, options: dict[str, Any]) -> Callable[[Stored, in
     if type_.kind == "decimal":
         return decimals
     return intervals if type_.kind in ("day_time_interval", "year_month_interval") else doubles
-
-
-# ---------------------------------------------------------------- moments
-
-# Each takes the buffers of the function (n first, not zero) and gives None where Spark's formula would divide by zero.
-_Formula = Callable[[Sequence[float]], float | None]
-
-
-def _root(value: float) -> float:
-    return math.sqrt(value) if value >= 0 else math.nan
-
-
-def _over(value: float, divisor: float) -> float | None:
-    return None if divisor == 0 else value / divisor
-
-
-def _skewness(b: Sequence[float]) -> float | None:
-    n, _, m2, m3 = b
-    return _over(_root(n) * m3, _root(m2 * m2 * m2))
-
-
-def _kurtosis(b: Sequence[float]) -> float | None:
-    n, _, m2, _, m4 = b
-    ratio = _over(n * m4, m2 * m2)
-    return None if ratio is None else ratio - 3.0
-
-
-def _sample_deviation(b: Sequence[float]) -> float | None:
-    variance = _over(b[2], b[0] - 1.0)
-    return None if variance is None else _root(variance)
-
-
-def _correlation(b: Sequence[float]) -> float | None:
-    return None if b[0] == 1.0 else _over(b[3], _root(b[4] * b[5]))
-
-
-_MOMENTS: dict[str, _Formula] = {
-    "stddev_pop": lambda b: _root(b[2] / b[0]),
-    "stddev_samp": _sample_deviation,
-    "var_pop": lambda b: b[2] / b[0],
-    "var_samp": lambda b: _over(b[2], b[0] - 1.0),
-    "skewness": _skewness,
-    "kurtosis": _kurtosis,
-    "covar_pop": lambda b: b[3] / b[0],
-    "covar_samp": lambda b: _over(b[3], b[0] - 1.0),
-    "corr": _correlation,
-}
-
-
-def _moments(expression: Expression, places: list[int]) -> Finisher:
-    formula = _MOMENTS[expression.options["function"]]
-    undefined = math.nan if expression.options["undefined_is_nan"] else None
-    first, last = places[0], places[-1] + 1
-
-    def finish(buffers: Sequence[Stored]) -> Stored:
-        values = buffers[first:last]
-        if not values[0]:
-            return None
-        result = formula(values)
-        return undefined if result is None else result
-
-    return finish
 
 
 # ---------------------------------------------------------------- sketches and collections

@@ -15,11 +15,14 @@ from typing import Any
 
 from millpond.checkpoint.unsaferow import decoder, encoder
 from millpond.replica.ordered import column_writer
+from millpond.scalar.order import rank
 from millpond.scalar.ranges import EXACT, wrap
 from millpond.schema.expression import Expression
-from millpond.schema.types import Field, SparkType, atomic
+from millpond.schema.types import Field, SparkType, atomic, parse_type
+from millpond.tables.counted import COUNTED, Counted
 from millpond.tables.hllpp import REGISTERS_PER_WORD
-from millpond.tables.top import TOP, order_of, top
+from millpond.tables.quantiles import merge_quantiles
+from millpond.tables.top import TOP, top
 
 Stored = Any
 Buffers = Sequence[Stored]
@@ -54,8 +57,16 @@ def compile_buffers(expression: Expression, types: list[SparkType]) -> MergeBuff
         return _bitwise(_BITWISE[function])
     if function in _MOMENTS:
         return _moments(_MOMENTS[function])
+    if function in ("regr_slope", "regr_intercept"):
+        return _regression
+    if function == "product":
+        return _product
     if function == "approx_count_distinct":
         return _registers
+    if function in COUNTED:
+        return Counted(expression).merge
+    if function == "percentile_approx":
+        return merge_quantiles
     return _collection(expression)
 
 
@@ -112,7 +123,7 @@ def _adder(type_: SparkType, mode: str) -> Callable[[list[Stored]], Stored]:
 
 
 def _extreme(function: str, type_: SparkType) -> MergeBuffers:
-    order, choose = order_of(type_), min if function == "min" else max
+    order, choose = rank(type_), min if function == "min" else max
 
     def merge(parts: Sequence[Buffers]) -> Buffers:
         return [choose((part[0] for part in parts if part[0] is not None), key=order, default=None)]
@@ -122,7 +133,7 @@ def _extreme(function: str, type_: SparkType) -> MergeBuffers:
 
 def _extreme_by(function: str, type_: SparkType) -> MergeBuffers:
     """Value and what it is ordered by; of values that stand equally high any."""
-    order, choose = order_of(type_), min if function == "min_by" else max
+    order, choose = rank(type_), min if function == "min_by" else max
 
     def merge(parts: Sequence[Buffers]) -> Buffers:
         ordered = [part for part in parts if part[1] is not None]
@@ -193,9 +204,22 @@ def _joint(a: Sequence[float], b: Sequence[float]) -> Sequence[float]:
 
 
 _MOMENTS: dict[str, _Two] = {
-    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "skewness", "kurtosis"), _central),
-    **dict.fromkeys(("covar_pop", "covar_samp", "corr"), _joint),
+    **dict.fromkeys(("stddev_pop", "stddev_samp", "var_pop", "var_samp", "skewness", "kurtosis", "regr_sxx"), _central),
+    **dict.fromkeys(("covar_pop", "covar_samp", "corr", "regr_sxy", "regr_r2"), _joint),
 }
+_JOINT_BUFFERS = 4
+_merge_joint, _merge_central = _moments(_joint), _moments(_central)
+
+
+def _regression(parts: Sequence[Buffers]) -> Buffers:
+    """A covariance, then a variance."""
+    joint, central = [part[:_JOINT_BUFFERS] for part in parts], [part[_JOINT_BUFFERS:] for part in parts]
+    return [*_merge_joint(joint), *_merge_central(central)]
+
+
+def _product(parts: Sequence[Buffers]) -> Buffers:
+    values = [part[0] for part in parts if part[0] is not None]
+    return [reduce(lambda a, b: a * b, values) if values else None]
 
 
 # ---------------------------------------------------------------- sketches and collections
@@ -216,10 +240,10 @@ def _greater(a: int, b: int) -> int:
 
 
 def _collection(expression: Expression) -> MergeBuffers:
-    """An UnsafeRow with one array, as `finish_aggregate` reads it: that of one part after the other, of a set each element once."""
-    element = expression.type.element
-    assert element is not None
+    """An UnsafeRow with one array, as a list, a set and joined texts have it: part after part, of a set each element once."""
     is_set = expression.options["function"] == "collect_set"
+    element = parse_type(expression.options["element"]) if "element" in expression.options else expression.type.element
+    assert element is not None
     if is_set and element.kind == "binary":
         element = SparkType("array", "array", element=atomic("byte"))
     fields = (Field("buf", SparkType("array", "array", element=element)),)
