@@ -54,8 +54,6 @@ KNOWN: list[Known] = [
         "another HAVING, name or select over a checkpoint is refused", "DEFINITION_CHANGED", lambda case: case.restart is not None
     ),
     Known("a user's column called as a window's", "", _beside_a_window),
-    Known("corr: NaN for NULL", "^value.*corr", _says("corr")),
-    Known("ties in max_by(x, y, k)", "^value.*(max_by|min_by)", _says(r"(max|min)_by\([^\n]*, \d\)")),
     Known("a raw buffer under a user's name", r"^(missing|type).*warnings: \(\"", _any),
     Known("a key shown under the name of an expression over it", "^value", _says(r'"withColumn", "(k|s)"')),
     Known("the definer's time zone", "^value", lambda case: ZONE in case.definer),
