@@ -79,9 +79,10 @@ def misfit(broken: Exception) -> DefinitionError:
     )
 
 
-def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) -> Evaluate:
+def compile_expression(expression: Expression, key_schema: tuple[Field, ...], *, is_operand: bool = False) -> Evaluate:
     """The function that evaluates an expression in stored form.
 
+    is_operand:  of another one, see `compile_aggregate`
     Raises:  DEFINITION_MISMATCH.
     """
     op = expression.op
@@ -93,7 +94,7 @@ def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) ->
     if op == "aggregate" and expression.args:
         return compile_expression(expression.args[0], key_schema)
     if op == "aggregate":
-        finisher = compile_aggregate(expression)
+        finisher = compile_aggregate(expression, is_operand=is_operand)
         return lambda _, buffers: finisher(buffers)
     if op == "literal":
         value = read_literal(expression)
@@ -101,7 +102,8 @@ def compile_expression(expression: Expression, key_schema: tuple[Field, ...]) ->
     known = FUNCTIONS.get(op)
     if known is None or known.refuse(expression) is not None:
         raise _unknown(op)
-    return known.build(expression, [compile_expression(a, key_schema) for a in expression.args])
+    orders = op != "size"
+    return known.build(expression, [compile_expression(a, key_schema, is_operand=orders) for a in expression.args])
 
 
 def read_literal(expression: Expression) -> Stored:

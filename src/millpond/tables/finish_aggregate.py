@@ -20,6 +20,7 @@ from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.counted import COUNTED, compile_counted
 from millpond.tables.histogram import compile_histogram
 from millpond.tables.hllpp import estimator
+from millpond.tables.java_order import set_order
 from millpond.tables.joined import compile_joined
 from millpond.tables.quantiles import compile_quantiles
 from millpond.tables.top import TOP, top
@@ -37,9 +38,10 @@ AS_STORED = frozenset(
 )  # fmt: skip
 
 
-def compile_aggregate(expression: Expression) -> Finisher:
+def compile_aggregate(expression: Expression, *, is_operand: bool = False) -> Finisher:
     """The function for an `aggregate` expression.
 
+    is_operand:  whether something is computed from it: then the elements of a set are put in Spark's order, which takes a while
     Raises:  DEFINITION_MISMATCH where the function isn't known here.
     """
     function, places = expression.options["function"], list(expression.options["buffers"])
@@ -52,7 +54,7 @@ def compile_aggregate(expression: Expression) -> Finisher:
     if function == "approx_count_distinct":
         return _distinct(expression, places)
     if function in ("collect_list", "collect_set"):
-        return _collection(expression, places[0])
+        return _collection(expression, places[0], is_operand=is_operand)
     if function in TOP:
         return _top(expression, places)
     if function in _BYTES:
@@ -160,23 +162,25 @@ def _distinct(expression: Expression, places: list[int]) -> Finisher:
     return finish
 
 
-def _collection(expression: Expression, place: int) -> Finisher:
+def _collection(expression: Expression, place: int, *, is_operand: bool) -> Finisher:
     """collect_list and collect_set keep an UnsafeRow with one array in a binary column.
 
     collect_set keeps binary elements as array<byte>, which have an equality that its hash set can use.
     """
     element = expression.type.element
     assert element is not None
-    as_bytes = element.kind == "binary" and expression.options["function"] == "collect_set"
+    is_set = expression.options["function"] == "collect_set"
+    as_bytes = element.kind == "binary" and is_set
     if as_bytes:
         element = SparkType("array", "array", element=atomic("byte"))
     decode = decoder((Field("buf", SparkType("array", "array", element=element)),))
+    in_order = set_order(element) if is_set and is_operand else list
 
     def finish(buffers: Sequence[Stored]) -> Stored:
         data = buffers[place]
         if not data:
             return []
-        items = decode(data)[0]
+        items = in_order(decode(data)[0])
         return [bytes(b & 255 for b in item) for item in items] if as_bytes else items
 
     return finish

@@ -1,12 +1,13 @@
-"""The order in which Spark's hash maps hand out what they hold: where values stand equal, Spark takes the first of these.
+"""The order in which Spark's hash maps and sets hand out what they hold: where values stand equal, Spark takes the first of these.
 
     hash   Java's hashCode of a value as Spark has it in memory
     place  the hash mixed once more, in a table of a power of two; the next free place after 1, 3, 6, … steps
 
 A table is filled from the stored bytes, in their order; Spark then merges it into an empty one, from which it takes the result.
+The sets of collect_set are Scala's: its hash, chains sorted by it, and tables of a size that their number says.
 
-Source:  OpenHashSet and OpenHashMap of org.apache.spark.util.collection, Murmur3_x86_32, Spark 4.3; hashCode of Java 17 and of
-         Scala 2.13's BigDecimal.
+Source:  OpenHashSet and OpenHashMap of org.apache.spark.util.collection, Murmur3_x86_32, CollectSet, Spark 4.3; hashCode of Java
+         17; mutable.HashSet and BigDecimal of Scala 2.13.18.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from millpond.schema.types import Field, SparkType, atomic
 Stored = Any
 Hash = Callable[[Stored], int]
 _INT, _LONG = 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF
+_HALF = 1 << 31
 _CAPACITY, _LOAD = 64, 0.7
+_SET_CAPACITY, _SET_LOAD = 16, 0.75
 _SEED = 42
 _BINARY, _INTEGER = atomic("binary"), atomic("integer")
 _INTS = frozenset({"byte", "short", "integer", "date", "year_month_interval"})
@@ -35,6 +38,44 @@ def hash_order(keys: Sequence[Stored], hash_: Hash) -> list[int]:
     """The indexes of different keys, as they are stored, in the order in which Spark looks through them."""
     hashes = [hash_(key) for key in keys]
     return _filled(_filled(range(len(keys)), hashes), hashes)
+
+
+def set_order(type_: SparkType) -> Callable[[list[Stored]], list[Stored]]:
+    """What puts the elements of collect_set in the order in which Spark emits them."""
+    hash_ = _set_hash(type_)
+
+    def in_order(items: list[Stored]) -> list[Stored]:
+        mask = _set_size(len(items)) - 1
+        hashes = [0 if item is None else hash_(item) for item in items]
+        mixed = [h ^ h >> 16 for h in hashes]
+        order = sorted(range(len(items)), key=lambda i: (mixed[i] & mask, (mixed[i] + _HALF) & _INT))
+        return [items[i] for i in order]
+
+    return in_order
+
+
+def _set_size(count: int) -> int:
+    """What a merged set's table has room for: it is told of the number before it takes the elements in."""
+    wanted = int((count + 1) / _SET_LOAD)
+    return max(_SET_CAPACITY, 1 << max(wanted - 1, 4).bit_length())
+
+
+def _set_hash(type_: SparkType) -> Hash:
+    """Scala's `##`, of floats over their bits: numbers are hashed alike in all widths."""
+    if type_.kind in ("double", *_LONGS):
+        bits = _bits(type_.kind)
+        return lambda value: _whole(bits(value))
+    return java_hash(type_)
+
+
+def _bits(kind: str) -> Callable[[Any], int]:
+    if kind == "double":
+        return lambda value: 0x7FF8000000000000 if value != value else struct.unpack("<q", struct.pack("<d", value))[0]
+    return lambda value: value
+
+
+def _whole(value: int) -> int:
+    return value & _INT if -_HALF <= value < _HALF else _long(value)
 
 
 def java_hash(type_: SparkType) -> Hash:
@@ -100,7 +141,7 @@ def _float(value: float) -> int:
 
 
 def _double(value: float) -> int:
-    return _long(0x7FF8000000000000 if value != value else struct.unpack("<Q", struct.pack("<d", value))[0])
+    return _long(_bits("double")(value))
 
 
 def _binary(value: bytes) -> int:
@@ -114,9 +155,7 @@ def _decimal(value: Decimal) -> int:
     """Scala's: that of the whole number, else of the double where the decimal is its text, else of the digits and their scale."""
     if value == value.to_integral_value():
         whole = int(value)
-        if -(1 << 31) <= whole < 1 << 31:
-            return whole & _INT
-        return _long(whole) if -(1 << 63) <= whole < 1 << 63 else _big_integer(whole)
+        return _whole(whole) if -(1 << 63) <= whole < 1 << 63 else _big_integer(whole)
     as_double = float(value)
     if Decimal(repr(as_double)) == value:
         as_float = single(as_double)
