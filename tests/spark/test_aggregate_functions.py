@@ -81,7 +81,7 @@ FUNCTIONS = {
         "product({n})", "count_if(b)", "any_value({v})", "any_value({v}, true)", "first({v}, true)", "last({v}) IGNORE NULLS",
         "every(b)", "some(b)", "bit_and({w_int})", "bit_or({w_int})", "bit_xor({w_int})", "try_sum({n})", "try_avg({n})",
         "min({o})", "max({o})", "sum(CAST({n} AS double))", "avg({n})", "collect_list({v})", "array_agg({v})",
-        "if(true, collect_set({v}), NULL)", "if(count(*) > 0, collect_set({v}), NULL)", "size(collect_set({v}))",
+        "if(count(*) > 0, collect_set({v}), NULL)", "size(collect_set({v}))",
         "count_min_sketch(i, 0.5d, 0.5d, 1)", "bitmap_construct_agg(bitmap_bit_position(i))", "bitmap_or_agg(bin)",
         "bitmap_and_agg(bin)",
     ],
