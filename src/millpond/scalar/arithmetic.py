@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 
-from millpond.scalar.function import FLOATS, INTERVALS, NUMBERS, Stored, Values, function, refuse_type, strict, takes
+from millpond.scalar.function import (
+    FLOATS,
+    INTERVALS,
+    NUMBERS,
+    Evaluate,
+    Row,
+    Stored,
+    Values,
+    function,
+    refuse_type,
+    strict,
+    takes,
+)
 from millpond.scalar.ranges import (
     BITS,
     EXACT,
@@ -42,6 +54,22 @@ def _arithmetic(e: Expression) -> Values:
     if kind == "decimal":
         return _decimal_arithmetic(e.op, e.type, mode)
     return _integer_arithmetic(e.op, e.type, mode)
+
+
+def _divided(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
+    """Spark evaluates the divisor first; where that is NULL, or zero without an error, what is divided isn't looked at."""
+    compute = _arithmetic(e)
+    left, right = operands
+    lenient = e.options["mode"] != "ansi"
+
+    def evaluate(key: Row, buffers: Row) -> Stored:
+        b = right(key, buffers)
+        if b is None or (lenient and b == 0):
+            return None
+        a = left(key, buffers)
+        return None if a is None else compute(a, b)
+
+    return evaluate
 
 
 def _same(value: float) -> float:
@@ -286,6 +314,7 @@ _ARITHMETIC = {
     "remainder": "Remainder",
     "pmod": "Pmod",
 }
+_DIVISIONS = frozenset({"divide", "integral_divide", "remainder", "pmod"})
 _WHOLE = INTEGERS
 
 
@@ -294,7 +323,10 @@ def _refuse_bit_count(e: Expression) -> str | None:
 
 
 FUNCTIONS = (
-    *(function(op, strict(_arithmetic), name, refuse=_refuse_arithmetic, reads=("mode",)) for op, name in _ARITHMETIC.items()),
+    *(
+        function(op, _divided if op in _DIVISIONS else strict(_arithmetic), name, refuse=_refuse_arithmetic, reads=("mode",))
+        for op, name in _ARITHMETIC.items()
+    ),
     function("negate", strict(_signed(operator.neg)), "UnaryMinus", refuse=takes(NUMBERS | INTERVALS), reads=("strict",)),
     function("abs", strict(_signed(abs)), "Abs", refuse=takes(NUMBERS | INTERVALS), reads=("strict",)),
     function("sign", strict(_sign), "Signum", refuse=takes(FLOATS | INTERVALS)),
