@@ -78,7 +78,7 @@ class WrittenCheckpoint:
         self.watermark_ms = 0
         key_json = struct_of(key).to_json()
         if watermarked:
-            key_json["fields"][watermarked_column]["metadata"] = {"spark.watermarkDelayMs": 1000}
+            key_json["fields"][watermarked_column]["metadata"]["spark.watermarkDelayMs"] = 1000
         schema = json.dumps(key_json), json.dumps(struct_of(VALUE).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {

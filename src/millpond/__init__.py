@@ -19,6 +19,7 @@ from millpond.errors import (
     StorageError,
     importing_pyspark,
 )
+from millpond.schema.far_time import FarTime
 from millpond.settings import Retention
 from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, read_row
 
@@ -36,6 +37,7 @@ __all__ = [
     "Bounds",
     "CheckpointError",
     "DefinitionError",
+    "FarTime",
     "HotKeys",
     "Job",
     "MillpondError",

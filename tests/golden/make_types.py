@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import millpond
+from millpond import FarTime
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,6 +94,8 @@ CASES: dict[str, tuple[str, list[Case]]] = {
         [
             Case("'2026-03-01'", dt.date(2026, 3, 1), *["2026-03-01"] * 2),
             Case("'0001-01-01'", dt.date(1, 1, 1), *["0001-01-01"] * 2),
+            Case("'+12345-02-28'", FarTime("date", 3_789_449), *["+12345-02-28"] * 2),
+            Case("'-0044-03-15'", FarTime("date", -735_525), *["-0044-03-15"] * 2),
         ],
     ),
     "timestamp": (
@@ -100,11 +103,15 @@ CASES: dict[str, tuple[str, list[Case]]] = {
         [
             Case("'2026-03-01 14:00:00+02:00'", _utc(2026, 3, 1, 12), *["2026-03-01T12:00:00Z"] * 2),
             Case("'1969-12-31 23:59:59.999999Z'", _utc(1969, 12, 31, 23, 59, 59, 999999), *["1969-12-31T23:59:59.999999Z"] * 2),
+            Case("timestamp_micros(9223372036854775807)", FarTime("timestamp", 2**63 - 1), *["+294247-01-10T04:00:54.775807Z"] * 2),
         ],
     ),
     "timestamp_ntz": (
         "timestamp_ntz",
-        [Case("'2026-03-29 02:30:00.5'", dt.datetime(2026, 3, 29, 2, 30, 0, 500000), *["2026-03-29T02:30:00.5"] * 2)],
+        [
+            Case("'2026-03-29 02:30:00.5'", dt.datetime(2026, 3, 29, 2, 30, 0, 500000), *["2026-03-29T02:30:00.5"] * 2),
+            Case("'+10000-01-01 00:00:00'", FarTime("timestamp_ntz", 253_402_300_800_000_000), *["+10000-01-01T00:00:00"] * 2),
+        ],
     ),
     "time": ("time(6)", [Case("'23:59:59.000001'", dt.time(23, 59, 59, 1), *["23:59:59.000001"] * 2)]),
     "day_time": (
@@ -131,6 +138,41 @@ CASES: dict[str, tuple[str, list[Case]]] = {
                 {"a": "9007199254740993", "b": None, "c": {"d": "2026-03-01"}},
                 '{"a":"9007199254740993","b":null,"c":{"d":"2026-03-01"}}',
             )
+        ],
+    ),
+    "struct_of_times": (
+        "struct<start:timestamp,end:timestamp>",
+        [
+            Case(
+                "named_struct('start', TIMESTAMP'2026-03-01 12:00:00Z', 'end', NULL)",
+                {"start": _utc(2026, 3, 1, 12), "end": None},
+                {"start": "2026-03-01T12:00:00Z", "end": None},
+                '{"start":"2026-03-01T12:00:00Z","end":null}',
+            ),
+            Case(
+                "named_struct('start', NULL, 'end', NULL)",
+                {"start": None, "end": None},
+                {"start": None, "end": None},
+                '{"start":null,"end":null}',
+            ),
+        ],
+    ),
+    "nested_struct": (
+        "struct<a:struct<d:date>,b:array<struct<n:int>>>",
+        [
+            Case("named_struct('a', NULL, 'b', NULL)", {"a": None, "b": None}, {"a": None, "b": None}, '{"a":null,"b":null}'),
+            Case(
+                "named_struct('a', named_struct('d', NULL), 'b', array(NULL))",
+                {"a": {"d": None}, "b": [None]},
+                {"a": {"d": None}, "b": [None]},
+                '{"a":{"d":null},"b":[null]}',
+            ),
+            Case(
+                "named_struct('a', NULL, 'b', array(named_struct('n', NULL), NULL))",
+                {"a": None, "b": [{"n": None}, None]},
+                {"a": None, "b": [{"n": None}, None]},
+                '{"a":null,"b":[{"n":null},null]}',
+            ),
         ],
     ),
     "array": (

@@ -85,7 +85,7 @@ def test_nan_sorts_last_as_in_spark() -> None:
 
 
 def test_times_come_last_whatever_the_grouping_order() -> None:
-    fields = (Field("window", WINDOW), Field("url", atomic("string")), Field("day", atomic("date")))
+    fields = (Field("window", WINDOW, window=True), Field("url", atomic("string")), Field("day", atomic("date")))
     assert KeyCodec(fields).order == (1, 0, 2)
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import RequestError
 from millpond.schema.convert import to_python, to_stored
+from millpond.schema.far_time import FarTime, read_days, write_days
 from millpond.schema.types import SparkType, parse_type
 
 UTC = dt.UTC
@@ -134,8 +135,37 @@ def test_floats_become_what_spark_keeps_in_keys():
 
 @pytest.mark.parametrize("type_", ["timestamp", "timestamp_ntz", "date"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_times_that_python_cant_show_are_an_error_not_a_guess(type_, sign):
-    far = sign * (2**31 - 1 if type_ == "date" else 2**62)
+def test_times_that_python_has_no_object_for_come_back(type_, sign):
+    far, kind = sign * (2**31 - 1 if type_ == "date" else 2**62), parse_type(type_)
+    shown = to_python(kind)(far)
+    assert shown == FarTime(type_, far)
+    assert to_stored(kind)(shown) == far
+    assert (shown > FarTime(type_, 0)) is (sign > 0)
+    other = parse_type("date" if type_ == "timestamp" else "timestamp")
     with pytest.raises(RequestError) as refused:
-        to_python(parse_type(type_))(far)
-    assert refused.value.condition == "VALUE_OUT_OF_RANGE"
+        to_stored(other)(shown)
+    assert refused.value.condition == "WRONG_TYPE"
+
+
+@pytest.mark.parametrize(
+    ("days", "text"),
+    [
+        (2_932_896, "9999-12-31"),
+        (2_932_897, "+10000-01-01"),
+        (2**31 - 1, "+5881580-07-11"),
+        (-719_162, "0001-01-01"),
+        (-719_163, "0000-12-31"),
+        (-719_528, "0000-01-01"),
+        (-719_529, "-0001-12-31"),
+        (-(2**31), "-5877641-06-23"),
+    ],
+)
+def test_a_date_of_any_year_is_written_as_java_writes_it(days, text):
+    assert write_days(days) == text
+    assert read_days(text) == days
+
+
+@pytest.mark.parametrize("text", ["+5881580-07-12", "-5877641-06-22", "10000-01-01", "+9999-01-01", "-0000-01-01", "+10001-02-29"])
+def test_what_is_no_date_of_spark_is_refused(text):
+    with pytest.raises(ValueError):
+        read_days(text)

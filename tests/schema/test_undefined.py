@@ -34,7 +34,7 @@ def test_a_list_of_rows_with_a_column_index_and_a_ttl() -> None:
 
 def test_sessions_beside_another_window_of_the_same_type() -> None:
     window = struct_of((Field("start", TIME), Field("end", TIME)))
-    key = (Field("window", window), Field("session_start", TEXT), Field("sessionStartTime", TIME))
+    key = (Field("window", window, window=True), Field("session_start", TEXT), Field("sessionStartTime", TIME))
     value = (Field("window", window), Field("session_start", TEXT), Field("session_window", window), Field("count", LONG))
     shown = table("sessionWindowStateStoreSaveExec", key, value)
     assert shown.columns == ("window_start", "window_end", "session_start_2", "session_start", "session_end", "count")

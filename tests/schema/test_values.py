@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import RequestError
 from millpond.schema import values
+from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
 
@@ -30,6 +31,11 @@ def _integers(bits: int) -> st.SearchStrategy[int]:
 def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
     limit = 10**precision - 1
     return st.integers(-limit, limit).map(lambda n: Decimal((int(n < 0), tuple(map(int, str(abs(n)))), -scale)))
+
+
+def _far(name: str) -> st.SearchStrategy[Any]:
+    """Dates and times of any year that Spark has, most of them without a Python object."""
+    return _integers(32 if name == "date" else 64).map(to_python(atomic(name)))
 
 
 # The first text that hypothesis draws builds its table of characters, which takes seconds.
@@ -51,11 +57,11 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "decimal(38,7)": _decimals(38, 7),
     "string": STRINGS,
     "binary": st.binary(),
-    "date": st.dates(),
-    "timestamp": st.datetimes(timezones=st.just(dt.UTC)),
-    "timestamp_ntz": st.datetimes(),
-    "timestamp_ntz(9)": st.tuples(st.integers(-(10**16), 10**17), st.integers(0, 999)),
-    "timestamp_ltz(7)": st.tuples(st.integers(-(10**16), 10**17), st.integers(0, 9).map(lambda n: n * 100)),
+    "date": st.dates() | _far("date"),
+    "timestamp": st.datetimes(timezones=st.just(dt.UTC)) | _far("timestamp"),
+    "timestamp_ntz": st.datetimes() | _far("timestamp_ntz"),
+    "timestamp_ntz(9)": st.tuples(_integers(64), st.integers(0, 999)),
+    "timestamp_ltz(7)": st.tuples(_integers(64), st.integers(0, 9).map(lambda n: n * 100)),
     "time(6)": st.times(),
     "interval day to second": st.integers(-LONG, LONG - 1).map(lambda n: dt.timedelta(microseconds=n)),
     "interval year to month": _integers(32),

@@ -37,7 +37,7 @@ KEYS: dict[str, tuple[tuple[Field, ...], Callable[[Random], tuple[Any, ...]]]] =
     "text": ((Field("k", atomic("string")),), lambda r: (r.choice([None, *TEXTS]),)),
     "long texts": ((Field("k", atomic("string")),), lambda r: (r.choice(LONG_TEXTS),)),
     "window, text": (
-        (Field("window", WINDOW), Field("k", atomic("string"))),
+        (Field("window", WINDOW, window=True), Field("k", atomic("string"))),
         lambda r: ((t := r.randrange(5) * 5 * SECOND, t + 5 * SECOND), r.choice(TEXTS[:9])),
     ),
     "nothing": ((), lambda _: ()),

@@ -42,7 +42,7 @@ KEYS: dict[str, tuple[tuple[Field, ...], st.SearchStrategy[tuple[Any, ...]]]] = 
         st.tuples(st.one_of(st.none(), TEXTS), st.one_of(st.none(), NUMBERS)),
     ),
     "window, text": (
-        (Field("window", WINDOW), Field("k", atomic("string"))),
+        (Field("window", WINDOW, window=True), Field("k", atomic("string"))),
         st.tuples(TIMES.map(lambda t: (t, t + 5 * SECOND)), TEXTS),
     ),
     "decimal, date": (
@@ -200,7 +200,7 @@ def test_pages_and_reversed_scans_of_every_operator_have_the_rows_of_a_scan(
 
 @pytest.fixture
 def windows(tmp_path: Path) -> millpond.Pond:
-    fields = (Field("window", WINDOW), Field("url", atomic("string")))
+    fields = (Field("window", WINDOW, window=True), Field("url", atomic("string")))
     checkpoint = WrittenCheckpoint(tmp_path / "ck", key=fields)
     keys = [((n * 60 * SECOND, (n + 1) * 60 * SECOND), url) for n in range(10) for url in ("/", "/a", "/b")]
     checkpoint.plan([(key, i) for i, key in enumerate(keys)], snapshot=False)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from millpond.checkpoint.schemas import FamilySchema
 from millpond.errors import CheckpointError
+from millpond.schema.types import is_window
 
 JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue")
 
@@ -58,6 +59,6 @@ def _is_session(schema: FamilySchema) -> bool:
     grouping = schema.value[: len(schema.key)]
     others = [f.type for f in schema.key[:-1]]
     return len(grouping) == len(schema.key) and any(
-        field.type.kind == "struct" and field.type.is_time and [g.type for place, g in enumerate(grouping) if place != i] == others
+        is_window(field.type) and [g.type for place, g in enumerate(grouping) if place != i] == others
         for i, field in enumerate(grouping)
     )

@@ -29,6 +29,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -296,8 +297,19 @@ def iter_store(folder: Path, store: StoredField) -> Iterator[ClosedRows]:
     """Rows of a store that expired, a segment at a time; some may come twice."""
     for path in segments(folder):
         segment = _read(path)[0]
-        if segment.store == store:
+        if segment.store is not None and _alike(segment.store, store):
             yield from segment.frames
+
+
+def _alike(there: StoredField, here: StoredField) -> bool:
+    """Whether rows of the one are rows of the other: they have the same bytes.  Which columns are windows changes nothing of that."""
+    return _without_metadata(msgspec.to_builtins(there)) == _without_metadata(msgspec.to_builtins(here))
+
+
+def _without_metadata(data: Any) -> Any:
+    if isinstance(data, list | tuple):
+        return [_without_metadata(item) for item in data]
+    return {n: _without_metadata(v) for n, v in data.items() if n != "metadata"} if isinstance(data, dict) else data
 
 
 def is_end_whole(folder: Path, end: tuple[str, int] | None) -> bool:

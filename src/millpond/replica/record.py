@@ -15,7 +15,7 @@ from millpond.schema.types import Field, parse_fields, struct_of
 from millpond.storage import FileStamp
 
 # A replica with another number is built again.  Where keys or values are stored otherwise, `journal.FORMAT` is another as well.
-FORMAT = 3
+FORMAT = 4
 # Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
 

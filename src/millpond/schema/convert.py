@@ -1,8 +1,8 @@
 """Values between stored form (what Spark's rows hold) and the form that Python programs expect.
 
 Stored form is what `checkpoint.unsaferow` makes: microseconds, days, tuples.  Python's form: timestamp an aware datetime in UTC,
-timestamp_ntz a naive one, date, time, day-time interval a timedelta, struct a dict, map a dict (a list of pairs where its keys
-can't be hashed), year-month interval its months; the rest alike in both.
+timestamp_ntz a naive one, date, of all three a `FarTime` where Python has no year for it, time, day-time interval a timedelta,
+struct a dict, map a dict (a list of pairs where its keys can't be hashed), year-month interval its months; the rest alike in both.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from decimal import Context, Decimal, InvalidOperation
 from typing import Any, NoReturn
 
 from millpond.errors import RequestError
+from millpond.schema.far_time import FarTime
 from millpond.schema.types import SparkType
 
 Stored = Any
@@ -27,7 +28,6 @@ _EPOCH_UTC = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH = dt.datetime(1970, 1, 1)
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _MICROSECOND = dt.timedelta(microseconds=1)
-_DAY_MICROSECONDS = 86_400_000_000
 _EXACT = Context(prec=100)
 _UNHASHABLE = frozenset({"struct", "array", "map"})
 
@@ -38,10 +38,7 @@ def same(value: Any) -> Any:
 
 
 def to_python(type_: SparkType) -> Callable[[Stored], Python]:
-    """A function from stored form to Python's; `same` where nothing is to be done.
-
-    Raises (the function):  VALUE_OUT_OF_RANGE for times that Python has no object for (years before 1 and after 9999).
-    """
+    """A function from stored form to Python's; `same` where nothing is to be done."""
     convert = _TO_PYTHON.get(type_.kind)
     if convert is not None:
         return convert
@@ -73,40 +70,31 @@ def to_stored(type_: SparkType, *, column: str = "value") -> Callable[[Python], 
 # ---------------------------------------------------------------- to Python
 
 
-def _out_of_range(kind: str, stored: int, unit: str) -> RequestError:
-    return RequestError(
-        "VALUE_OUT_OF_RANGE",
-        f"A {kind} of {stored} {unit} since 1970 lies outside the years 1 to 9999 that Python's datetime can show.",
-        hint="Correct the time in the job's source, or read another column.",
-        value=stored,
-    )
-
-
-def _timestamp(micros: int | None) -> dt.datetime | None:
+def _timestamp(micros: int | None) -> dt.datetime | FarTime | None:
     if micros is None:
         return None
     try:
         return _EPOCH_UTC + dt.timedelta(microseconds=micros)
     except OverflowError:
-        raise _out_of_range("timestamp", micros, "microseconds") from None
+        return FarTime("timestamp", micros)
 
 
-def _timestamp_ntz(micros: int | None) -> dt.datetime | None:
+def _timestamp_ntz(micros: int | None) -> dt.datetime | FarTime | None:
     if micros is None:
         return None
     try:
         return _EPOCH + dt.timedelta(microseconds=micros)
     except OverflowError:
-        raise _out_of_range("timestamp_ntz", micros, "microseconds") from None
+        return FarTime("timestamp_ntz", micros)
 
 
-def _date(days: int | None) -> dt.date | None:
+def _date(days: int | None) -> dt.date | FarTime | None:
     if days is None:
         return None
     try:
         return dt.date.fromordinal(_EPOCH_DAY + days)
     except (ValueError, OverflowError):
-        raise _out_of_range("date", days, "days") from None
+        return FarTime("date", days)
 
 
 def _time(nanos: int | None) -> dt.time | None:
@@ -193,6 +181,8 @@ def _checker(type_: SparkType, column: str) -> Convert:
     def check(value: Python) -> Stored:
         if expected is None:
             _refuse(type_, column, value, "Values of this type can't be given in a request; use another column.")
+        if isinstance(value, FarTime) and value.type == kind:
+            return value.since_1970
         wanted, hint, convert = expected
         # bool and datetime are subclasses of int and date, and mean something else.
         if not isinstance(value, wanted) or (kind == "date" and isinstance(value, dt.datetime)):

@@ -16,7 +16,7 @@ from millpond.schema.expression import Expression, parse_expression
 from millpond.schema.fits import check_types
 from millpond.schema.parts import Parts, parse_parts
 from millpond.schema.retention import parse_retention_json, retention_json
-from millpond.schema.types import Field, SparkType, atomic, parse_fields, parse_type, struct_of
+from millpond.schema.types import Field, SparkType, atomic, is_window, parse_fields, parse_type, struct_of
 from millpond.settings import Retention
 
 Json = Any
@@ -59,7 +59,7 @@ class TableDefinition:
     having:    rows for which this isn't true are not in the table
     parts:     how its rows lie in parts of the store, which are merged when they are read; None where they don't
     key_schema, value_schema:  what the plan says the store's rows look like, the column left out that tells their parts; held
-               against the checkpoint's schema file
+               against the checkpoint's schema file, which also says which columns are windows
     derived:   False where nobody defined the table and it shows the schema's own names
     warnings:  what couldn't be derived and why, one sentence each
     session_time_zone:  of the job's session, as Spark names it; None where it isn't known.  An expression that depends on it names
@@ -192,16 +192,17 @@ def parse_definition(data: Json) -> TableDefinition:
 
 
 def _parse(data: dict[str, Any]) -> TableDefinition:
+    key = tuple(KeyColumn(c["name"], parse_type(c["type"]), c["index"], tuple(c["path"])) for c in data["key"])
     definition = TableDefinition(
         table=data["table"],
         operator=data["operator"],
         store=data["store"],
-        key=tuple(KeyColumn(c["name"], parse_type(c["type"]), c["index"], tuple(c["path"])) for c in data["key"]),
+        key=key,
         values=tuple(
             ValueColumn(c["name"], parse_type(c["type"]), parse_expression(c["expression"]), c["raw"]) for c in data["values"]
         ),
         having=parse_expression(data["having"]) if data["having"] else None,
-        key_schema=parse_fields(data["key_schema"]),
+        key_schema=_with_windows(parse_fields(data["key_schema"]), key),
         value_schema=parse_fields(data["value_schema"]),
         derived=data["derived"],
         warnings=tuple(data["warnings"]),
@@ -214,6 +215,12 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
     _check_places(definition)
     check_types(definition)
     return definition
+
+
+def _with_windows(fields: tuple[Field, ...], key: tuple[KeyColumn, ...]) -> tuple[Field, ...]:
+    """The columns of a key row, with those marked as windows that are shown as such: older definitions say no more."""
+    shown = {c.index for c in key if c.path}
+    return tuple(replace(f, window=f.window or (i in shown and is_window(f.type))) for i, f in enumerate(fields))
 
 
 def _check_places(definition: TableDefinition) -> None:
@@ -241,10 +248,13 @@ def _check_places(definition: TableDefinition) -> None:
 
 
 def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
-    """The key columns a reader sees for a key schema: a struct of times (a window) becomes `<name>_start`, `<name>_end`."""
+    """The key columns a reader sees for a key schema: one of Spark's windows becomes `<name>_start`, `<name>_end`.
+
+    Every other struct stays one column, whatever its members are.
+    """
     columns: list[KeyColumn] = []
     for index, field in enumerate(key_schema):
-        if field.type.kind == "struct" and field.type.is_time:
+        if field.window:
             columns += [
                 KeyColumn(f"{field.name}_{member.name}", member.type, index, (member.name,)) for member in field.type.fields
             ]

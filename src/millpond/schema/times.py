@@ -1,7 +1,8 @@
 """Times and intervals as text: ISO 8601, read strictly.
 
 Python's own `fromisoformat` takes more than one could mean (week dates, digits cut off after the sixth), so each form is
-matched first.  A fraction is written with as many digits as it needs.  Readers raise ValueError saying what is wrong.
+matched first.  A fraction is written with as many digits as it needs.  Readers raise ValueError saying what is wrong.  Years that
+Python hasn't are written and read as `schema.far_time` says.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import datetime as dt
 import re
 
+from millpond.schema.convert import to_python
+from millpond.schema.far_time import DAY_MICROSECONDS, YEAR, FarTime, check_micros, read_days, write_micros
 from millpond.schema.types import SparkType
 
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _CLOCK = r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,%d})?)?"
 _TIME = re.compile(_CLOCK % 6)
-_LOCAL = re.compile(rf"{_DATE.pattern}([T ]{_CLOCK % 6})?")
+_LOCAL = re.compile(rf"(?P<date>{YEAR}-[0-9]{{2}}-[0-9]{{2}})([T ](?P<clock>{_CLOCK % 6}))?")
 _ZONE = re.compile(r"(Z|[+-][0-9]{2}:?[0-9]{2})$")
 _NANOS = re.compile(r"(?P<seconds>[^.]*[0-9])(\.(?P<fraction>[0-9]{1,9}))?(?P<zone>Z|[+-][0-9]{2}:?[0-9]{2})?")
 _DAY_TIME = re.compile(
@@ -22,55 +24,68 @@ _DAY_TIME = re.compile(
     r"(T(?=[0-9])((?P<hours>[0-9]{1,12})H)?((?P<minutes>[0-9]{1,12})M)?((?P<seconds>[0-9]{1,15})(\.(?P<fraction>[0-9]{1,6}))?S)?)?"
 )
 _YEAR_MONTH = re.compile(r"(?P<sign>[+-])?P((?P<years>[0-9]{1,9})Y)?((?P<months>[0-9]{1,10})M)?")
-_EPOCH = dt.datetime(1970, 1, 1)
 _MICROSECOND = dt.timedelta(microseconds=1)
 # Spark keeps intervals in an int64 of microseconds and an int32 of months.
 _MAX_MICROSECONDS = 2**63
 _MAX_MONTHS = 2**31
 
 
-def write_date(value: dt.date) -> str:
+def write_date(value: dt.date | FarTime) -> str:
     """2026-03-01"""
-    return value.isoformat()
+    return str(value)
 
 
-def read_date(text: str, _type: SparkType) -> dt.date:
-    if not _DATE.fullmatch(text):
-        raise ValueError("it must be a date, YYYY-MM-DD")
-    return dt.date.fromisoformat(text)
+def read_date(text: str, type_: SparkType) -> dt.date | FarTime:
+    return to_python(type_)(read_days(text))
 
 
-def write_timestamp_ntz(value: dt.datetime) -> str:
+def write_timestamp_ntz(value: dt.datetime | FarTime) -> str:
     """2026-03-01T12:00:00.5"""
+    if isinstance(value, FarTime):
+        return str(value)
     text = value.isoformat()
     return text.rstrip("0") if value.microsecond else text
 
 
-def read_timestamp_ntz(text: str, _type: SparkType) -> dt.datetime:
+def read_timestamp_ntz(text: str, type_: SparkType) -> dt.datetime | FarTime:
+    return to_python(type_)(check_micros(_read_ntz(text)))
+
+
+def _read_ntz(text: str) -> int:
     if _ZONE.search(text) and ":" in text:
         raise ValueError("it has no time zone, so none may stand here")
     return _read_local(text)
 
 
-def write_timestamp(value: dt.datetime) -> str:
+def write_timestamp(value: dt.datetime | FarTime) -> str:
     """2026-03-01T12:00:00.5Z"""
+    if isinstance(value, FarTime):
+        return str(value)
     return write_timestamp_ntz(value.astimezone(dt.UTC).replace(tzinfo=None)) + "Z"
 
 
-def read_timestamp(text: str, _type: SparkType) -> dt.datetime:
+def read_timestamp(text: str, type_: SparkType) -> dt.datetime | FarTime:
     """With Z or an offset; without either it is UTC."""
+    return to_python(type_)(check_micros(_read_zoned(text)))
+
+
+def _read_zoned(text: str) -> int:
     zone = _ZONE.search(text) if ":" in text else None
     if zone is None:
-        return _read_local(text).replace(tzinfo=dt.UTC)
-    local = _read_local(text[: zone.start()])
-    offset = dt.datetime.fromisoformat(f"1970-01-01T00:00:00{zone[0]}").tzinfo
-    return local.replace(tzinfo=offset).astimezone(dt.UTC)
+        return _read_local(text)
+    offset = dt.datetime.fromisoformat(f"1970-01-01T00:00:00{zone[0]}").utcoffset()
+    assert offset is not None
+    return _read_local(text[: zone.start()]) - offset // _MICROSECOND
 
 
-def _read_local(text: str) -> dt.datetime:
-    if not _LOCAL.fullmatch(text):
+def _read_local(text: str) -> int:
+    """Microseconds since 1970 of a local time, as if it were UTC."""
+    found = _LOCAL.fullmatch(text)
+    if not found:
         raise ValueError("it must be a time, YYYY-MM-DDTHH:MM:SS with at most six digits of a fraction")
-    return dt.datetime.fromisoformat(text)
+    clock = dt.time.fromisoformat(found["clock"] or "00:00")
+    seconds = (clock.hour * 60 + clock.minute) * 60 + clock.second
+    return read_days(found["date"]) * DAY_MICROSECONDS + seconds * 1_000_000 + clock.microsecond
 
 
 def write_time(value: dt.time) -> str:
@@ -88,9 +103,9 @@ def read_time(text: str, _type: SparkType) -> dt.time:
 def write_nanos(value: tuple[int, int]) -> str:
     """2026-03-01T12:00:00.123456789 of (microseconds since 1970, nanoseconds within the microsecond)."""
     microseconds, nanoseconds = value
-    moment = _EPOCH + microseconds * _MICROSECOND
-    fraction = f"{moment.microsecond:06d}{nanoseconds:03d}".rstrip("0")
-    return moment.isoformat(timespec="seconds") + (f".{fraction}" if fraction else "")
+    seconds, rest = divmod(microseconds, 1_000_000)
+    fraction = f"{rest:06d}{nanoseconds:03d}".rstrip("0")
+    return write_micros(seconds * 1_000_000) + (f".{fraction}" if fraction else "")
 
 
 def read_nanos(text: str, type_: SparkType) -> tuple[int, int]:
@@ -99,9 +114,8 @@ def read_nanos(text: str, type_: SparkType) -> tuple[int, int]:
         raise ValueError("it must be a time, YYYY-MM-DDTHH:MM:SS with at most nine digits of a fraction")
     fraction = (found["fraction"] or "").ljust(9, "0")
     whole = found["seconds"] + (found["zone"] or "")
-    read = read_timestamp if "ltz" in type_.name else read_timestamp_ntz
-    moment = read(whole, type_).replace(tzinfo=None)
-    return (moment - _EPOCH) // _MICROSECOND + int(fraction[:6]), int(fraction[6:])
+    read = _read_zoned if "ltz" in type_.name else _read_ntz
+    return check_micros(read(whole) + int(fraction[:6])), int(fraction[6:])
 
 
 def write_day_time(value: dt.timedelta) -> str:

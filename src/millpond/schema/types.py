@@ -6,7 +6,7 @@ One class for all of them: `kind` says which, the other fields hold what that ki
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from millpond.errors import CheckpointError
@@ -39,6 +39,8 @@ _NANOS = re.compile(r"timestamp_(ntz|ltz)\(([789])\)")
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
 TIMES = frozenset({"timestamp", "timestamp_ntz", "date"})
+# What Spark writes into the metadata of a column that `window` or `session_window` made.
+WINDOW_METADATA = ("spark.timeWindow", "spark.sessionWindow")
 # Types that Spark gives no order (ORDER BY refuses them): keys of these can be looked up, not ranged over.
 UNORDERED = frozenset({"map", "variant", "calendar_interval", "geo"})
 
@@ -113,14 +115,20 @@ class SparkType:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A named column or struct member.  `metadata` is left out: nothing of it changes how bytes are read."""
+    """A named column or struct member.
+
+    window:  of a column: whether Spark's `window` or `session_window` made it, as Spark's metadata says.  It changes nothing of how
+             bytes are read, and two fields that differ in nothing else are equal
+    """
 
     name: str
     type: SparkType
     nullable: bool = True
+    window: bool = field(default=False, compare=False)
 
     def to_json(self) -> Json:
-        return {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "metadata": {}}
+        metadata = {WINDOW_METADATA[0]: True} if self.window else {}
+        return {"name": self.name, "type": self.type.to_json(), "nullable": self.nullable, "metadata": metadata}
 
 
 def parse_type(data: Json) -> SparkType:
@@ -134,7 +142,7 @@ def parse_type(data: Json) -> SparkType:
     if isinstance(data, dict):
         kind = data.get("type")
         if kind == "struct":
-            return SparkType("struct", "struct", fields=parse_fields(data))
+            return SparkType("struct", "struct", fields=_parse_members(data))
         if kind == "array":
             return SparkType("array", "array", element=parse_type(data["elementType"]))
         if kind == "map":
@@ -145,7 +153,24 @@ def parse_type(data: Json) -> SparkType:
 
 
 def parse_fields(struct: Json) -> tuple[Field, ...]:
-    """The fields of a struct type's JSON, in order."""
+    """The columns of a row, from the JSON of a struct type with their metadata."""
+    fields = _parse_members(struct)
+    return tuple(replace(f, window=_is_made_by_spark(f, d)) for f, d in zip(fields, struct["fields"], strict=True))
+
+
+def _is_made_by_spark(column: Field, data: Json) -> bool:
+    metadata = data.get("metadata")
+    return is_window(column.type) and isinstance(metadata, dict) and any(word in metadata for word in WINDOW_METADATA)
+
+
+def is_window(type_: SparkType) -> bool:
+    """Whether windows are of this type: a start and an end.  A user's struct may be as well."""
+    if type_.kind != "struct" or [f.name for f in type_.fields] != ["start", "end"]:
+        return False
+    return type_.fields[0].type == type_.fields[1].type and type_.fields[0].type.kind in ("timestamp", "timestamp_ntz")
+
+
+def _parse_members(struct: Json) -> tuple[Field, ...]:
     if not isinstance(struct, dict) or struct.get("type") != "struct" or not isinstance(struct.get("fields"), list):
         raise _unknown(struct)
     if not all(isinstance(f, dict) and isinstance(f.get("name"), str) and "type" in f for f in struct["fields"]):

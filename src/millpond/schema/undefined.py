@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_columns, unique_names
 from millpond.schema.expression import Expression, buffer_column
-from millpond.schema.types import Field, SparkType, atomic, struct_of
+from millpond.schema.types import Field, SparkType, atomic, is_window, struct_of
 
 EXPIRES_AT = "expires_at"
 INDEX = "index"
@@ -160,7 +160,7 @@ def session_place(key: tuple[Field, ...], value: tuple[Field, ...]) -> int | Non
     grouping = value[: len(key)]
     others = [f.type for f in key[:-1]]
     places = [
-        i for i, f in enumerate(grouping) if _is_window(f.type) and [g.type for j, g in enumerate(grouping) if j != i] == others
+        i for i, f in enumerate(grouping) if is_window(f.type) and [g.type for j, g in enumerate(grouping) if j != i] == others
     ]
     named = [i for i in places if [g.name for j, g in enumerate(grouping) if j != i] == [f.name for f in key[:-1]]]
     found = named or places
@@ -180,10 +180,6 @@ def _sessions(shape: StoreShape) -> _Columns:
     columns.add_value("session_end", TIMESTAMP, end)
     _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))
     return columns
-
-
-def _is_window(type_: SparkType) -> bool:
-    return type_.kind == "struct" and len(type_.fields) == 2 and type_.is_time
 
 
 def _join_side(shape: StoreShape) -> _Columns:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import DefinitionError, importing_pyspark, real_time_mode
-from millpond.schema.types import Field, SparkType, parse_type
+from millpond.schema.types import WINDOW_METADATA, Field, SparkType, is_window, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -112,7 +112,9 @@ def type_of(expression: Java) -> SparkType:
 
 def field_of(attribute: Java) -> Field:
     """An attribute as a column of a row."""
-    return Field(str(attribute.name()), type_of(attribute), bool(attribute.nullable()))
+    type_, metadata = type_of(attribute), attribute.metadata()
+    window = is_window(type_) and any(metadata.contains(word) for word in WINDOW_METADATA)
+    return Field(str(attribute.name()), type_, bool(attribute.nullable()), window)
 
 
 def fields_of(attributes: Iterable[Java]) -> tuple[Field, ...]:

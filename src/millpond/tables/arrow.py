@@ -17,6 +17,7 @@ from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.schema.convert import to_python
 from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn
+from millpond.schema.far_time import FarTime
 from millpond.schema.types import SparkType
 from millpond.schema.undefined import EXPIRES_AT
 from millpond.tables.answer import Rows
@@ -187,7 +188,7 @@ def _gathered(pa: Any, texts: Spans) -> Any:
 
 
 def _arrow_value(type_: SparkType, value: Any) -> Any:
-    """Maps as lists of pairs, which Arrow takes whatever the keys are."""
+    """Maps as lists of pairs, which Arrow takes whatever the keys are; times that Python has no object for as numbers."""
     if value is None:
         return None
     if type_.kind == "map":
@@ -200,7 +201,7 @@ def _arrow_value(type_: SparkType, value: Any) -> Any:
         return [_arrow_value(type_.element, v) for v in value]
     if type_.kind == "struct":
         return {f.name: _arrow_value(f.type, value[f.name]) for f in type_.fields}
-    return value
+    return value.since_1970 if type(value) is FarTime else value
 
 
 def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:

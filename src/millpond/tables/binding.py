@@ -125,7 +125,7 @@ def store_missing(definition: TableDefinition) -> DefinitionError:
 def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
     """Hold the definition against the state's schema, position by position, by type: names count for nothing.
 
-    Raises:  DEFINITION_MISMATCH, naming the first difference.
+    Raises:  DEFINITION_MISMATCH, naming the first difference, or a column that the definition alone takes for a window.
     """
     for what, defined, found in (("key", definition.stored_key, key), ("value", definition.value_schema, value)):
         here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
@@ -136,6 +136,25 @@ def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tu
                 f"but the state has ({', '.join(map(str, (f.type for f in found)))}).",
                 hint="Define the table again with the DataFrame that the job runs.",
                 table=definition.table,
+            )
+    _check_windows(definition, key)
+
+
+def _check_windows(definition: TableDefinition, key: tuple[Field, ...]) -> None:
+    """Hold what a definition shows as a window's start and end against what Spark's schema says is a window.
+
+    Older versions showed a user's struct of times so, and then a struct that is NULL looks like one of NULLs.
+    """
+    before = len(definition.stored_key) - len(definition.key_schema)
+    for column in definition.key:
+        # The keys of a variable of transformWithState are structs that are no columns of their own.
+        if column.path and not definition.family and not key[before + column.index].window:
+            raise DefinitionError(
+                "DEFINITION_MISMATCH",
+                f"{definition.table} shows {column.name} as a part of a window, but Spark's schema doesn't call that column one.",
+                hint="Define the table again with the DataFrame that the job runs.",
+                table=definition.table,
+                column=column.name,
             )
 
 

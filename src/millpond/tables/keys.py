@@ -9,7 +9,7 @@ from millpond.errors import RequestError
 from millpond.replica.ordered import KeyCodec
 from millpond.schema.convert import to_stored
 from millpond.schema.definition import KeyColumn, TableDefinition, key_parts
-from millpond.schema.types import SparkType
+from millpond.schema.types import TIMES, SparkType
 from millpond.schema.values import from_text
 
 Key = dict[str, Any]
@@ -81,7 +81,7 @@ class KeyReader:
         Raises:  NO_WINDOW where there is none; KEY_MISSING where a column before it isn't given.
         """
         definition = self._definition
-        times = {c.name for c in definition.key if c.type.is_time}
+        times = {c.name for c in definition.key if c.type.kind in TIMES}
         column = next((name for name in self.order if name in times and name not in given), None)
         if column is None:
             raise RequestError(
@@ -126,7 +126,7 @@ class KeyReader:
                 row[column.index] = (*(row[column.index] or ()), columns[column.name])
             else:
                 row[column.index] = columns[column.name]
-        return tuple(row)
+        return tuple([stored_window(v) if f.window else v for f, v in zip(definition.key_fields, row, strict=True)])
 
     def _not_a_key(self, name: str) -> RequestError:
         definition = self._definition
@@ -153,6 +153,14 @@ def given_keys(keys: Iterable[Any]) -> list[Any]:
     if isinstance(keys, str | bytes | Mapping):
         raise RequestError("INVALID_REQUEST", "get_all takes several keys, and got one.", hint="Write get_all([KEY]), or get(KEY).")
     return list(keys)
+
+
+def stored_window(ends: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """A window in stored form, of its start and end or of the start alone: without a start it is NULL itself.
+
+    Windows have no NULL members; an outer join makes a whole one NULL.
+    """
+    return None if ends[0] is None and all(end is None for end in ends) else ends
 
 
 def _converter(type_: SparkType, column: str) -> Convert:

@@ -15,6 +15,7 @@ from millpond.errors import RequestError
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.scan import after_prefix
 from millpond.schema.definition import KeyColumn, TableDefinition, key_parts
+from millpond.tables.keys import stored_window
 
 Place = tuple[bytes, int]
 _BEFORE_ALL = -1
@@ -85,10 +86,11 @@ def encode_leading(definition: TableDefinition, codec: KeyCodec, columns: Stored
             break
         values = [columns[c.name] for c in given]
         if parts[0].path:
+            struct = stored_window(tuple(values)) if definition.key_fields[index].window else tuple(values)
             if len(given) < len(parts):
                 rest -= {c.name for c in given}
-                return codec.encode_prefix(whole, values), rest
-            whole.append(tuple(values))
+                return codec.encode_prefix([*whole, None], []) if struct is None else codec.encode_prefix(whole, values), rest
+            whole.append(struct)
         else:
             whole.append(values[0])
         rest -= {c.name for c in given}
