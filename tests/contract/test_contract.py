@@ -46,6 +46,14 @@ CELLS = {
     "apply": "spark-4.3/apply-event-timeout-rocksdb-snapshots",
     "transform": "spark-4.3/transform-two-keys-rocksdb-snapshots",
 }
+# Of ponds with many tables, those that are asked.
+PONDS = {
+    "types": (
+        *("long", "string", "price", "timestamp", "timestamp_ntz", "binary", "boolean", "double", "date"),
+        *("struct", "struct_of_times", "nested_struct"),
+    ),
+    "values": ("structs_hdfs", "struct_windows_rocksdb", "struct_sessions_hdfs", "unfinished_hdfs", "unfinished_kept_rocksdb"),
+}
 Told = dict[str, Any]
 
 
@@ -67,8 +75,9 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("contract")
     for name, cell in CELLS.items():
         shutil.copytree(GOLDEN / cell / "checkpoint", folder / name, copy_function=shutil.copy)
-    shutil.copytree(GOLDEN / "types", folder / "types")
-    return {name: folder / name for name in (*CELLS, "types")}
+    for pond in PONDS:
+        shutil.copytree(GOLDEN / pond, folder / pond)
+    return {name: folder / name for name in (*CELLS, *PONDS)}
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +109,8 @@ def local(places: dict[str, Path], home: Path, server: str) -> Iterator[dict[str
         tables = {}
         for name, path in places.items():
             pond = opened.enter_context(millpond.open(path, replica_dir=home, follow=False, wait_seconds=30))
-            tables |= {table: (pond[table], path) for table in pond.tables() if name != "types" or table in TYPES}
+            tables |= {table: (pond[table], path) for table in pond.tables() if table in PONDS.get(name, (table,))}
         yield tables
-
-
-TYPES = ("long", "string", "price", "timestamp", "binary", "struct", "boolean", "double", "date")
 
 
 # ---------------------------------------------------------------- the doors

@@ -148,7 +148,10 @@ def run(types_pond: Path, door_home: Path, http_door: str) -> Any:
     return call
 
 
-@pytest.mark.parametrize("name", ["long", "double", "wide_decimal", "string", "binary", "timestamp", "date", "struct", "struct_of_times", "nested_struct"])
+@pytest.mark.parametrize(
+    "name",
+    ["long", "double", "wide_decimal", "string", "binary", "timestamp", "date", "struct", "struct_of_times", "nested_struct"],
+)
 def test_the_command_line_finds_the_first_value_and_null(name: str, run: Any, type_cases: ModuleType) -> None:
     case = type_cases.CASES[name][1][-1]
     for word, data in ((f"k={case.text}", case.json), ("k__isnull=1", None)):

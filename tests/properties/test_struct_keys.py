@@ -26,7 +26,7 @@ from millpond.replica.transcode import KeysTranscoder, key_transcoder
 from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition import key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.tables.values import decode_json, encode_json, from_json, from_text, to_json, to_text
+from millpond.schema.values import decode_json, encode_json, from_json, from_text, to_json, to_text
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -120,10 +120,14 @@ def test_bytes_sort_as_spark_sorts_values_by_every_way_to_them(table: tuple[tupl
     if columns is not None and keys:
         pa = pytest.importorskip("pyarrow")
         from millpond.tables.arrow import column_array, python_array
+        from millpond.tables.arrow_errors import Failures
 
+        failures = Failures()
         for i, field in enumerate(fields):
             shown = [to_python(field.type)(key[i]) for key in keys]
-            assert column_array(pa, columns[i]).equals(python_array(pa, field.type, shown))
+            found = column_array(pa, columns[i], failures=failures, name="k")
+            assert found.equals(python_array(pa, field.type, shown, failures, "k"))
+        assert not failures.count
 
 
 @given(table=tables())

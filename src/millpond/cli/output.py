@@ -1,7 +1,7 @@
 """How rows are written: a table for people on a terminal, one line a row for programs.
 
 In a pipe the plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL, backslash escapes; it says everything,
-once.
+once.  A value that can't be computed is `\\E`, and a line to stderr says why.
 Rows go to stdout; where they come from (batch, lag) goes to stderr, so that a pipe holds rows only.  With --json both are JSON: on
 stdout one object a row, and as stderr's last line what HTTP tells beside the rows.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import Any
 
 from rich.text import Text
@@ -21,11 +22,14 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.values import Json, to_text
 from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
+from millpond.tables.failed import FailedValue, FailingValues, errors_of, free_name
 from millpond.tables.versions import Versions
 
-Column = tuple[str, Callable[[Any], "str | None"]]
+Cell = str | FailedValue | None
+"""A value's text; None for NULL"""
+Column = tuple[str, Callable[[Any], Cell]]
 _PLAIN = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
-_NULL = "\\N"
+_NULL, _FAILED = "\\N", "\\E"
 # How an answer's age is counted, `Lag.age_from`.
 _SINCE = {"commit": "committed", "batch_start": "begun"}
 
@@ -43,6 +47,7 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     if closed or any(row.final for row in rows):
         columns.append((free_name("_final", definition.columns), lambda row: "true" if row.final else "false"))
     write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), _grid_columns(definition))
+    _write_failures(rows)
     write_footer(rows.cut)
 
 
@@ -90,9 +95,19 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
     numbers, times = facts[1:3], facts[3:]
     told_facts = [*(GridColumn(n, True, True) for n in numbers), *(GridColumn(n, False, True, apart) for n in times)]
     write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *told_facts])
+    _write_failures(version.row for version in versions)
     write_footer(versions.cut)
     if versions.more:
         say(f"There are more versions: only {len(versions)} are shown (--limit)")
+
+
+def _write_failures(rows: Iterable[dict[str, Any]]) -> None:
+    """How many values can't be computed, and why the first can't."""
+    errors = [(row, error) for row in rows if isinstance(row, FailingValues) for error in errors_of(row).values()]
+    if errors:
+        what = "1 value" if len(errors) == 1 else f"{len(errors)} values"
+        place = ", ".join(f"{name}={value!s:.80}" for name, value in islice(errors[0][0].items(), 1))
+        say(f"{what} can't be computed, in the row {place}: {errors[0][1]}")
 
 
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
@@ -152,7 +167,7 @@ def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
     show_rows([GridColumn(visible(name), is_whole=True) for name in names], [[Text(visible(text)) for text in row] for row in rows])
 
 
-def write_texts(names: list[str], lines: Iterable[Sequence[str | None]], told: Iterable[GridColumn] = ()) -> None:
+def write_texts(names: list[str], lines: Iterable[Sequence[Cell]], told: Iterable[GridColumn] = ()) -> None:
     """Lines of texts, None for NULL.
 
     told:  how columns are shown on a terminal; those that aren't among them as texts
@@ -160,11 +175,11 @@ def write_texts(names: list[str], lines: Iterable[Sequence[str | None]], told: I
     if not sys.stdout.isatty():
         write_line("\t".join(name.translate(_PLAIN) for name in names))
         for line in lines:
-            write_line("\t".join(_NULL if text is None else text.translate(_PLAIN) for text in line))
+            write_line("\t".join(_plain(cell) for cell in line))
         return
     known = {column.name: column for column in told}
     columns = [known.get(name, GridColumn(name)) for name in names]
-    rows = [[_cell(None if t is None else c.form(t)) for c, t in zip(columns, line, strict=True)] for line in lines]
+    rows = [[_cell(c.form(t) if isinstance(t, str) else t) for c, t in zip(columns, line, strict=True)] for line in lines]
     show_rows([column._replace(name=visible(column.name)) for column in columns], rows)
 
 
@@ -185,9 +200,17 @@ _FORMS: dict[str, Callable[[str], str]] = {
 }
 
 
-def _cell(text: str | None) -> Text:
+def _plain(cell: Cell) -> str:
+    if isinstance(cell, FailedValue):
+        return _FAILED
+    return _NULL if cell is None else cell.translate(_PLAIN)
+
+
+def _cell(text: Cell) -> Text:
     if text is None:
         return Text("NULL", style="dim")
+    if isinstance(text, FailedValue):
+        return Text(text.error.condition, style="dim")
     return Text(visible(text)) if text else Text('""', style="dim")
 
 
@@ -195,16 +218,13 @@ def _text_columns(definition: TableDefinition) -> list[Column]:
     """Name of each column, and a function from a row to the column's text, None for NULL."""
 
     def column(name: str, write: Callable[[Any], str]) -> Column:
-        return name, lambda row: None if row[name] is None else write(row[name])
+        def text(row: dict[str, Any]) -> Cell:
+            value = dict.__getitem__(row, name)
+            return value if value is None or type(value) is FailedValue else write(value)
+
+        return name, text
 
     return [column(name, to_text(type_)) for name, type_ in typed_columns(definition)]
-
-
-def free_name(name: str, taken: tuple[str, ...]) -> str:
-    """The name, with so many more underscores in front that no column has it."""
-    while name in taken:
-        name = "_" + name
-    return name
 
 
 def _word(value: Json) -> str | None:

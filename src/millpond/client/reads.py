@@ -27,6 +27,7 @@ from millpond.tables.bounds import Bounds
 from millpond.tables.changes import Changes, RowChange
 from millpond.tables.earlier import time_micros
 from millpond.tables.events import EventAnswer
+from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.frames import to_pandas, to_polars
 from millpond.tables.keys import Key, KeyReader, given_keys
 from millpond.tables.past import check_limit
@@ -52,6 +53,7 @@ class Known:
         self._writers = {c.name: (to_python(c.type), to_json(c.type)) for c in key_parts(definition)}
         columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
         self._readers = [(c.name, from_json(c.type, column=c.name)) for c in columns]
+        self._errors = free_name(ERRORS, definition.columns)
 
     def key(self, key: Any, columns: Key | None = None) -> dict[str, Json]:
         """A key, or a part of it, as JSON.  Raises as `Table.get`."""
@@ -80,7 +82,7 @@ class Known:
         return Version(**{**data, "row": self._values(data["row"])})
 
     def _values(self, row: Json) -> dict[str, Any]:
-        return {name: read(row[name]) for name, read in self._readers}
+        return values_from_json({name: read(row[name]) for name, read in self._readers}, row.get(self._errors))
 
     def _write(self, name: str, stored: Any) -> Json:
         convert, write = self._writers[name]

@@ -302,8 +302,8 @@ def iter_store(folder: Path, store: StoredField) -> Iterator[ClosedRows]:
 
 
 def _alike(there: StoredField, here: StoredField) -> bool:
-    """Whether rows of the one are rows of the other: they have the same bytes.  Which columns are windows changes nothing of that."""
-    return _without_metadata(msgspec.to_builtins(there)) == _without_metadata(msgspec.to_builtins(here))
+    """Whether rows of the one are rows of the other: they have the same bytes, whatever is said of windows."""
+    return bool(_without_metadata(msgspec.to_builtins(there)) == _without_metadata(msgspec.to_builtins(here)))
 
 
 def _without_metadata(data: Any) -> Any:

@@ -23,7 +23,7 @@ _LONGEST = 1_000_000
 
 
 def _outside(what: str) -> RequestError:
-    return RequestError("VALUE_OUT_OF_RANGE", f"A column of this row {what}.", hint="Use try_element_at or get in the job.")
+    return RequestError("VALUE_OUT_OF_RANGE", f"Its expression {what}.", hint="Use try_element_at or get in the job.")
 
 
 def _element_type(type_: SparkType) -> SparkType:

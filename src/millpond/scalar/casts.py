@@ -59,7 +59,7 @@ def malformed(target: SparkType) -> RequestError:
     """A text that is no value of a type, in ANSI mode."""
     return RequestError(
         "VALUE_OUT_OF_RANGE",
-        f"A column of this row casts a text to {target} that is none.",
+        f"Its expression casts a text to {target} that is none.",
         hint="Use try_cast in the job.",
         type=str(target),
     )
@@ -136,7 +136,7 @@ def _decimal_to_integer(source: SparkType, target: SparkType, mode: str) -> Conv
         if by_double != exact and fits and not always_wide:
             raise RequestError(
                 "VALUE_OUT_OF_RANGE",
-                "A column of this row casts a decimal to a whole number that depends on how Spark holds it.",
+                "Its expression casts a decimal to a whole number that depends on how Spark holds it.",
                 hint="Cast it to bigint in the job.",
                 type=str(target),
             )

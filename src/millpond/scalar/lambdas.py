@@ -102,7 +102,7 @@ def _sort(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
             if found is None:
                 raise RequestError(
                     "VALUE_OUT_OF_RANGE",
-                    "A column of this row sorts by a comparison that is NULL.",
+                    "Its expression sorts by a comparison that is NULL.",
                     hint="Let the function give a number.",
                 )
             return int(found)

@@ -49,6 +49,6 @@ def _known(text: str) -> str:
 def _unknown() -> RequestError:
     return RequestError(
         "VALUE_OUT_OF_RANGE",
-        "A column of this row changes the case of a letter that versions of Unicode have in different ways.",
+        "Its expression changes the case of a letter that versions of Unicode have in different ways.",
         hint="Show the text as it is, and change its case where it is read.",
     )

@@ -169,6 +169,6 @@ def _offset(zone: str) -> int:
 def _unknown(what: str) -> RequestError:
     return RequestError(
         "VALUE_OUT_OF_RANGE",
-        f"A column of this row casts {what} to a timestamp, which isn't known here.",
+        f"Its expression casts {what} to a timestamp, which isn't known here.",
         hint="Write date, time and offset in the job.",
     )

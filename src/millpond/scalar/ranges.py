@@ -22,10 +22,10 @@ BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval"
 
 
 def overflow(type_: SparkType) -> RequestError:
-    """A value doesn't fit: Spark in ANSI mode fails such a batch, so that committed state shouldn't lead here."""
+    """A value doesn't fit: Spark in ANSI mode fails a batch that emits it."""
     return RequestError(
         "VALUE_OUT_OF_RANGE",
-        f"A column of this row overflows its type {type_}.",
+        f"The value overflows its type {type_}.",
         hint="Use try_ functions or a wider type in the job.",
         type=str(type_),
     )
@@ -33,7 +33,7 @@ def overflow(type_: SparkType) -> RequestError:
 
 def division_by_zero() -> RequestError:
     """A division by zero in ANSI mode."""
-    return RequestError("VALUE_OUT_OF_RANGE", "A column of this row divides by zero.", hint="Use try_divide or nullif in the job.")
+    return RequestError("VALUE_OUT_OF_RANGE", "The value is divided by zero.", hint="Use try_divide or nullif in the job.")
 
 
 def single(value: float) -> float:

@@ -33,7 +33,7 @@ def valid(text: str) -> str:
     if not text.isascii() and any("\udc80" <= c <= "\udcff" for c in text):
         raise RequestError(
             "VALUE_OUT_OF_RANGE",
-            "A column of this row is computed from a text that isn't UTF-8.",
+            "Its expression is computed from a text that isn't UTF-8.",
             hint="Use make_valid_utf8 on it in the job.",
         )
     return text
@@ -263,7 +263,7 @@ def _unhex(e: Expression) -> Values:
         digits = text if len(text) % 2 == 0 else f"0{text}"
         if not digits.isascii() or not all(c in "0123456789abcdefABCDEF" for c in digits):
             if e.options["mode"] == "ansi":
-                raise RequestError("VALUE_OUT_OF_RANGE", "A column of this row reads digits that are none.", hint="Use try_unhex.")
+                raise RequestError("VALUE_OUT_OF_RANGE", "Its expression reads digits that are none.", hint="Use try_unhex.")
             return None
         return bytes.fromhex(digits)
 

@@ -334,7 +334,7 @@ def _next_day(e: Expression) -> Values:
             if ansi:
                 raise RequestError(
                     "VALUE_OUT_OF_RANGE",
-                    "A column of this row names a day of the week that is none.",
+                    "Its expression names a day of the week that is none.",
                     hint="Use SUN to SAT in the job.",
                 )
             return None

@@ -36,7 +36,8 @@ def write_date(value: dt.date | FarTime) -> str:
 
 
 def read_date(text: str, type_: SparkType) -> dt.date | FarTime:
-    return to_python(type_)(read_days(text))
+    shown: dt.date | FarTime = to_python(type_)(read_days(text))
+    return shown
 
 
 def write_timestamp_ntz(value: dt.datetime | FarTime) -> str:
@@ -48,7 +49,8 @@ def write_timestamp_ntz(value: dt.datetime | FarTime) -> str:
 
 
 def read_timestamp_ntz(text: str, type_: SparkType) -> dt.datetime | FarTime:
-    return to_python(type_)(check_micros(_read_ntz(text)))
+    shown: dt.datetime | FarTime = to_python(type_)(check_micros(_read_ntz(text)))
+    return shown
 
 
 def _read_ntz(text: str) -> int:
@@ -66,7 +68,8 @@ def write_timestamp(value: dt.datetime | FarTime) -> str:
 
 def read_timestamp(text: str, type_: SparkType) -> dt.datetime | FarTime:
     """With Z or an offset; without either it is UTC."""
-    return to_python(type_)(check_micros(_read_zoned(text)))
+    shown: dt.datetime | FarTime = to_python(type_)(check_micros(_read_zoned(text)))
+    return shown
 
 
 def _read_zoned(text: str) -> int:

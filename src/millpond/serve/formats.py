@@ -9,13 +9,14 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from millpond.errors import RequestError
 from millpond.schema.definition import TableDefinition
 from millpond.schema.values import encode_json, to_text
 from millpond.serve.shapes import row_writer, typed_columns
 from millpond.tables.answer import Row, Rows
+from millpond.tables.failed import FailedValue
 from millpond.tables.table import Table
 
 # Pieces are about so large.
@@ -129,12 +130,21 @@ def _ndjson(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]
 
 
 def _csv(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
-    """RFC 4180: NULL is nothing, the empty text is two quotes."""
-    writers = [(name, to_text(type_)) for name, type_ in typed_columns(definition)]
+    """RFC 4180: NULL is nothing, the empty text is two quotes; # and a condition, without quotes, is a value that failed."""
+    writers = [(name, _csv_field(to_text(type_))) for name, type_ in typed_columns(definition)]
     yield _csv_line([_quoted(name) for name, _ in writers])
     for row in rows:
         if row:
-            yield _csv_line(["" if row[name] is None else _quoted(write(row[name])) for name, write in writers])
+            yield _csv_line([write(dict.__getitem__(row, name)) for name, write in writers])
+
+
+def _csv_field(write: Callable[[Any], str]) -> Callable[[Any], str]:
+    def field(value: Any) -> str:
+        if type(value) is FailedValue:
+            return f"#{value.error.condition}"
+        return "" if value is None else _quoted(write(value))
+
+    return field
 
 
 def _csv_line(fields: list[str]) -> bytes:
@@ -142,7 +152,7 @@ def _csv_line(fields: list[str]) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    if text and not any(c in text for c in ',"\r\n'):
+    if text and text[0] != "#" and not any(c in text for c in ',"\r\n'):
         return text
     return '"' + text.replace('"', '""') + '"'
 

@@ -22,6 +22,7 @@ from millpond.schema.types import SparkType
 from millpond.schema.values import Json, to_json
 from millpond.tables import Row
 from millpond.tables.answer import Count, Cut, Lag, Rows
+from millpond.tables.failed import ERRORS, FailingValues, errors_json, free_name
 
 if TYPE_CHECKING:
     from millpond.tables.changes import Changes
@@ -39,10 +40,17 @@ def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
 
 
 def row_writer(definition: TableDefinition) -> WriteRow:
-    """A function from a row to its JSON object, columns in the table's order; null where the row isn't there."""
+    """A function from a row to its JSON object, columns in the table's order; null where the row isn't there.
+
+    Where values of the row can't be computed they are null, and a member `_errors` says why, see `tables.failed`.
+    """
     writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
+    errors = free_name(ERRORS, definition.columns)
 
     def write(row: Mapping[str, Any]) -> dict[str, Json] | None:
+        if isinstance(row, FailingValues):
+            told = errors_json(row)
+            return {name: None if name in told else writer(row[name]) for name, writer in writers} | {errors: told}
         return {name: writer(row[name]) for name, writer in writers} if row else None
 
     return write

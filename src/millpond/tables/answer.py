@@ -11,7 +11,9 @@ from typing import Any
 import msgspec
 
 from millpond.checkpoint.position import Position
+from millpond.errors import MillpondError
 from millpond.replica.stamp import changed_batch, is_final
+from millpond.tables.failed import FailingValues
 from millpond.tables.shown import ROWS, html_rows
 
 _SHOWN_ROWS = 20
@@ -88,6 +90,8 @@ class Answer:
 class Row(dict[str, Any], Answer):
     """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well.
 
+    A value that can't be computed raises its error when it is read; the others of the row can be read.
+
     evicted:  of a row that isn't there: whether it was, and a watermark or a TTL took it out of the state.  None where that may be:
               rows that expired long ago are forgotten
     """
@@ -106,6 +110,9 @@ class Row(dict[str, Any], Answer):
         self.cut = cut
         self.evicted = evicted
         self._stored = stored
+        if type(values) is FailingValues:
+            # Only such rows look at each value that is read, which takes time.
+            self.__class__ = FailingRow
 
     def __repr__(self) -> str:
         """Row({'page': '/', 'hits': 3}, batch=41); of one that isn't there `Row(not there, batch=41)`, `Row(expired, batch=41)`."""
@@ -124,6 +131,11 @@ class Row(dict[str, Any], Answer):
         return bool(self)
 
     @property
+    def errors(self) -> dict[str, MillpondError]:
+        """Why values of the row can't be computed, by column: what reading them raises."""
+        return {}
+
+    @property
     def final(self) -> bool:
         """Whether the row is over: a watermark or a TTL took it out of Spark's state, or will, since its TTL has passed.
 
@@ -135,6 +147,12 @@ class Row(dict[str, Any], Answer):
     def changed_batch(self) -> int | None:
         """The batch that last wrote the row, or took it out.  None where that was before the replica was built."""
         return None if self._stored is None else changed_batch(self._stored)
+
+
+class FailingRow(FailingValues, Row):
+    """A row with values that can't be computed."""
+
+    __slots__ = ()
 
 
 class Rows(list[Row], Answer):

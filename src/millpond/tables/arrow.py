@@ -21,6 +21,8 @@ from millpond.schema.far_time import FarTime
 from millpond.schema.types import SparkType
 from millpond.schema.undefined import EXPIRES_AT
 from millpond.tables.answer import Rows
+from millpond.tables.arrow_errors import KEY, Failures, join_tables, make_table, select_rows, without_errors
+from millpond.tables.failed import FailedValue
 
 # Rows of a record batch in a stream: enough for columns to pay, few enough to be sent piece by piece.
 _STREAM_ROWS = 1 << 14
@@ -36,10 +38,11 @@ def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
 
 def rows_table(pa: Any, definition: TableDefinition, rows: Sequence[dict[str, Any]], job: str, batch: int) -> Any:
     """The same of rows by column name.  Raises WRONG_TYPE."""
-    schema = table_schema(pa, definition, job, batch)
+    schema, failures = table_schema(pa, definition, job, batch), Failures()
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
-    arrays = [python_array(pa, c.type, (row[c.name] for row in rows)) for c in columns]
-    return pa.Table.from_arrays(arrays, schema=schema)
+    # As they lie in the row: reading one that failed would raise its error.
+    arrays = [python_array(pa, c.type, (dict.__getitem__(row, c.name) for row in rows), failures, c.name) for c in columns]
+    return make_table(pa, arrays, schema, failures)
 
 
 def pyarrow() -> Any:
@@ -64,7 +67,7 @@ def unexpired(pa: Any, table: Any, now_ms: int) -> Any:
 
     now = pa.scalar(now_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
     alive = compute.greater(table[EXPIRES_AT], now)
-    return table.filter(compute.fill_null(alive, fill_value=True))
+    return select_rows(table, compute.fill_null(alive, fill_value=True))
 
 
 def arrow_type(pa: Any, type_: SparkType) -> Any:
@@ -108,31 +111,44 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
     )
 
 
-def python_array(pa: Any, type_: SparkType, values: Iterable[Any]) -> Any:
+def python_array(pa: Any, type_: SparkType, values: Iterable[Any], failures: Failures, column: str) -> Any:
     """An array of values as Python programs have them.
 
-    Raises:  VALUE_OUT_OF_RANGE where a list or map holds what pyarrow doesn't take from Python: strings that aren't UTF-8,
-             decimals of more digits than their type.
+    NULL stands for those that failed, and for what pyarrow doesn't take from Python: strings in lists, maps and structs that aren't
+    UTF-8, decimals of more digits than their type.
+
+    failures:  they are added to it, as of `column`
     """
-    arrow, shown = arrow_type(pa, type_), [_arrow_value(type_, v) for v in values]
+    arrow, shown = arrow_type(pa, type_), []
+    for row, value in enumerate(values):
+        if type(value) is FailedValue:
+            failures.add(row, column, value.error)
+            value = None
+        shown.append(_arrow_value(type_, value))
     if type_.kind != "string":
         try:
             return pa.array(shown, type=arrow)
-        except (pa.ArrowInvalid, UnicodeEncodeError) as refused:
-            raise RequestError(
-                "VALUE_OUT_OF_RANGE",
-                f"A value of type {type_} has no Arrow form: {refused!s:.200}.",
-                hint="Read the table by `scan`.",
-                type=str(type_),
-            ) from refused
+        except (pa.ArrowInvalid, UnicodeEncodeError):
+            return pa.array([_or_null(pa, arrow, value, row, failures, column) for row, value in enumerate(shown)], type=arrow)
     # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
     return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
 
 
-def column_array(pa: Any, column: Column, memory: Memory | None = None) -> Any:
+def _or_null(pa: Any, arrow: Any, value: Any, row: int, failures: Failures, column: str) -> Any:
+    try:
+        pa.array([value], type=arrow)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as refused:
+        message = f"Column {column!r}: The value has no form as {arrow} in Arrow: {refused!s:.200}."
+        failures.add(row, column, RequestError("VALUE_OUT_OF_RANGE", message, hint="Read the row by `get` or `scan`."))
+        return None
+    return value
+
+
+def column_array(pa: Any, column: Column, memory: Memory | None = None, *, failures: Failures, name: str) -> Any:
     """An array of a column of rows; its texts may have 2 GiB less one byte in all.
 
-    memory:  where texts are put, to stay
+    memory:    where texts are put, to stay
+    failures:  as of `python_array`, of the column `name`
     """
     import numpy as np
 
@@ -142,7 +158,7 @@ def column_array(pa: Any, column: Column, memory: Memory | None = None) -> Any:
         return pa.nulls(size)
     if column.stored is not None:
         convert = to_python(type_)
-        return python_array(pa, type_, (None if v is None else convert(v) for v in column.stored))
+        return python_array(pa, type_, (None if v is None else convert(v) for v in column.stored), failures, name)
     valid = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
     if column.numbers is not None:
         numbers = np.packbits(column.numbers != 0, bitorder="little") if kind == "boolean" else column.numbers
@@ -154,7 +170,7 @@ def column_array(pa: Any, column: Column, memory: Memory | None = None) -> Any:
         offsets: Array = np.zeros(size + 1, np.int32)
         np.cumsum(column.texts.size, out=offsets[1:])
         return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), _gathered(pa, column.texts)])
-    members = [column_array(pa, member, memory) for member in column.members]
+    members = [column_array(pa, member, memory, failures=failures, name=name) for member in column.members]
     return pa.Array.from_buffers(arrow, size, [valid], children=members)
 
 
@@ -301,14 +317,20 @@ class _Pieces(io.RawIOBase):
 
 
 def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
-    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table."""
+    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table.
+
+    What a table says of values that failed is a batch's metadata, but for the first table, whose schema is the stream's.
+    """
     pa, sink, rest = pyarrow(), _Pieces(), iter(tables)
     first = next(rest)
     with pa.ipc.new_stream(sink, first.schema) as writer:
         yield sink.take()
-        for table in chain([first], rest):
+        for number, table in enumerate(chain([first], rest)):
+            metadata = table.schema.metadata or {}
+            told = {KEY: metadata[KEY]} if KEY in metadata and number else None
             for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
-                writer.write_batch(batch)
+                writer.write_batch(batch, custom_metadata=told)
+                told = None
                 yield sink.take()
     yield sink.take()
 
@@ -352,4 +374,15 @@ def _reason(broken: OSError) -> str:
 
 def read_ipc_stream(data: bytes) -> Any:
     """The pyarrow.Table of an Arrow IPC stream.  Raises LIBRARY_MISSING."""
-    return pyarrow().ipc.open_stream(data).read_all()
+    pa = pyarrow()
+    tables: list[Any] = []
+    with pa.ipc.open_stream(data) as reader:
+        schema = reader.schema.remove_metadata().with_metadata(without_errors(reader.schema.metadata))
+        while True:
+            try:
+                batch, told = reader.read_next_batch_with_custom_metadata()
+            except StopIteration:
+                break
+            metadata = reader.schema.metadata if not tables else dict(told or {})
+            tables.append(pa.Table.from_batches([batch]).replace_schema_metadata(metadata))
+    return join_tables(pa, tables, schema)

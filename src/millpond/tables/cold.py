@@ -38,6 +38,7 @@ from millpond.schema.named import Entry
 from millpond.storage import Storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
+from millpond.tables.arrow_errors import Failures, join_tables, make_table
 from millpond.tables.binding import check_schemas, store_missing
 from millpond.tables.cold_parts import MergedRows
 from millpond.tables.expiry import clock_ms, has_passed
@@ -254,8 +255,9 @@ class _ColdTable:
             found, memory = [], held.memory
             for part in self._parts(pa, partition, memory):  # 2
                 for keys, values, places in _chunks(part):  # 3
-                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory)
-                    table = pa.Table.from_arrays(arrays, schema=shape)
+                    failures = Failures()
+                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory, failures)
+                    table = make_table(pa, arrays, shape, failures)
                     found.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
             return found
 
@@ -263,7 +265,7 @@ class _ColdTable:
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), initializer=begin_thread) as threads:
             tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
         check_still_committed(self._storage, batch)  # 4
-        return pa.concat_tables(tables) if tables else shape.empty_table()
+        return join_tables(pa, tables, shape)
 
     def _read_merged(self, pa: Any, judged_ms: int | None) -> Any:
         """A table whose rows lie in parts: of all partitions together, each row for itself."""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from typing import Any
 
-from millpond.errors import DefinitionError
+from millpond.errors import DefinitionError, RequestError
 from millpond.scalar.function import Evaluate, Row, Stored
 from millpond.scalar.table import FUNCTIONS
 from millpond.schema.convert import same, to_python
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType
+from millpond.tables.failed import FailingValues, failed, filter_failed
 from millpond.tables.finish_aggregate import compile_aggregate
 
 # What Python raises where a value is of another type than its expression says.
@@ -29,7 +30,8 @@ def compile_definition(definition: TableDefinition) -> Finish:
     """The function that finishes rows of a table.
 
     Raises:  DEFINITION_MISMATCH where the definition uses something that isn't known here.
-    Raises (the function):  VALUE_OUT_OF_RANGE where a value overflows, or Python has no object for it.
+    A value that can't be computed, such as one divided by zero in ANSI mode, is a `FailedValue` in the `FailingValues` of its row.
+    Where the filter can't be, every value of the row is one: nobody knows whether Spark will emit the row, only its key is there.
     """
     try:
         return _compile(definition)
@@ -43,15 +45,49 @@ def _compile(definition: TableDefinition) -> Finish:
     columns = [_shown(compile_expression(e, definition.key_fields), e.type) for e in expressions]
     having = None if definition.having is None else compile_expression(definition.having, definition.key_fields)
 
+    def one_by_one(key: Row, buffers: Row) -> dict[str, Any]:
+        try:
+            unfiltered = _try_filter(having, key, buffers)
+            if unfiltered is None:
+                return FailingValues(
+                    zip(names, [try_value(*c, key, buffers) for c in zip(columns, names, strict=True)], strict=True)
+                )
+            # Of a table that has nothing else, the key itself.
+            readable = len(definition.key) if definition.values else 0
+            shown = [column(key, buffers) for column in columns[:readable]]
+            return FailingValues(zip(names, shown + [failed(unfiltered, n) for n in names[readable:]], strict=True))
+        except MISFITS as broken:
+            raise misfit(broken) from broken
+
     def finish(key: Row, buffers: Row) -> dict[str, Any] | None:
         try:
             if having is not None and having(key, buffers) is not True:
                 return None
             return dict(zip(names, [column(key, buffers) for column in columns], strict=True))
+        except RequestError:
+            return one_by_one(key, buffers)
         except MISFITS as broken:
             raise misfit(broken) from broken
 
     return finish
+
+
+def _try_filter(having: Evaluate | None, key: Row, buffers: Row) -> RequestError | None:
+    """Why the filter can't be computed; None where it can be."""
+    try:
+        if having is not None:
+            having(key, buffers)
+    except RequestError as error:
+        return filter_failed(error)
+    return None
+
+
+def try_value(evaluate: Evaluate, name: str, key: Row, buffers: Row) -> Any:
+    """A column's value, a `FailedValue` where it can't be computed."""
+    try:
+        return evaluate(key, buffers)
+    except RequestError as error:
+        return failed(error, name)
 
 
 def compile_shown(definition: TableDefinition, expression: Expression) -> Evaluate:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from millpond.checkpoint.columns import Array, Column, Spans, read_columns
 from millpond.checkpoint.unsaferow import decoder
+from millpond.errors import RequestError
 from millpond.native.memory import Memory
 from millpond.replica.ordered import KeyCodec
 from millpond.replica.ordered_columns import read_ordered
@@ -20,7 +21,8 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression, key_column
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.arrow import column_array, python_array
-from millpond.tables.finish import MISFITS, compile_shown, misfit
+from millpond.tables.arrow_errors import Failures
+from millpond.tables.finish import MISFITS, compile_definition, compile_shown, misfit, try_value
 from millpond.tables.finish_aggregate import AS_STORED
 
 Columns = dict[int, Column]
@@ -96,9 +98,9 @@ class ColumnFinish:
     """Makes the arrays of a table out of rows."""
 
     def __init__(self, definition: TableDefinition) -> None:
-        self._value_schema = definition.value_schema
+        self._definition, self._names, self._value_schema = definition, definition.columns, definition.value_schema
         expressions = [key_column(c.index, c.type, c.path) for c in definition.key] + [c.expression for c in definition.values]
-        self._types = [e.type for e in expressions]
+        self._expressions, self._types = expressions, [e.type for e in expressions]
         self._vectors = [_vector(e, definition) for e in expressions]
         self._by_row = {i: compile_shown(definition, e) for i, e in enumerate(expressions) if self._vectors[i] is None}
         self._having = None if definition.having is None else compile_shown(definition, definition.having)
@@ -106,38 +108,62 @@ class ColumnFinish:
         self._key_places = {n.options["index"] for n in nodes if n.op == "key"}
         self._value_places = {place for n in nodes for place in _buffers(n)}
 
-    def arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None = None) -> list[Any]:
+    def arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None, failures: Failures) -> list[Any]:
         """A pyarrow array for each column of the table, of rows that have these keys and these value rows.
 
-        memory:  where columns are put, to stay
-        Raises:  CORRUPT_FILE, and what the function of `finish.compile_definition` raises.
+        memory:    where columns are put, to stay
+        failures:  values that can't be computed are added to it, and NULL in their arrays
+        Raises:    CORRUPT_FILE.
         """
         try:
-            return self._arrays(pa, keys, values, memory)
+            return self._arrays(pa, keys, values, memory, failures)
         except MISFITS as broken:  # Arrow's own errors are among these
             raise misfit(broken) from broken
 
-    def _arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None) -> list[Any]:
+    def _arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None, failures: Failures) -> list[Any]:
         import numpy as np
 
         pairs: list[tuple[Any, Any]] = []
         if self._by_row or self._having is not None:
-            decode = decoder(self._value_schema)
-            pairs = [(key, decode(row)) for key, row in zip(keys.rows(), values.tolist(), strict=True)]
+            pairs = self._pairs(keys, values)
         if self._having is not None:
-            having = self._having
-            chosen = np.array([i for i, pair in enumerate(pairs) if having(*pair) is True], np.int64)
+            try:
+                having = self._having
+                chosen = np.array([i for i, pair in enumerate(pairs) if having(*pair) is True], np.int64)
+            except RequestError:
+                return self._arrays_by_row(pa, pairs, failures)
             pairs, keys, values = [pairs[i] for i in chosen.tolist()], keys.select(chosen), values.select(chosen)
         key_columns = keys.columns(self._key_places)
         value_columns = read_columns(self._value_schema, values, self._value_places, memory)
         out = []
-        for i, vector in enumerate(self._vectors):
+        for i, (name, vector) in enumerate(zip(self._names, self._vectors, strict=True)):
             if vector is not None:
-                out.append(column_array(pa, vector(key_columns, value_columns), memory))
-            else:
-                evaluate = self._by_row[i]
-                out.append(python_array(pa, self._types[i], [evaluate(*pair) for pair in pairs]))
+                try:
+                    column = vector(key_columns, value_columns)
+                except RequestError:  # of some row
+                    pairs = pairs or self._pairs(keys, values)
+                else:
+                    out.append(column_array(pa, column, memory, failures=failures, name=name))
+                    continue
+            if i not in self._by_row:
+                self._by_row[i] = compile_shown(self._definition, self._expressions[i])
+            evaluate = self._by_row[i]
+            shown = [try_value(evaluate, name, *pair) for pair in pairs]
+            out.append(python_array(pa, self._types[i], shown, failures, name))
         return out
+
+    def _pairs(self, keys: Keys, values: Spans) -> list[tuple[Any, Any]]:
+        decode = decoder(self._value_schema)
+        return [(key, decode(row)) for key, row in zip(keys.rows(), values.tolist(), strict=True)]
+
+    def _arrays_by_row(self, pa: Any, pairs: list[tuple[Any, Any]], failures: Failures) -> list[Any]:
+        """The same where the filter fails for some row."""
+        finish = compile_definition(self._definition)
+        rows = [row for pair in pairs if (row := finish(*pair)) is not None]
+        return [
+            python_array(pa, type_, [dict.__getitem__(row, name) for row in rows], failures, name)
+            for name, type_ in zip(self._names, self._types, strict=True)
+        ]
 
 
 def _buffers(node: Expression) -> Iterable[int]:

@@ -26,7 +26,7 @@ def html_rows(rows: Sequence[dict[str, Any]], caption: str, *, most: int | None 
     """Rows as an HTML table with a line below; at most so many of them."""
     names = list(dict.fromkeys(name for row in rows[:most] for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
-    body = "".join("<tr>" + "".join(f"<td>{_cell(row.get(name))}</td>" for name in names) + "</tr>" for row in rows[:most])
+    body = "".join("<tr>" + "".join(f"<td>{_cell(dict.get(row, name))}</td>" for name in names) + "</tr>" for row in rows[:most])
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(caption)}</p>"
 
 

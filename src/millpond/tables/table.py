@@ -226,6 +226,7 @@ class Table(ShownTable, PastReads):
         """All rows, many at a time."""
         from millpond.checkpoint.columns import span
         from millpond.tables.arrow import table_schema, unexpired
+        from millpond.tables.arrow_errors import Failures, join_tables, make_table
         from millpond.tables.finish_columns import ColumnFinish, OrderedKeys
 
         view, binding, cut = self._open(bounds)
@@ -239,9 +240,10 @@ class Table(ShownTable, PastReads):
                 deadline.check()
                 ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
                 rows = span([without_stamp(stored) for _, stored in chunk])
-                table = pa.Table.from_arrays(finish.arrays(pa, ordered, rows), schema=shape)
+                failures = Failures()
+                table = make_table(pa, finish.arrays(pa, ordered, rows, None, failures), shape, failures)
                 tables.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
-        return pa.concat_tables(tables) if tables else shape.empty_table()
+        return join_tables(pa, tables, shape)
 
     # ------------------------------------------------------------ reading
 
