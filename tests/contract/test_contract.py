@@ -31,6 +31,8 @@ from millpond.cli import main
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.convert import to_python
 from millpond.schema.definition import TableDefinition, key_parts
+from millpond.schema.far_time import FarTime
+from millpond.schema.types import TIMES
 from millpond.schema.values import encode_json, to_json, to_text
 from millpond.serve.shapes import cut_json, row_writer
 from millpond.tables.keys import KeyReader
@@ -188,7 +190,7 @@ def ask_json(asked: Asked, name: str, question: Question) -> Told:
     if question.read == "get_all":
         return ask_url(asked, name, question)
     options = {o: _json_key(definition, v) if o in ("start", "end") else v for o, v in question.options.items()}
-    options = {o: v.isoformat() if isinstance(v, dt.date) else v for o, v in options.items()}
+    options = {o: _time_or_word(v) if isinstance(v, dt.date | FarTime) else v for o, v in options.items()}
     body = {"key": _json_key(definition, question.key), **options}
     return _over_http(asked, name, "rows:count" if question.read == "count" else "rows:scan", question, body)
 
@@ -354,7 +356,7 @@ def questions_of(table: Any) -> list[Question]:
 
 def windows_of(table: Any, key: dict[str, Any]) -> list[Question]:
     """The windows of a key from or until a time, where its key has a time; first those of the time itself, which has some."""
-    times = [c.name for c in table.definition.key if c.type.is_time]
+    times = [c.name for c in table.definition.key if c.type.kind in TIMES]
     if not times:
         return []
     column = next(name for name in table.key_order if name in times)

@@ -44,11 +44,6 @@ def _beside_a_window(case: Case) -> bool:
 
 
 KNOWN: list[Known] = [
-    Known("a date or time that Python lacks ends the scan", "VALUE_OUT_OF_RANGE", _any),
-    Known(
-        "NULL structs in keys are like structs of NULLs", r"^(client )?(get|pages|range|lost|extra|value)", _has_key_of("struct")
-    ),
-    Known("struct keys are taken apart", "^missing", _has_key_of("struct")),
     Known("current_timestamp and current_date: the plan isn't the one that the batch runs", "", _says(r'"volatile"|current_date')),
     Known(
         "another HAVING, name or select over a checkpoint is refused", "DEFINITION_CHANGED", lambda case: case.restart is not None

@@ -140,7 +140,11 @@ def test_times_that_python_has_no_object_for_come_back(type_, sign):
     shown = to_python(kind)(far)
     assert shown == FarTime(type_, far)
     assert to_stored(kind)(shown) == far
-    assert (shown > FarTime(type_, 0)) is (sign > 0)
+    near = to_python(kind)(0)
+    assert (shown > near, near < shown) == (sign > 0, sign > 0)
+    assert (shown < FarTime(type_, -far)) is (sign < 0)
+    with pytest.raises(TypeError):
+        assert shown < 5
     other = parse_type("date" if type_ == "timestamp" else "timestamp")
     with pytest.raises(RequestError) as refused:
         to_stored(other)(shown)

@@ -26,7 +26,7 @@ _MAX_DAYS, _MAX_MICROSECONDS = 2**31, 2**63
 class FarTime:
     """A date or time outside the years 1 to 9999, which stands where a `datetime` object would.
 
-    `str` is its ISO 8601 text.  It can be given in a key.  Two of one type compare; nothing compares with a `datetime`.
+    `str` is its ISO 8601 text.  It can be given in a key.  It comes before or after every `date` or `datetime` of its type.
 
     type:        date, timestamp or timestamp_ntz
     since_1970:  days of a date, microseconds of the others
@@ -44,9 +44,17 @@ class FarTime:
         return f"FarTime({self.type}, {self})"
 
     def __lt__(self, other: object) -> bool:
-        if not isinstance(other, FarTime) or other.type != self.type:
+        if isinstance(other, FarTime):
+            return self.since_1970 < other.since_1970 if other.type == self.type else NotImplemented
+        if not isinstance(other, dt.date) or _type_of(other) != self.type:
             return NotImplemented
-        return self.since_1970 < other.since_1970
+        return self.since_1970 < 0
+
+
+def _type_of(value: dt.date) -> str:
+    if not isinstance(value, dt.datetime):
+        return "date"
+    return "timestamp_ntz" if value.tzinfo is None else "timestamp"
 
 
 def write_days(days: int) -> str:
