@@ -190,6 +190,16 @@ def test_the_command_line_marks_it_and_says_why(path: Path, tmp_path: Path) -> N
     told = [json.loads(line) for line in scan("unfinished_hdfs", "--live", "--json").stdout.splitlines()]
     assert [row["ratio"] for row in told if "_errors" in row] == [None]
     assert "can't be computed" not in scan("structs_hdfs").stderr
+    pq = pytest.importorskip("pyarrow.parquet")
+    scan("unfinished_hdfs", "--live", "--parquet", str(tmp_path / "out.parquet"))
+    file = pq.ParquetFile(tmp_path / "out.parquet")
+    (error,) = json.loads(file.metadata.metadata[b"millpond.errors"])["errors"]
+    assert (file.read()["ratio"][error["row"]].as_py(), error["column"]) == (None, "ratio")
+    assert scan("unfinished_hdfs", "--live", "--csv").stdout.count("#VALUE_OUT_OF_RANGE") == 1
+    for condition, found in (("ratio > 0", 1), ("ratio__isnull=1", 0), ("n > 0", 2)):
+        assert len(scan("unfinished_hdfs", "--live", "--where", condition).stdout.splitlines()) == 1 + found
+    last = scan("unfinished_hdfs", "--live", "--order-by", "ratio").stdout.splitlines()[-1]
+    assert last.split("\t")[place] == "17.0"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

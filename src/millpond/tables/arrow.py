@@ -340,7 +340,7 @@ def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]
 
     Raises:  LIBRARY_MISSING; NOT_WRITABLE; WRONG_TYPE for a column, or a text, that Parquet can't hold.
     """
-    pa, count = pyarrow(), 0
+    pa, count, failures = pyarrow(), 0, Failures()
     from pyarrow import parquet
 
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -351,11 +351,14 @@ def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]
             for rows in pages:
                 table = to_arrow(definition, rows)
                 table.validate(full=True)  # Spark's strings may hold any bytes
+                failures.add_table(table.schema.metadata, count)
+                table = table.replace_schema_metadata(without_errors(table.schema.metadata))
                 if writer is None:
                     writer = opened.enter_context(parquet.ParquetWriter(temporary, table.schema))
                 writer.write_table(table)
                 count += len(rows)
             if writer is not None:
+                writer.add_key_value_metadata(failures.metadata())
                 writer.close()
             temporary.replace(path)
     except OSError as broken:

@@ -4,7 +4,7 @@
     page__isnull=1  the column is NULL; `=0`: it isn't
 
 NULL meets no comparison.  NaN equals itself and is larger than every number, texts go by their bytes, and NULL comes first in
-order.
+order.  A value that can't be computed meets no condition at all, and has the place of NULL.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.schema.values import from_text
 from millpond.tables.answer import Row
+from millpond.tables.failed import FailedValue
 
 Condition = Callable[[Row], bool]
 _SIGNS: dict[str, Callable[[Any, Any], bool]] = {
@@ -77,9 +78,9 @@ def first_by(definition: TableDefinition, column: str, rows: Iterable[Row], limi
     # Of equal values the one that came first is to be first both ways.
     numbered = ((row, number) for number, row in enumerate(rows))
     if reverse:
-        found = heapq.nlargest(limit + 1, numbered, key=lambda pair: (place(pair[0][column]), -pair[1]))
+        found = heapq.nlargest(limit + 1, numbered, key=lambda pair: (place(dict.get(pair[0], column)), -pair[1]))
     else:
-        found = heapq.nsmallest(limit + 1, numbered, key=lambda pair: (place(pair[0][column]), pair[1]))
+        found = heapq.nsmallest(limit + 1, numbered, key=lambda pair: (place(dict.get(pair[0], column)), pair[1]))
     return [row for row, _ in found[:limit]], len(found) > limit
 
 
@@ -91,11 +92,20 @@ def met(rows: Iterable[Row], conditions: list[Condition]) -> Iterator[Row]:
 def _comparison(name: str, type_: SparkType, sign: str, text: str) -> Condition:
     place = _place(name, type_)
     value, holds = place(from_text(type_, column=name)(text)), _SIGNS[sign]
-    return lambda row: row[name] is not None and holds(place(row[name]), value)
+
+    def is_met(row: Row) -> bool:
+        found = dict.get(row, name)  # reading it would raise its error
+        return found is not None and type(found) is not FailedValue and holds(place(found), value)
+
+    return is_met
 
 
 def _null(name: str, *, wanted: bool) -> Condition:
-    return lambda row: (row[name] is None) is wanted
+    def is_met(row: Row) -> bool:
+        found = dict.get(row, name)
+        return type(found) is not FailedValue and (found is None) is wanted
+
+    return is_met
 
 
 def _place(name: str, type_: SparkType) -> Callable[[Any], Any]:
@@ -108,7 +118,7 @@ def _place(name: str, type_: SparkType) -> Callable[[Any], Any]:
     stored = to_stored(type_)  # whole numbers of times, which have no end in the year 9999
 
     def place(value: Any) -> Any:
-        if value is None:
+        if value is None or type(value) is FailedValue:
             return (0,)
         if isinstance(value, float):
             return (2,) if math.isnan(value) else (1, value)
