@@ -337,8 +337,9 @@ def questions_of(table: Any) -> list[Question]:
         return out
     first = table.key_order[0]
     part = {first: picked[-1][first]}
-    members = [m for m in key_parts(table.definition) if len(m.path) == 1 and m not in table.definition.key]
-    structs = [key for key in picked if members and key[first] is not None]
+    members = [m for m in key_parts(table.definition) if len(m.path) == 1 and m.name.startswith(f"{first}.")]
+    # A range doesn't begin with a member that is NULL: structs that are NULL have it, too.
+    structs = [k for k in picked if members and k[first] is not None and k[first][members[0].path[0]] is not None]
     for key in structs[:1]:
         member = {members[0].name: key[first][members[0].path[0]]}
         out += [Question("scan", member, {"limit": 5000}), Question("count", member), Question("range", options={"start": member})]
@@ -370,8 +371,8 @@ def windows_of(table: Any, key: dict[str, Any]) -> list[Question]:
         Question("windows", before, {"until": last, "limit": 5000}),
         Question("windows", before, {"since": first, "until": last, "limit": 5000}),
         Question("windows", before, {"since": middle, "limit": 1, "reverse": True}),
-        Question("windows", before, {"since": middle.isoformat(), "until": middle.isoformat(), "limit": 5000}),
-        Question("windows", before, {"since": middle.isoformat(), "limit": 2}, bounds={"min_batch": 0}),
+        Question("windows", before, {"since": _time_or_word(middle), "until": _time_or_word(middle), "limit": 5000}),
+        Question("windows", before, {"since": _time_or_word(middle), "limit": 2}, bounds={"min_batch": 0}),
     ]
 
 
