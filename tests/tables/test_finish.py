@@ -107,7 +107,6 @@ def test_an_overflow_is_an_error_null_or_wraps_as_the_job_was_told():
     with pytest.raises(MillpondError) as refused:
         evaluate(overflowing("ansi"), 2**63 - 1)
     assert refused.value.condition == "VALUE_OUT_OF_RANGE"
-    assert "'x'" in str(refused.value)
 
 
 def test_the_branch_that_isnt_taken_cant_fail():
