@@ -17,6 +17,8 @@ _HERE = [
     (r"Write find_event\(offset=\"views:0:7\"\)\.", "Give --offset views:0:7, or --file."),
     (r"with min_batch and wait_seconds", "with --min-batch and --wait"),
     (r"with `range\(start=…\)`", "with --start"),
+    (r", or allow= of `millpond\.open`", ""),
+    (r"Read the row by `get` or `scan`\.", "Read the row with `millpond get` or `millpond scan`."),
     (r"Use `get` or `range`\.", "Use `millpond get`, or `millpond scan` with --start and --end."),
     (r"of `start` and `end`", "of --start and --end"),
     (r"; ask for several (rows with several )?keys in one POST …/rows:get", ""),
