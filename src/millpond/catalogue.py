@@ -219,9 +219,10 @@ def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
         data = {"format": FORMAT, "job": job, "checkpoint": checkpoint}
         storage.write("job.json", json.dumps(data, indent=1).encode())
     named, there, _ = _read_job(storage)
-    folder = _inside(storage, named) if checkpoint == _INSIDE else JobFolder(named, storage, checkpoint, open_storage(checkpoint))
-    if there != (_INSIDE if checkpoint == _INSIDE else uri_of(checkpoint)):
-        where = folder.checkpoint if there == _INSIDE else there
+    inside = _inside(storage, named)
+    folder = inside if checkpoint == _INSIDE else JobFolder(named, storage, checkpoint, open_storage(checkpoint))
+    where = inside.checkpoint if there == _INSIDE else there
+    if where != (inside.checkpoint if checkpoint == _INSIDE else uri_of(checkpoint)):
         raise DefinitionError(
             "TABLE_EXISTS",
             f"The job {job!r} is there already, with its checkpoint at {where}.",
@@ -299,6 +300,29 @@ def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[st
             if error.condition != "NO_CHECKPOINT" or left <= 0:
                 raise
         time.sleep(min(left, ARRIVAL_SECONDS))
+
+
+def folders_of(checkpoint: str | Path) -> list[JobFolder]:
+    """The job folders that speak of a checkpoint and lie where they are looked for: around it, beside it, in the cache folder.
+
+    Raises:  CORRUPT_FILE.
+    """
+    uri = uri_of(checkpoint)
+    around = [open_storage(uri.rpartition("/")[0])] if uri.endswith("/checkpoint") else []
+    found = []
+    for place in (*around, _beside(uri), _beside_in_cache(uri)):
+        try:
+            if place.stamp("job.json") is None:
+                continue
+            job, there, _ = _read_job(place)
+        except StorageError as refused:
+            if refused.condition != "ACCESS_DENIED":
+                raise
+            continue
+        folder = _inside(place, job) if there == _INSIDE else JobFolder(job, place, uri, open_storage(uri))
+        if folder.checkpoint == uri and there in (_INSIDE, uri):
+            found.append(folder)
+    return found
 
 
 def _job_folder(storage: Storage, root: str, places: Places, *, job: str | None = None) -> JobFolder:

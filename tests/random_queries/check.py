@@ -168,7 +168,7 @@ class Check:
         order = []
         for place, field in enumerate(fields):
             as_set = self._sets and field.type.kind == "array"
-            members = tuple(f"{field.name}_{f.name}" for f in field.type.fields)
+            members = tuple(_beside(f"{field.name}_{f.name}", {f.name for f in fields}) for f in field.type.fields)
             if is_raw or (not self.run.case.aggregates and field.name not in types):
                 continue
             if repr(field.name) in told and field.name not in types:
@@ -230,6 +230,14 @@ class Check:
 def _plain(type_: SparkType) -> str:
     """The type without collations, which a schema says beside its columns."""
     return re.sub(r" collate \w+", "", str(type_))
+
+
+def _beside(name: str, users: set[str]) -> str:
+    """The name of a window's member: one that the query gives to a column is numbered."""
+    given, n = name, 2
+    while given in users:
+        given, n = f"{name}_{n}", n + 1
+    return given
 
 
 def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Counter[str], run: Run) -> tuple[str, str]:

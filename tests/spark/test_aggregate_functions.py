@@ -281,7 +281,7 @@ def test_sketches_are_raw_bytes_whose_type_is_named(events):
         with pytest.warns(MillpondWarning, match=f"makes {what} of Apache DataSketches"):
             definition = derive(events.groupBy("k").agg(sf.expr(text).alias("c")), table="t")
         (column,) = definition.values
-        assert (column.name, column.type.kind) == ("c_buf", "binary")
+        assert (column.name, column.type.kind) == ("stored_c_buf", "binary")
         assert what in column.raw
 
 

@@ -121,10 +121,10 @@ def test_a_session_that_cant_be_finished_shows_its_buffers(visits):
     grouped = visits.groupBy("k", F.session_window("t", "12 seconds"))
     with pytest.warns(MillpondWarning, match="percentile_approx"):
         definition = derive(grouped.agg(F.expr("percentile_approx(n, 0.5)").alias("middle")), table="t")
-    assert definition.columns == ("k", "session_start", "session_end", "middle_buf")
+    assert definition.columns == ("k", "session_start", "session_end", "stored_middle_buf")
     with pytest.warns(MillpondWarning, match="filter after"):
         definition = derive(grouped.agg(F.count("*").alias("n")).where("rand() > n"), table="t")
-    assert definition.columns == ("k", "session_start", "session_end", "count")
+    assert definition.columns == ("k", "session_start", "session_end", "stored_count")
 
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "spark-4.3"

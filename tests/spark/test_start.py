@@ -67,8 +67,9 @@ def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_pa
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     (found,) = open_jobs(tmp_path / "pond")
     assert found.definitions()["totals"].session_time_zone == "America/New_York"
-    # Whoever defines it elsewhere runs no job, so that their own session says nothing of it.
-    assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other").session_time_zone is None
+    # Whoever defines it elsewhere runs no job: their own session says nothing of it.
+    assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other").session_time_zone == "America/New_York"
+    assert define(totals, tmp_path / "unknown", table="totals", pond=tmp_path / "third").session_time_zone is None
 
 
 def test_what_is_kept_of_a_table_is_part_of_its_definition(totals, tmp_path):
@@ -204,7 +205,7 @@ def test_what_cant_be_derived_is_raw_with_a_warning_that_names_column_and_reason
     with pytest.warns(MillpondWarning, match=r"middle.*percentile_approx") as told:
         definition = derive(frame, table="t")
     assert told[0].filename == __file__
-    assert definition.columns == ("page", "middle_buf", "n")
+    assert definition.columns == ("page", "stored_middle_buf", "n")
     assert definition.values[0].raw is not None
     assert definition.values[1].raw is None
     with pytest.raises(DefinitionError) as refused:
@@ -237,7 +238,7 @@ def test_an_aggregation_below_drop_duplicates_is_the_table(events):
     with pytest.warns(MillpondWarning, match="Deduplicate"):
         definition = derive(frame, table="t")
     assert definition.operator == 1
-    assert definition.columns == ("page", "count")
+    assert definition.columns == ("page", "stored_count")
 
 
 def test_without_an_aggregation_the_keys_of_drop_duplicates_are_the_table(events):

@@ -14,6 +14,7 @@ from typing import Any
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.expression import Expression, parse_expression
 from millpond.schema.fits import check_types
+from millpond.schema.meaning import Meaning, parse_meaning
 from millpond.schema.parts import Parts, parse_parts
 from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.schema.types import Field, SparkType, atomic, is_window, parse_fields, parse_type, struct_of
@@ -64,6 +65,7 @@ class TableDefinition:
     warnings:  what couldn't be derived and why, one sentence each
     session_time_zone:  of the job's session, as Spark names it; None where it isn't known.  An expression that depends on it names
                it in its own options (`zone`)
+    meaning:   what its state is, None where no plan tells; a definition over the same checkpoint must have the same
     """
 
     table: str
@@ -81,6 +83,7 @@ class TableDefinition:
     retention: Retention | None = None
     parts: Parts | None = None
     session_time_zone: str | None = None
+    meaning: Meaning | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -126,6 +129,8 @@ class TableDefinition:
             out["parts"] = self.parts.to_json()
         if self.session_time_zone is not None:
             out["session_time_zone"] = self.session_time_zone
+        if self.meaning is not None:
+            out["meaning"] = self.meaning.to_json()
         return out
 
     def over_parts(self, parts: Parts) -> TableDefinition:
@@ -134,12 +139,12 @@ class TableDefinition:
         return replace(self, key=key, key_schema=self.key_schema[1:], parts=parts)
 
     def fingerprint(self) -> str:
-        """A hash of everything that decides what the state means; two definitions with one hash may share a checkpoint.
+        """A hash of everything that decides what readers see: which columns, of what, and which rows.
 
-        Names of buffers are part of no meaning, and neither are the table's own name, its warnings, and what is kept beside it.
+        Names of buffers are no part of it, and neither are the table's own name, its warnings, and what is kept beside it.
         """
         data = self.to_json()
-        for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone"):
+        for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone", "meaning"):
             data.pop(unimportant, None)
         for schema in ("key_schema", "value_schema"):
             data[schema] = [f["type"] for f in data[schema]["fields"]]
@@ -211,6 +216,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         retention=parse_retention_json(data.get("retention")),
         parts=parse_parts(data.get("parts")),
         session_time_zone=data.get("session_time_zone"),
+        meaning=parse_meaning(data.get("meaning")),
     )
     _check_places(definition)
     check_types(definition)
@@ -260,8 +266,11 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
             ]
         else:
             columns.append(KeyColumn(field.name, field.type, index))
-    names = unique_names([c.name for c in columns])
-    return tuple(KeyColumn(n, c.type, c.index, c.path) for n, c in zip(names, columns, strict=True))
+    # A column keeps its own name; the members of a window, whose names are made here, give way.
+    whole = [c.name for c in columns if not c.path]
+    numbered = unique_names(whole + [c.name for c in columns if c.path])
+    plain, members = iter(numbered[: len(whole)]), iter(numbered[len(whole) :])
+    return tuple(KeyColumn(next(members if c.path else plain), c.type, c.index, c.path) for c in columns)
 
 
 def key_parts(definition: TableDefinition) -> tuple[KeyColumn, ...]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from millpond.errors import DefinitionError, RequestError
 from millpond.schema.definition import TableDefinition, check_table_name, parse_definition
+from millpond.schema.meaning import Meaning, parse_meaning
 from millpond.schema.parts import VariableParts, parse_variable_parts
 from millpond.schema.retention import parse_retention_json, retention_json
 from millpond.settings import Retention
@@ -32,6 +33,7 @@ class NamedOperator:
     operator_name:  Spark's name for its kind, e.g. symmetricHashJoin
     retention:      what whoever follows keeps of its tables beside their rows, None where that isn't said
     parts:          how its variables lie in parts, None where they don't
+    meaning:        what its state is kept by; a name over the same checkpoint must have the same
     """
 
     table: str
@@ -39,6 +41,7 @@ class NamedOperator:
     operator_name: str
     retention: Retention | None = None
     parts: VariableParts | None = None
+    meaning: Meaning | None = None
 
     def to_json(self) -> Json:
         out: dict[str, Json] = {
@@ -52,6 +55,8 @@ class NamedOperator:
             out["retention"] = retention_json(self.retention)
         if self.parts is not None:
             out["parts"] = self.parts.to_json()
+        if self.meaning is not None:
+            out["meaning"] = self.meaning.to_json()
         return out
 
     def fingerprint(self) -> str:
@@ -98,10 +103,13 @@ def parse_entry(data: Json) -> Entry:
         check_table_name(table)
         retention = parse_retention_json(data.get("retention"))
         parts = parse_variable_parts(data.get("parts"))
+        meaning = parse_meaning(data.get("meaning"))
     except (ValueError, KeyError, TypeError, AttributeError, RequestError) as broken:
         raise DefinitionError(
             "DEFINITION_MISMATCH",
             f"The definition isn't readable: {broken!r:.200}.",
             hint="Define the table again with the DataFrame that the job runs.",
         ) from broken
-    return NamedOperator(table=table, operator=operator, operator_name=operator_name, retention=retention, parts=parts)
+    return NamedOperator(
+        table=table, operator=operator, operator_name=operator_name, retention=retention, parts=parts, meaning=meaning
+    )

@@ -217,3 +217,17 @@ def _unknown(data: Json) -> CheckpointError:
         hint="Check that this checkpoint was written by a Spark version listed in the documentation.",
         type=f"{data!s:.200}",
     )
+
+
+def shape_of(type_: SparkType) -> Any:
+    """A type without the names in it."""
+    if type_.kind == "struct":
+        return ("struct", [shape_of(f.type) for f in type_.fields])
+    if type_.kind == "array":
+        assert type_.element is not None
+        return ("array", shape_of(type_.element))
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return ("map", shape_of(type_.key), shape_of(type_.value))
+    return type_.kind if type_.kind == "string" else type_.name

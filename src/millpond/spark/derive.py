@@ -1,6 +1,6 @@
 """A table's definition from a DataFrame's plan.
 
-1. Optimize the plan and find the stateful operator nearest to the sink.
+1. Take the plan that a micro-batch runs (`batch_plan`) and find the stateful operator nearest to the sink.
 2. Ask Spark which buffers its aggregates have, and in which order (PhysicalAggregation, as Spark's own planner does).
 3. Fold the operator's result expressions, and the Project and Filter nodes above it, into expressions over key and buffers.
 4. Output columns that are key columns name the key; the others become value columns.
@@ -12,40 +12,36 @@ tables only get a name, see `schema.named`.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millpond.schema.definition import (
-    KeyColumn,
-    TableDefinition,
-    ValueColumn,
-    check_table_name,
-    key_columns,
-    unique_names,
-)
-from millpond.schema.expression import Expression, buffer_column, key_column
+from millpond.schema.definition import TableDefinition, check_table_name, key_columns
+from millpond.schema.expression import Expression, key_column
 from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.types import Field, atomic
 from millpond.schema.undefined import StoreShape, undefined_table
+from millpond.spark.batch_plan import BatchPlan, batch_plan
 from millpond.spark.derive_aggregate import translate_aggregate
-from millpond.spark.derive_expression import NotExpressible, Scope, Value, translate
+from millpond.spark.derive_columns import Output, raw_table, table_of
+from millpond.spark.derive_expression import NotExpressible, Scope, Value, buffers_of, translate
 from millpond.spark.derive_parts import grouped_in_parts, over_salts, refuse_partial_rows, variable_parts
-from millpond.spark.derive_sessions import SESSIONS, Output, Sessions, session_of
+from millpond.spark.derive_sessions import SESSIONS, session_of
+from millpond.spark.derive_state import StateWords
 from millpond.spark.plan import (
     Java,
     StatefulNode,
+    Zones,
     class_name,
     elements,
     field_of,
     fields_of,
     find_stateful,
     not_derivable,
-    optimized_plan,
     require_classic,
-    session_time_zone,
+    zone_of_session,
 )
 
 if TYPE_CHECKING:
@@ -85,7 +81,7 @@ def derive(
         strict=strict,
         output_mode=output_mode,
         aggregation_format=aggregation_format,
-        time_zone=session_time_zone(spark._jsparkSession),
+        time_zone=zone_of_session(spark._jsparkSession),
     )
 
 
@@ -99,15 +95,18 @@ def derive_plan(
     output_mode: str = "update",
     aggregation_format: int | None = None,
     time_zone: str | None = None,
+    moved: bool = False,
 ) -> Entry:
     """The same for an analyzed plan in the JVM.
 
     time_zone:  of the session that runs the job, None where it isn't known
+    moved:      whether the plan was analyzed in another session than the job's, whose time zone says nothing
     """
     check_table_name(table)
     if not analyzed.isStreaming():
         raise not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
-    found = find_stateful(optimized_plan(jsession, analyzed), append=output_mode.lower() == "append")
+    batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved)
+    found = find_stateful(batch.plan, append=output_mode.lower() == "append")
     if found is None:
         raise not_derivable(
             table,
@@ -116,10 +115,12 @@ def derive_plan(
         )
     if aggregation_format is None:
         aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
-    definition = _define(found, jvm, table, aggregation_format, in_job=time_zone is not None)
+    words = StateWords(found.node, Zones(jvm), (time_zone if moved else None) or zone_of_session(jsession))
+    scope = Scope(same_java=time_zone is not None and not moved, same_zone=time_zone is not None)
+    definition = _define(found, batch, words, scope, jvm, table, aggregation_format)
     if isinstance(definition, NamedOperator):
         return definition
-    definition = dataclasses.replace(definition, session_time_zone=time_zone)
+    definition = replace(definition, session_time_zone=time_zone)
     if definition.warnings and strict:
         raise not_derivable(table, " ".join(definition.warnings), "Leave strict out to serve these as raw buffers.")
     for sentence in definition.warnings:
@@ -135,19 +136,24 @@ def _caller_depth() -> int:
     return depth
 
 
-def _define(found: StatefulNode, jvm: Java, table: str, aggregation_format: int, *, in_job: bool) -> Entry:
+def _define(
+    found: StatefulNode, batch: BatchPlan, words: StateWords, scope: Scope, jvm: Java, table: str, aggregation_format: int
+) -> Entry:
     if not found.name:
         hint = "Start it with plain Spark, and read its other operators."
         raise not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
     if found.name in _KEYS_ONLY:
-        return _without_values(found, table)
+        return _without_values(found, words, table)
     if found.name != "stateStoreSave":
         parts = variable_parts(found.node, table)
-        return NamedOperator(table=table, operator=found.operator, operator_name=found.name, parts=parts)
-    return _aggregation(found, jvm, table, aggregation_format, in_job=in_job)
+        meaning = words.of_state(_state_key(found), [], in_parts=parts is not None)
+        return NamedOperator(table=table, operator=found.operator, operator_name=found.name, parts=parts, meaning=meaning)
+    return _aggregation(found, batch, words, scope, jvm, table, aggregation_format)
 
 
-def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format: int, *, in_job: bool) -> TableDefinition:
+def _aggregation(
+    found: StatefulNode, batch: BatchPlan, words: StateWords, scope: Scope, jvm: Java, table: str, aggregation_format: int
+) -> TableDefinition:
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
         raise not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
@@ -169,10 +175,7 @@ def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format:
     salts = grouped_in_parts(grouping, table)
     if salts is not None:
         refuse_partial_rows(found, table, is_session=session is not None, has_keys=bool(before))
-    if found.obstacle is not None:
-        reason = f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored."
-        return _raw(table, shape, reason)
-    scope = Scope(same_java=in_job, same_zone=in_job)
+    meaning = words.of_state(grouping, aggregates, in_parts=salts is not None)
     for index, attribute in enumerate(grouping):
         scope.add(attribute, session.column(index) if session else key_column(index, field_of(attribute).type))
     first, each_place = len(before), []
@@ -182,121 +185,100 @@ def _aggregation(found: StatefulNode, jvm: Java, table: str, aggregation_format:
         each_place.append(places)
         scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value), places)
     try:
-        outputs, having = _fold(found, results, scope)
+        outputs, having = _fold(found, batch, results, scope)
     except NotExpressible as obstacle:
-        reason = f"The filter after the aggregation can't be evaluated here ({obstacle}), so the buffers are shown as stored."
-        return _raw(table, shape, reason)
-    definition = _assemble(table, shape, outputs, having, session)
+        definition = raw_table(table, shape, str(obstacle), _raw_outputs(batch, grouping, results))
+        return replace(definition, meaning=meaning)
+    keys = list(key_columns(shape.key))
+    if session:
+        keys[-1] = replace(keys[-1], type=session.time)
+        outputs = session.with_bounds(outputs)
+    definition = replace(table_of(table, shape, keys, outputs, having), meaning=meaning)
     return definition if salts is None else over_salts(definition, salts, list(zip(aggregates, each_place, strict=True)))
+
+
+def _state_key(found: StatefulNode) -> list[Java]:
+    """What an operator keeps its state by: the columns that it is grouped by, or the condition of a join.
+
+    Source:  FlatMapGroupsInPandasWithState, TransformWithStateInPySpark (whose left attributes are these) and Join, Spark 4.3.
+    """
+    node = found.node
+    name = class_name(node)
+    if name == "Join":
+        return [node.condition().get()] if node.condition().isDefined() else []
+    return elements(node.leftAttributes() if name == "TransformWithStateInPySpark" else node.groupingAttributes())
+
+
+def _raw_outputs(batch: BatchPlan, grouping: list[Java], results: list[Java]) -> Iterator[tuple[str, bool]]:
+    """The query's columns by name, each with whether it is a grouping column of that name."""
+    ids = {int(column.exprId().id()) for column in grouping}
+    own = {int(e.exprId().id()) for e in results if class_name(e) == "Alias" and _identity(e.child()) in ids}
+    called = {str(column.name()) for column in grouping}
+    for name, identity in batch.outputs:
+        yield name, name in called and identity in ids | own
+
+
+def _identity(expression: Java) -> int | None:
+    return int(expression.exprId().id()) if class_name(expression) == "AttributeReference" else None
 
 
 def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Callable[[], Expression]:
     return lambda: translate_aggregate(aggregate, places, value_schema)
 
 
-def _fold(found: StatefulNode, results: list[Java], scope: Scope) -> tuple[list[Output], Expression | None]:
+def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Scope) -> tuple[list[Output], Expression | None]:
     """The output columns by name, as Spark orders them, and the condition for a row to be in the table.
 
-    Raises:  NotExpressible where a filter isn't.
+    Raises:  NotExpressible where what stands above the aggregation can't be folded, with a sentence.
     """
+    if found.obstacle is not None:
+        raise NotExpressible(f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored.")
+    filtered = "The filter after the aggregation can't be evaluated here ({}), so the buffers are shown as stored."
+    if batch.mixed is not None:
+        raise NotExpressible(f"What is computed can't be told ({batch.mixed}), so the buffers are shown as stored.")
+    if batch.filtered is not None:
+        raise NotExpressible(filtered.format(batch.filtered))
     outputs = [_bind(e, scope) for e in results]
     having: Expression | None = None
     for node in found.above:
         if class_name(node) == "Filter":
-            condition = translate(node.condition(), scope)
+            try:
+                condition = translate(node.condition(), scope)
+            except NotExpressible as obstacle:
+                raise NotExpressible(filtered.format(obstacle)) from obstacle
             having = condition if having is None else Expression("and", _BOOLEAN, (having, condition))
         else:
             outputs = [_bind(e, scope) for e in elements(node.projectList())]
-    return outputs, having
+    # The optimizer renames columns now and then; Spark shows the names of the analyzed plan.
+    return [_named(out, *column, batch) for out, column in zip(outputs, batch.outputs, strict=True)], having
 
 
-def _bind(named: Java, scope: Scope) -> Output:
+def _named(value: Value, name: str, identity: int, batch: BatchPlan) -> Output:
+    foreign = batch.foreign.get(identity)
+    return Output(name, value if foreign is None else NotExpressible(foreign, buffers_of(value)))
+
+
+def _bind(named: Java, scope: Scope) -> Value:
     """Translate a named expression, and let the nodes above refer to it."""
-    name = str(named.name())
     value: Value
     try:
         value = translate(named, scope)
     except NotExpressible as obstacle:
         value = obstacle
     scope.add(named, value)
-    return name, value
+    return value
 
 
-def _assemble(
-    table: str,
-    shape: StoreShape,
-    outputs: list[Output],
-    having: Expression | None,
-    session: Sessions | None,
-) -> TableDefinition:
-    """Key columns under their output names, then all other outputs, raw where they must be."""
-    keys = list(key_columns(shape.key))
-    if session:
-        keys[-1] = dataclasses.replace(keys[-1], type=session.time)
-        outputs = session.with_bounds(outputs)
-    named: dict[tuple[int, tuple[str, ...]], str] = {}
-    values: list[ValueColumn] = []
-    sentences: list[str] = []
-    for name, value in outputs:
-        if isinstance(value, NotExpressible):
-            values += _raw_columns(name, value, shape.value, sentences)
-        elif not _names_key(name, value, keys, named):
-            values.append(ValueColumn(name, value.type, value))
-    keys = [dataclasses.replace(k, name=named.get((k.index, k.path), k.name)) for k in keys]
-    # A key column that isn't selected gives way to an output column of its name.
-    taken = {k.name for k in keys if (k.index, k.path) in named} | {v.name for v in values}
-    keys = [k if (k.index, k.path) in named or k.name not in taken else dataclasses.replace(k, name=f"{k.name}_key") for k in keys]
-    names = unique_names([k.name for k in keys] + [v.name for v in values])
-    return TableDefinition(
-        table=table,
-        operator=shape.operator,
-        key=tuple(dataclasses.replace(k, name=n) for k, n in zip(keys, names, strict=False)),
-        values=tuple(dataclasses.replace(v, name=n) for v, n in zip(values, names[len(keys) :], strict=True)),
-        key_schema=shape.key,
-        value_schema=shape.value,
-        having=having,
-        warnings=tuple(sentences),
-    )
-
-
-def _names_key(name: str, value: Expression, keys: list[KeyColumn], named: dict[tuple[int, tuple[str, ...]], str]) -> bool:
-    """Whether an output column is a key column (or a whole window), which it then names."""
-    if value.op != "key":
-        return False
-    index, path = value.options["index"], tuple(value.options["path"])
-    members = [k for k in keys if k.index == index and k.path[: len(path)] == path]
-    places = [(k.index, k.path) for k in members]
-    if not members or any(place in named for place in places):
-        return False
-    for place in places:
-        rest = place[1][len(path) :]
-        named[place] = "_".join((name, *rest))
-    return True
-
-
-def _raw_columns(name: str, obstacle: NotExpressible, value_schema: tuple[Field, ...], sentences: list[str]) -> list[ValueColumn]:
-    """The buffers behind a column that can't be expressed, `<column>_<buffer>` each."""
-    reason = f"The column {name!r} can't be computed here: {obstacle}."
-    if not obstacle.buffers:
-        sentences.append(f"{reason} It is left out.")
-        return []
-    sentences.append(f"{reason} Its buffers are shown as stored.")
-    fields = [(i, value_schema[i]) for i in sorted(obstacle.buffers)]
-    return [ValueColumn(f"{name}_{f.name}", f.type, buffer_column(i, f.type), reason) for i, f in fields]
-
-
-def _raw(table: str, shape: StoreShape, reason: str) -> TableDefinition:
-    return dataclasses.replace(undefined_table(table, shape, reason), derived=True)
-
-
-def _without_values(found: StatefulNode, table: str) -> TableDefinition:
+def _without_values(found: StatefulNode, words: StateWords, table: str) -> TableDefinition:
     """The state of dropDuplicates and limit: keys, how long they are kept where that is limited, or a count."""
     if found.name == "globalLimit":
+        columns = []
         key: tuple[Field, ...] = (Field("key", atomic("void")),)
         value = Field("value", atomic("long"))
     else:
-        key = fields_of(elements(found.node.keys()))
+        columns = elements(found.node.keys())
+        key = fields_of(columns)
         within = found.name == "dedupeWithinWatermark"
         value = Field("expiresAtMicros", atomic("long")) if within else Field("__dummy__", atomic("void"))
     shape = StoreShape(operator=found.operator, operator_name=found.name, store="default", family="", key=key, value=(value,))
-    return undefined_table(table, shape)
+    return replace(undefined_table(table, shape), meaning=words.of_state(columns, []))

@@ -71,15 +71,18 @@ class Scope:
         return self._values.get(int(attribute.exprId().id()))
 
 
+def buffers_of(value: Value) -> frozenset[int]:
+    """All buffers that a value is computed from."""
+    if isinstance(value, NotExpressible):
+        return value.buffers
+    return frozenset(b for e in value.walk() if e.op == "aggregate" for b in e.options["buffers"])
+
+
 def used_buffers(expression: Java, scope: Scope) -> frozenset[int]:
     """All buffers that an expression is computed from."""
     if class_name(expression) == "AttributeReference":
         value = scope.find(expression)
-        if isinstance(value, NotExpressible):
-            return value.buffers
-        if value is not None:
-            return frozenset(b for e in value.walk() if e.op == "aggregate" for b in e.options["buffers"])
-        return frozenset()
+        return frozenset() if value is None else buffers_of(value)
     return frozenset().union(*(used_buffers(c, scope) for c in elements(expression.children())))
 
 

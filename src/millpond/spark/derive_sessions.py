@@ -12,16 +12,13 @@ from dataclasses import dataclass
 
 from millpond.schema.expression import Expression, buffer_column, key_column
 from millpond.schema.types import Field, SparkType, atomic
-from millpond.spark.derive_expression import Value
+from millpond.spark.derive_columns import Output
 from millpond.spark.plan import Java, fields_of
 
 SESSIONS = "sessionWindowStateStoreSaveExec"
 """Spark's name of the operator in checkpoints."""
 # What Spark calls the column unless a user does.
 _DEFAULT_NAME = "session_window"
-
-Output = tuple[str, Value]
-"""An output column's name, and what it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +61,24 @@ class Sessions:
         end = Expression("get_field", self.time, (whole,), {"ordinal": 1})
         word = start_name = end_name = None
         others: list[Output] = []
-        for name, value in outputs:
-            if value == whole and word is None:
-                word = name
-            elif value == start and start_name is None:
-                start_name = name
-            elif value == end and end_name is None:
-                end_name = name
+        for output in outputs:
+            if output.value == whole and word is None:
+                word = output.name
+            elif output.value == start and start_name is None:
+                start_name = output.name
+            elif output.value == end and end_name is None:
+                end_name = output.name
             else:
-                others.append((name, value))
+                others.append(output)
         if word in (None, _DEFAULT_NAME):
-            taken = {name for name, _ in others}
+            taken = {output.name for output in others}
             word = "session" if taken.isdisjoint({"session_start", "session_end"}) else _DEFAULT_NAME
         key = key_column(len(self.grouping) - 1, self.time)
-        return [(start_name or f"{word}_start", key), (end_name or f"{word}_end", end), *others]
+        bounds = [
+            Output(start_name or f"{word}_start", key, is_ours=start_name is None),
+            Output(end_name or f"{word}_end", end, is_ours=end_name is None),
+        ]
+        return [*bounds, *others]
 
 
 def session_of(grouping: list[Java]) -> Sessions | None:

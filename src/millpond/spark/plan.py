@@ -1,8 +1,4 @@
-"""Reading Spark's optimized plan through the JVM: the operator a job keeps its state in, and what stands above it.
-
-The surprising part: `queryExecution().optimizedPlan()` refuses a streaming DataFrame, but the session's optimizer can be run on
-the analyzed plan by hand, which is what Spark itself does for every micro-batch.
-"""
+"""Reading Spark's optimized plan through the JVM: the operator a job keeps its state in, and what stands above it."""
 
 from __future__ import annotations
 
@@ -41,8 +37,9 @@ _CLOCKS = {
 }
 # Operators that only remember what has passed: an aggregation below them is what a reader wants to see.
 _GIVE_WAY = frozenset({"dedupe", "dedupeWithinWatermark", _LIMIT})
-# Operators that may stand between a table's aggregation and the sink without changing which rows there are.
-_TRANSPARENT = frozenset({"SubqueryAlias", "EventTimeWatermark", "ResolvedHint", "WriteToMicroBatchDataSource"})
+# Operators that may stand between a table's aggregation and the sink without changing which rows there are; their order is the
+# reader's.
+_TRANSPARENT = frozenset({"SubqueryAlias", "EventTimeWatermark", "ResolvedHint", "Sort", "WriteToMicroBatchDataSource"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,24 +119,42 @@ def fields_of(attributes: Iterable[Java]) -> tuple[Field, ...]:
     return tuple(field_of(a) for a in attributes)
 
 
-def optimized_plan(jsession: Java, analyzed: Java) -> Java:
-    """What Spark's optimizer makes of an analyzed plan.
+class Zones:
+    """Which expressions depend on a session's time zone."""
 
-    Source:  IncrementalExecution.optimizedPlan, Spark 4.3: the same optimizer on the same plan, with this batch's data put in.
-    """
-    return jsession.sessionState().optimizer().execute(analyzed)
+    def __init__(self, jvm: Java) -> None:
+        self._class = jvm.java.lang.Class.forName("org.apache.spark.sql.catalyst.expressions.TimeZoneAwareExpression")
+        self._aware: dict[str, bool] = {}
+
+    def used_by(self, e: Java) -> bool:
+        """Whether an expression has a time zone and its value depends on it; one whose zone isn't known says no."""
+        name = class_name(e)
+        if name not in self._aware:
+            self._aware[name] = bool(self._class.isInstance(e))
+        return self._aware[name] and (name != "Cast" or bool(e.needsTimeZone())) and bool(e.timeZoneId().isDefined())
 
 
-def session_time_zone(jsession: Java) -> str:
+def zone_of_session(jsession: Java) -> str:
     """The time zone of a session, as its setting names it."""
     return str(jsession.sessionState().conf().sessionLocalTimeZone())
+
+
+def is_time_zone(jvm: Java, name: str) -> bool:
+    """Whether Spark knows a time zone of this name."""
+    from py4j.protocol import Py4JJavaError
+
+    try:
+        jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(name)
+    except Py4JJavaError:
+        return False
+    return True
 
 
 def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
     """Whether these columns of a row are the same whenever a task runs again; those that aren't asked for don't count."""
     told = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
-    optimized = optimized_plan(df.sparkSession._jsparkSession, told._jdf.queryExecution().analyzed())
-    return bool(optimized.deterministic())
+    optimizer = df.sparkSession._jsparkSession.sessionState().optimizer()
+    return bool(optimizer.execute(told._jdf.queryExecution().analyzed()).deterministic())
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:

@@ -1,8 +1,7 @@
 """The three ways to name the state of a job: start it, publish a running query, or define a table over a checkpoint.
 
 All derive the definition from the plan and put it beside the checkpoint; `start` also runs the query with its checkpoint in the
-pond.  Spark accepts some changes of an aggregation on an existing checkpoint and then mixes up columns silently, so that a
-definition that differs from the one there is refused by name, before anything runs.
+pond.  A definition of other state than the checkpoint holds is refused by name, before anything runs (`same_state`).
 """
 
 from __future__ import annotations
@@ -16,14 +15,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millpond.catalogue import JobFolder, create_beside, create_job, job_of
+from millpond.catalogue import create_beside, create_job, folders_of, job_of
 from millpond.errors import CheckpointError, DefinitionError, RequestError
+from millpond.schema.definition import TableDefinition
 from millpond.schema.named import Entry, NamedOperator
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds, Retention
 from millpond.spark.derive import MillpondWarning, derive, derive_plan
 from millpond.spark.job import Job
-from millpond.spark.plan import class_name, find_clock, refuse_real_time_trigger, require_classic, session_time_zone
+from millpond.spark.plan import (
+    Java,
+    class_name,
+    find_clock,
+    is_time_zone,
+    refuse_real_time_trigger,
+    require_classic,
+    zone_of_session,
+)
+from millpond.spark.same_state import check_same_state
 from millpond.spark.session import default_partitions, hadoop_uri
 from millpond.storage import open_storage
 from millpond.storage.names import numbers
@@ -40,6 +49,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+_TIME_ZONE = "spark.sql.session.timeZone"
 _AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _conf_lock = threading.Lock()
 
@@ -88,7 +98,7 @@ def start(
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
     _check_pond(definition, pond)
     definition = replace(definition, retention=retention)
-    _check_unchanged(folder, definition)
+    check_same_state(folder, definition)
     create_job(pond, folder.job)
     writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
     writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
@@ -141,7 +151,7 @@ def publish(
             strict=strict,
             output_mode=str(execution.outputMode().toString()),
             aggregation_format=_pinned_format(pinned),
-            time_zone=session_time_zone(jsession),
+            time_zone=zone_of_session(jsession),
         )
     except DefinitionError as error:
         if strict or error.condition != "NOT_DERIVABLE":
@@ -158,6 +168,7 @@ def define(
     table: str,
     pond: str | Path | None = None,
     output_mode: str = "update",
+    session_time_zone: str | None = None,
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry:
@@ -167,10 +178,13 @@ def define(
     table:        as `start` has it
     pond:         where the definition is put, None for the folder beside the checkpoint
     output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
+    session_time_zone:  spark.sql.session.timeZone of the job, which its checkpoint doesn't keep; by default what a definition by
+                  `start` or `publish` says.  Where neither says it, columns that depend on it aren't computed
     retention:    as `start` has it
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  UNSUPPORTED where a query of this session runs there in real-time mode (readers refuse it as well, where the
-             checkpoint shows it); DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+             checkpoint shows it); INVALID_REQUEST for a time zone that isn't one, or isn't the job's; DEFINITION_CHANGED,
+             NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     uri = open_storage(checkpoint).uri
     require_classic(df, "_jdf")
@@ -178,6 +192,7 @@ def define(
         execution = query._jsq.streamingQuery()
         if open_storage(str(execution.resolvedCheckpointRoot())).uri == uri:
             refuse_real_time_trigger(execution.trigger())
+    pinned = pinned_conf(uri)
     definition = derive_plan(
         df.sparkSession._jsparkSession,
         df._jdf.queryExecution().analyzed(),
@@ -185,9 +200,28 @@ def define(
         table=table,
         strict=strict,
         output_mode=output_mode,
-        aggregation_format=_pinned_format(pinned_conf(uri)),
+        aggregation_format=_pinned_format(pinned),
+        time_zone=_zone_of_job(df.sparkSession._jvm, uri, pond, table, session_time_zone or pinned.get(_TIME_ZONE)),
+        moved=True,
     )
     return _put(replace(definition, retention=retention), uri, pond, None)
+
+
+def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str, named: str | None) -> str | None:
+    """The session time zone of the job at a checkpoint, None where nothing says it.
+
+    Raises:  INVALID_REQUEST where the one that the caller names isn't one, or isn't the job's.
+    """
+    folders = [*folders_of(checkpoint), *([] if pond is None else [job_of(pond, table)])]
+    entries = [entry for folder in folders for entry in folder.entries()]
+    known = next((e.session_time_zone for e in entries if isinstance(e, TableDefinition) and e.session_time_zone), None)
+    if named is None:
+        return known
+    if known not in (None, named):
+        raise _invalid(f"the session time zone of the job is {known} and not {named}", "Leave session_time_zone out.", "defined")
+    if not is_time_zone(jvm, named):
+        raise _invalid(f"{named!r} is no time zone", "Use a name such as Europe/Berlin, or an offset such as +02:00.", "defined")
+    return named
 
 
 def pinned_conf(checkpoint: str) -> dict[str, str]:
@@ -220,60 +254,9 @@ def _pinned_format(pinned: dict[str, str]) -> int | None:
 
 def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:
     folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
-    _check_unchanged(folder, definition)
+    check_same_state(folder, definition)
     folder.write_definition(definition)
     return definition
-
-
-def _check_unchanged(folder: JobFolder, definition: Entry) -> None:
-    """Refuse a definition that would give another meaning, or a second name, to state that is there already.
-
-    Raises:  DEFINITION_CHANGED.
-    """
-    if not numbers(folder.open_checkpoint().names("offsets")):
-        return
-    for there in folder.entries():
-        if there.table != definition.table and not _same_state(there, definition):
-            continue
-        if there.fingerprint() != definition.fingerprint():
-            raise DefinitionError(
-                "DEFINITION_CHANGED",
-                f"The checkpoint {folder.checkpoint} holds the state of another definition of {there.table!r}.\n"
-                + _both("It holds", there)
-                + _both("The job has now", definition),
-                hint=_way_back(there, definition),
-                table=definition.table,
-                checkpoint=folder.checkpoint,
-            )
-        if there.table != definition.table:
-            raise DefinitionError(
-                "DEFINITION_CHANGED",
-                f"The same state has a name already: {there.table!r}; it can't be {definition.table!r} as well.",
-                hint=f"Use table={there.table!r}, or delete {folder.storage.uri}/tables/{there.table}.json to rename it.",
-                table=definition.table,
-                checkpoint=folder.checkpoint,
-            )
-
-
-def _way_back(there: Entry, definition: Entry) -> str:
-    before, now = (None if entry.parts is None else entry.parts.values for entry in (there, definition))
-    if before is not None and now is not None and before != now:
-        return (
-            f"The number of shards or salts of a checkpoint can't change: use {len(before)} again, with as many partitions of the "
-            "state, or start it as a new job (job=…, or another pond)."
-        )
-    return "Start it as a new job (job=…, or another pond), or bring the old definition back."
-
-
-def _same_state(there: Entry, definition: Entry) -> bool:
-    """Whether two entries speak of one store; a name is given to all stores of its operator."""
-    if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
-        return there.operator == definition.operator
-    return there.store_id == definition.store_id
-
-
-def _both(title: str, definition: Entry) -> str:
-    return "".join(f"  {line}\n" for line in (f"{title}:", *(f"  {line}" for line in definition.describe())))
 
 
 def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
@@ -379,5 +362,5 @@ def _session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
                 spark.conf.set(name, value)
 
 
-def _invalid(found: str, hint: str) -> RequestError:
-    return RequestError("INVALID_REQUEST", f"The job can't be started: {found}.", hint=hint)
+def _invalid(found: str, hint: str, done: str = "started") -> RequestError:
+    return RequestError("INVALID_REQUEST", f"The job can't be {done}: {found}.", hint=hint)

@@ -19,7 +19,7 @@ from millpond.replica.parts_changes import iter_merged_changes
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
 from millpond.schema.definition import TableDefinition
-from millpond.schema.types import Field, SparkType
+from millpond.schema.types import Field, shape_of
 from millpond.tables.finish import Finish, compile_definition
 from millpond.tables.merge import store_parts
 
@@ -128,7 +128,7 @@ def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tu
     Raises:  DEFINITION_MISMATCH, naming the first difference, or a column that the definition alone takes for a window.
     """
     for what, defined, found in (("key", definition.stored_key, key), ("value", definition.value_schema, value)):
-        here, there = [_shape(f.type) for f in defined], [_shape(f.type) for f in found]
+        here, there = [shape_of(f.type) for f in defined], [shape_of(f.type) for f in found]
         if here != there:
             raise DefinitionError(
                 "DEFINITION_MISMATCH",
@@ -156,17 +156,3 @@ def _check_windows(definition: TableDefinition, key: tuple[Field, ...]) -> None:
                 table=definition.table,
                 column=column.name,
             )
-
-
-def _shape(type_: SparkType) -> Any:
-    """A type without the names in it."""
-    if type_.kind == "struct":
-        return ("struct", [_shape(f.type) for f in type_.fields])
-    if type_.kind == "array":
-        assert type_.element is not None
-        return ("array", _shape(type_.element))
-    if type_.kind == "map":
-        assert type_.key is not None
-        assert type_.value is not None
-        return ("map", _shape(type_.key), _shape(type_.value))
-    return type_.kind if type_.kind == "string" else type_.name
