@@ -42,6 +42,7 @@ from millpond.schema.types import SparkType, atomic
 from millpond.schema.values import decode_json
 from millpond.storage import Storage
 from millpond.tables.arrow import arrow_type, column_array
+from millpond.tables.arrow_errors import Failures
 from millpond.tables.binding import check_schemas
 from millpond.tables.cold import iter_newest
 from millpond.tables.finish import compile_definition
@@ -170,7 +171,7 @@ def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int
             for fields, spans in ((store.key, part.keys), (store.value, part.values)):
                 for column in read_columns(fields, spans).values():
                     if has_arrow_form(column.type):
-                        column_array(pyarrow, column)
+                        column_array(pyarrow, column, failures=Failures(), name="c")
     except MillpondError:
         return None
     return rows
@@ -232,7 +233,7 @@ def _finish_as_columns(cell: Cell, definition: TableDefinition, rows: list[tuple
         for fields, side in ((store.key, [k for k, _ in rows]), (store.value, [v for _, v in rows]))
     )
     if all(has_arrow_form(c.expression.type) for c in definition.values) and all(has_arrow_form(c.type) for c in definition.key):
-        ColumnFinish(definition).arrays(pyarrow, RowKeys(definition.key_fields, keys), values)
+        ColumnFinish(definition).arrays(pyarrow, RowKeys(definition.key_fields, keys), values, None, Failures())
 
 
 def located(rows: list[bytes]) -> Spans:

@@ -25,6 +25,7 @@ from millpond.schema.types import parse_type
 from millpond.spark import derive
 from millpond.spark.derive import MillpondWarning
 from millpond.tables.arrow import python_array
+from millpond.tables.arrow_errors import Failures
 from millpond.tables.finish import compile_definition
 from millpond.tables.java_order import java_hash
 
@@ -197,7 +198,8 @@ def differences(spark, events, functions: list[str], pond: Path, **conf: str) ->
         shown = by_key(millpond.read_arrow(pond, "t", batch=batch).to_pylist(), ("k",))
         assert shown.keys() == newest.keys()
         for column, type_ in types.items():
-            told = dict(zip(newest, python_array(pa, type_, [row[column] for row in newest.values()]).to_pylist(), strict=True))
+            array = python_array(pa, type_, [row[column] for row in newest.values()], Failures(), column)
+            told = dict(zip(newest, array.to_pylist(), strict=True))
             found += compared(functions, column, batch, newest, shown, told)
     with millpond.open(pond, replica_dir="memory://") as opened:
         rows = by_key([dict(row) for row in opened["t"].scan()], ("k",))
