@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import base64
+import contextlib
 import hashlib
 import hmac
 import os
@@ -70,13 +71,19 @@ def _program() -> Path:
     folder = cache_folder / "millpond-tests" / f"azurite-{VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
-        command = [npm, "install", "--prefix", str(folder), "--ignore-scripts", "--no-audit", "--no-fund", f"azurite@{VERSION}"]
+        # Beside its place first: an installation that was interrupted, or two at the same time, leave half of one.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = tempfile.mkdtemp(prefix="azurite-", dir=folder.parent)
+        atexit.register(shutil.rmtree, beside, ignore_errors=True)
+        command = [npm, "install", "--prefix", beside, "--ignore-scripts", "--no-audit", "--no-fund", f"azurite@{VERSION}"]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
         except subprocess.TimeoutExpired:
             pytest.skip("npm didn't fetch Azurite in five minutes")
         if done.returncode != 0:
             pytest.skip(f"npm can't fetch Azurite: {done.stderr[-500:]}")
+        with contextlib.suppress(OSError):  # another process has put its own there
+            os.rename(beside, folder)
     return program
 
 

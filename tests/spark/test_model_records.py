@@ -71,7 +71,7 @@ def test_what_is_removed_or_rolled_back_has_a_type(tmp_path: Path, type_: Any) -
 
 def read(uri: str) -> Any:
     folder, _, name = uri.rpartition("/")
-    return json.loads(open_storage(folder).read(name))
+    return json.loads(open_storage(folder).read(name, 1 << 20))
 
 
 def test_a_model_is_published_as_bytes_or_by_its_file_and_says_where(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_model_is_published_as_bytes_or_by_its_file_and_says_where(tmp_path: P
     for content in ways:
         published = millpond.publish_model(folder, content, name="forest")
         record = read(published.record)
-        assert open_storage(folder).read(f"models/{published.sha256}") == b"a model"
+        assert open_storage(folder).read(f"models/{published.sha256}", 1 << 20) == b"a model"
         assert record["uri"].endswith(f"/models/{published.sha256}")
     for done, action in ((millpond.remove_model(folder), "remove"), (millpond.roll_back_model(folder, 3), "rollback")):
         assert read(done.record)["action"] == action
