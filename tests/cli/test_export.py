@@ -12,21 +12,18 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
 
 import millpond
+from arrow_values import shown
 from millpond.cli import export, main
 from millpond.errors import CONDITIONS
 from millpond.schema.values import encode_json, to_text
 from millpond.serve.shapes import row_writer
 from millpond.tables.where import _UNORDERED, parse_condition
 from written_checkpoint import WrittenCheckpoint
-
-if TYPE_CHECKING:
-    import pyarrow
 
 Run = Callable[..., Result]
 
@@ -142,17 +139,6 @@ def test_a_parquet_file_has_every_type(pond: millpond.Pond, types_pond: Path, tm
             continue
         assert write_parquet(file, table.definition, [table.scan()]) == table.count()
         assert shown(parquet.read_table(file)) == shown(table.to_arrow()), name
-
-
-def shown(table: pyarrow.Table) -> list[str]:
-    """The values of each column; as Arrow writes them where Python has no object for one."""
-    texts = []
-    for column in table.columns:
-        try:
-            texts.append(repr(column.to_pylist()))
-        except (OverflowError, ValueError):
-            texts.append(column.to_string(window=1000))
-    return texts
 
 
 @pytest.mark.parametrize(

@@ -78,13 +78,13 @@ class Campaign:
         self._minimise = minimise
         self._save = save
         self._number = 0
+        # Not a block for each case: two threads would take each other's filters away.
+        warnings.simplefilter("ignore", MillpondWarning)
 
     def run(self, seed: int, numbers: Iterable[int]) -> None:
         """The cases of a seed by their numbers, so many in each server."""
         began = time.monotonic()
         pending = list(numbers)
-        # Not a block for each case: two threads would take each other's filters away.
-        warnings.simplefilter("ignore", MillpondWarning)
         while pending:
             chunk, pending = pending[:_CHUNK], pending[_CHUNK:]
             cases = [(f"{seed}/{n}", draw_case(session_of(self.spark, {}), f"{seed}/{n}")) for n in chunk]

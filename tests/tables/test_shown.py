@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import millpond
+from arrow_values import shown
 from millpond.errors import MillpondError
 from millpond.tables.answer import Row, Rows
 from written_checkpoint import WrittenCheckpoint
@@ -105,8 +106,8 @@ def test_objects_name_themselves(pond: millpond.Pond, pairs: millpond.Table) -> 
 
 
 def test_a_notebook_shows_rows_and_no_ones_script(pond: millpond.Pond, pairs: millpond.Table) -> None:
-    for shown in (pairs, pairs.scan(), pairs.get(a=SCRIPT, b=1)):
-        page = shown._repr_html_()
+    for one in (pairs, pairs.scan(), pairs.get(a=SCRIPT, b=1)):
+        page = one._repr_html_()
         assert SCRIPT not in page
         assert "&lt;script&gt;&amp;" in page
         assert "<th>v</th>" in page
@@ -141,8 +142,8 @@ def test_pandas_and_polars_have_the_values_of_arrow(pond: millpond.Pond, type_ca
         table = pond[name]
         whole = table.to_arrow()
         pa = pytest.importorskip("pyarrow")
-        assert repr(pa.Table.from_pandas(table.to_pandas()).to_pylist()) == repr(whole.to_pylist()), name
-        assert repr(pa.table(table).to_pylist()) == repr(whole.to_pylist())
+        assert shown(pa.Table.from_pandas(table.to_pandas())) == shown(whole), name
+        assert shown(pa.table(table)) == shown(whole)
     key = pond["long"].scan()[-1]["k"]
     assert list(pond["long"].to_pandas(key)["k"]) == [key]
 
@@ -157,7 +158,7 @@ def test_polars_has_the_values_of_arrow(pond: millpond.Pond, type_cases: ModuleT
         frame = table.to_polars()
         assert frame.height == table.count()
         if name not in ("map", "day_time"):
-            assert repr(frame.to_arrow().cast(table.to_arrow().schema).to_pylist()) == repr(table.to_arrow().to_pylist()), name
+            assert shown(frame.to_arrow().cast(table.to_arrow().schema)) == shown(table.to_arrow()), name
         assert polars.DataFrame(table).equals(frame)
 
 

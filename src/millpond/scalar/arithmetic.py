@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
-from decimal import ROUND_HALF_EVEN, Context, Decimal
+from decimal import Decimal
 
 from millpond.scalar.function import (
     FLOATS,
@@ -27,6 +27,7 @@ from millpond.scalar.function import (
 from millpond.scalar.ranges import (
     BITS,
     EXACT,
+    SCALA,
     divide_down,
     divide_half_up,
     division_by_zero,
@@ -41,8 +42,6 @@ from millpond.scalar.ranges import (
 )
 from millpond.schema.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
-
-_DIGITS_34 = Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999)
 
 
 def _arithmetic(e: Expression) -> Values:
@@ -209,7 +208,7 @@ def _signed(compute: Callable[..., Stored]) -> Callable[[Expression], Values]:
 def _signed_decimal(e: Expression, *, negates: bool) -> Values:
     """Where the sign changes Spark keeps 34 digits, as Scala's BigDecimal does; overflow is an error in all modes."""
     type_ = e.type
-    return lambda v: fit(_DIGITS_34.minus(v), type_, "ansi") if negates or v < 0 else v
+    return lambda v: fit(SCALA.minus(v), type_, "ansi") if negates or v < 0 else v
 
 
 def _sign(e: Expression) -> Values:

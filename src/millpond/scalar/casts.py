@@ -23,7 +23,7 @@ from millpond.scalar.parsing import (
     parse_timestamp,
     parse_whole,
 )
-from millpond.scalar.ranges import EXACT, fit, overflow, single, truncated, wrap
+from millpond.scalar.ranges import EXACT, SCALA, fit, overflow, single, truncated, wrap
 from millpond.scalar.showing import compile_show, float_text, interval_units
 from millpond.scalar.zones import Zone, parse_zone
 from millpond.schema.expression import Expression
@@ -288,7 +288,7 @@ def _to_timestamp(source: SparkType, casting: Casting) -> Convert:
         # Java's TimeUnit stops at the ends of long.
         return lambda v: max(-(2**63), min(2**63 - 1, v * MICROS))
     if source.kind == "decimal":
-        return lambda v: wrap(truncated(EXACT.multiply(v, Decimal(MICROS))), _LONG, "legacy")
+        return lambda v: wrap(truncated(SCALA.multiply(v, Decimal(MICROS))), _LONG, "legacy")
     if source.kind == "boolean":
         return int
 

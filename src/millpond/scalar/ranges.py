@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import decimal
-from decimal import ROUND_DOWN, ROUND_HALF_UP, Decimal
+from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 
 from millpond.errors import RequestError
 from millpond.schema.types import SparkType
 
 # Wide enough for every exact intermediate result, also of a double (309 digits) cast to 38 decimal places.
+# Of Scala's BigDecimal (DECIMAL128), which some of Spark's operations on decimals go through.
+SCALA = decimal.Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999)
 EXACT = decimal.Context(prec=400, rounding=ROUND_HALF_UP, Emin=-9999, Emax=9999, traps=[decimal.InvalidOperation])
 # Source: Decimal.MATH_CONTEXT and Decimal./ in Spark 4.3: products keep 39 digits, quotients 39 decimal places, cut off.
 _PRODUCT = decimal.Context(prec=39, rounding=ROUND_DOWN, Emin=-9999, Emax=9999, traps=[decimal.InvalidOperation])

@@ -19,7 +19,7 @@ _MOST_DIGITS = 100
 def parse_json(text: bytes | str, *, exact: bool = False) -> Any:
     """The value that a JSON text means.
 
-    exact:   numbers with a fraction or an exponent are Decimal
+    exact:   numbers with a fraction or an exponent are Decimal; one beyond a double is refused all the same
     Raises:  ValueError where it isn't JSON in UTF-8, or says what has no one meaning: two members of one name, NaN, an infinite
              number; where it is nested more than 500 deep, or a whole number has more than 100 digits.
     """
@@ -55,6 +55,11 @@ def _fraction(text: str) -> float:
     return found
 
 
+def _exact(text: str) -> Decimal:
+    _fraction(text)  # an exponent without end is no number that Spark has
+    return Decimal(text)
+
+
 def _no_number(word: str) -> Any:
     raise ValueError(f"{word} is no number of JSON's")
 
@@ -70,5 +75,5 @@ def _check_depth(found: Any) -> None:
     raise ValueError(f"it is nested more than {MOST_DEEP} deep")
 
 
-_EXACT = json.JSONDecoder(object_pairs_hook=_members, parse_int=_whole, parse_float=Decimal, parse_constant=_no_number)
+_EXACT = json.JSONDecoder(object_pairs_hook=_members, parse_int=_whole, parse_float=_exact, parse_constant=_no_number)
 _DECODER = json.JSONDecoder(object_pairs_hook=_members, parse_int=_whole, parse_float=_fraction, parse_constant=_no_number)
