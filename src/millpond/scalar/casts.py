@@ -283,12 +283,20 @@ def _zone(casting: Casting) -> Zone:
     return casting.zone
 
 
+def _timestamp_of_decimal(value: Decimal) -> int | None:
+    """Spark wraps what is out of range.  Of more than 34 digits it rounds some first, and not always: none is given here."""
+    micros = EXACT.multiply(value, Decimal(MICROS))
+    if SCALA.plus(micros) != micros:
+        raise overflow(SparkType("timestamp", "timestamp"))
+    return wrap(truncated(micros), _LONG, "legacy")
+
+
 def _to_timestamp(source: SparkType, casting: Casting) -> Convert:
     if source.kind in INTEGERS:
         # Java's TimeUnit stops at the ends of long.
         return lambda v: max(-(2**63), min(2**63 - 1, v * MICROS))
     if source.kind == "decimal":
-        return lambda v: wrap(truncated(SCALA.multiply(v, Decimal(MICROS))), _LONG, "legacy")
+        return _timestamp_of_decimal
     if source.kind == "boolean":
         return int
 
