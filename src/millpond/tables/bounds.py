@@ -222,7 +222,8 @@ def error_of(unmet: Unmet, waited_seconds: float, *, is_stopped: bool = False) -
     message = f"{unmet.message.removesuffix('.')}{waited}."
     context = {**unmet.context, "waited_seconds": waited_seconds}
     if is_stopped:
-        message, hint = f"{message}{_STOPPED}", "Start the job again, or ask for less."
+        message += _STOPPED
+        hint = "Start the job again, or ask for less."
         context["job_state"] = "stopped"
     elif unmet.condition == "UNKNOWN_OFFSET":
         hint = "Correct the topic or partition, or wait until Spark reads it."
