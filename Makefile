@@ -45,7 +45,7 @@ soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 -
 
 random: ARGS = --count 400
 random: java ## Random queries held against Spark: make random ARGS="--count 1000 --seed 7"
-	@PYTHONPATH=tests $(BIN)/python -m random_queries $(ARGS)
+	@PYTHONPATH=tests $(BIN)/python -m random_queries $(ARGS) --result benchmarks/results/random_queries.json
 
 fuzz: ARGS = --mutations 300000 --seed 1
 fuzz: $(READY) ## Damage files and read them, the compiled library under sanitizers: make fuzz ARGS="--mutations 1000000 --seed 7"

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
+import platform
 import random
 import sys
 import tempfile
+import time
+from importlib.metadata import version
 from pathlib import Path
 
 from random_queries.campaign import Campaign, spark_session
@@ -19,16 +24,17 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--first", type=int, default=0, help="the first number, to run one again")
+    parser.add_argument("--result", type=Path, help="a JSON file for what it came to")
     parser.add_argument("--save", type=Path, help="a folder for the minimised cases")
-    parser.add_argument("--all", action="store_true", help="with what is known to fail and has an owner")
     parser.add_argument("--plain", action="store_true", help="don't make failures small")
     parser.add_argument("--cases", type=Path, nargs="*", default=[], help="files of cases, to be run first")
     given = parser.parse_args()
     print(f"seed {given.seed}, {given.count} queries", flush=True)
+    began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="random-queries-") as folder:
         spark = spark_session(Path(folder))
         try:
-            campaign = Campaign(spark, Path(folder), with_known=given.all, minimise=not given.plain, save=given.save)
+            campaign = Campaign(spark, Path(folder), minimise=not given.plain, save=given.save)
             for path in given.cases:
                 print(f"{path.stem}: {campaign.judge(parse_case(path.read_text())) or 'agrees'}", flush=True)
             with contextlib.suppress(KeyboardInterrupt):  # what was found till then is told
@@ -36,6 +42,18 @@ def main() -> int:
         finally:
             spark.stop()
     print(campaign.describe(), flush=True)
+    if given.result is not None:
+        told = {
+            "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "machine": {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()},
+            "versions": {name: version(name) for name in ("millpond", "pyspark")},
+            "seed": given.seed,
+            "first": given.first,
+            "count": given.count,
+            "seconds": round(time.monotonic() - began),
+            **campaign.result(),
+        }
+        given.result.write_text(json.dumps(told, indent=1) + "\n")
     return 1 if campaign.failures else 0
 
 

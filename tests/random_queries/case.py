@@ -32,7 +32,8 @@ class Case:
                  `withColumnRenamed`, `drop`, `orderBy`, `dropDuplicates`, `groupBy` with keys and aggregates
     volatile:    output columns that change with the batch
     mode:        update, complete or append
-    door:        start, publish or define
+    door:        start, publish, define, or none
+    says_zone:   whether `define` is told the job's time zone
     restart:     None, or what a second run over the same checkpoint has otherwise; it reads the last batch
     """
 
@@ -48,6 +49,7 @@ class Case:
     volatile: list[str] = field(default_factory=list)
     mode: str = "update"
     door: str = "start"
+    says_zone: bool = False
     partitions: int = 2
     restart: dict[str, Any] | None = None
     note: str = ""

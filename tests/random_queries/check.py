@@ -55,6 +55,8 @@ def check_run(run: Run, twin: Run | None = None) -> list[str]:
     if isinstance(run.error, MillpondError):
         if run.error.condition in ("NOT_DERIVABLE", "SPARK_CONNECT"):
             return [_reason(run.error.message)]
+        if run.error.condition == "DEFINITION_CHANGED" and run.goes_on is False:
+            return ["Another state than the checkpoint's."]
         raise WrongError(f"refused {run.error.condition}", run.error.message)
     if not isinstance(run.definition, TableDefinition):
         return [] if run.refused or run.failed or run.definition is not None else ["no definition"]

@@ -37,6 +37,8 @@ def _stored(value: Any, type_: SparkType) -> Any:
         return None
     if type_.kind in ("date", "timestamp", "timestamp_ntz", "day_time_interval", "time"):
         return value.value
+    if type_.kind == "string":  # which may not be UTF-8
+        return value.as_buffer().to_pybytes().decode("utf-8", "surrogateescape")
     if type_.kind == "struct":
         return tuple(_stored(value[n], f.type) for n, f in enumerate(type_.fields))
     if type_.kind == "array":

@@ -158,6 +158,9 @@ n|{n} IS NULL
 n|isnan({n})
 n|nvl({n}, {n})
 n|{n} <=> {n}
+n|format_number({n}, 2)
+n|format_number({n}, 0)
+w|make_timestamp(2024, {w} % 14, 5, {w} % 25, 30, 1.5)
 w|{w} % 3
 w|pmod({w}, 3)
 w|{w} div 2
@@ -236,6 +239,7 @@ i|abs({i})
 i|CAST({i} AS string)
 i|extract(day FROM {i})
 i|extract(month FROM {i})
+i|CAST({i} AS decimal(20,3))
 b|NOT {b}
 b|{b} AND {b}
 b|{b} OR {b}
@@ -244,6 +248,10 @@ b|CAST({b} AS string)
 b|if({b}, 1, 0)
 r|size({r})
 r|sort_array({r})
+r|sort_array({r}, false)
+r|array_union({r}, {r})
+r|array_except({r}, {r})
+r|zip_with({r}, {r}, (v, w) -> coalesce(v, w))
 r|array_distinct({r})
 r|slice({r}, 1, 2)
 r|element_at({r}, 1)
@@ -263,6 +271,10 @@ m|size({m})
 m|map_keys({m})
 m|map_values({m})
 m|element_at({m}, 'a')
+m|map_filter({m}, (k, v) -> v IS NOT NULL)
+m|transform_values({m}, (k, v) -> k)
+m|transform_keys({m}, (k, v) -> CAST(k AS string))
+m|map_zip_with({m}, {m}, (k, v, w) -> v IS NULL)
 u|{u}
 a|struct({a} AS p, {a} AS q)
 a|array({a})

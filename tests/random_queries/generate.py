@@ -103,6 +103,8 @@ def draw_case(spark: Any, seed: str) -> Case:
     )  # fmt: skip
     if case.door == "define" and rng.random() < 0.5:
         case = change(case, definer={ZONE: rng.choice(ZONES), ANSI: rng.choice(["true", "false"])})
+    if case.door == "define":
+        case = change(case, says_zone=rng.random() < 0.7)
     if rng.random() < 0.06:
         wanted = rng.sample([c for c, t in columns.items() if not t.startswith("map")], 2)
         case = change(case, before=[["dropDuplicates", wanted]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ class Run:
     refused:  what Spark said to the query, where it refused to start it
     error:    what Millpond said, where it refused
     failed:   how the query ended, where it failed at a batch
+    goes_on:  where the second definition was refused: whether Spark goes on rightly with it, None where nothing was refused
     """
 
     case: Case
@@ -61,6 +62,7 @@ class Run:
     error: Exception | None = None
     failed: str = ""
     restarted_at: int | None = None
+    goes_on: bool | None = None
 
 
 class Collector:
@@ -111,8 +113,28 @@ def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = ""
     if case.restart is not None and not (run.refused or run.failed or run.error):
         run.restarted_at = max(run.batches, default=-1) + 1
         write_batch(session_of(spark, {}), case, case.batches[-1], source, len(case.batches) - 1)
+        before = pond.with_name(pond.name + "-before")
+        shutil.copytree(run.checkpoint, before)
         _run_once(spark, run, source, case.restart["after"], mode or case.mode)
+        if isinstance(run.error, MillpondError) and run.error.condition == "DEFINITION_CHANGED":
+            run.goes_on = _goes_on(spark, run, source, before, mode or case.mode)
+        shutil.rmtree(before, ignore_errors=True)
     return run
+
+
+def _goes_on(spark: Any, run: Run, source: Path, before: Path, mode: str) -> bool:
+    """Whether Spark, alone, emits in the second run what the second definition emits that was there from the beginning."""
+    case, emitted = run.case, []
+    assert case.restart is not None
+    for checkpoint in (before, before.with_name(before.name + "-anew")):
+        alone = Run(replace(case, door="none"), run.pond, checkpoint, run.table)
+        _run_once(spark, alone, source, case.restart["after"], mode)
+        shutil.rmtree(checkpoint, ignore_errors=True)
+        if alone.failed or alone.refused or not alone.batches:
+            return False
+        last = alone.batches[max(alone.batches)]
+        emitted.append((last.fields, sorted(map(repr, last.rows))))
+    return emitted[0] == emitted[1]
 
 
 def _run_once(spark: Any, run: Run, source: Path, after: list[list[Any]], mode: str) -> None:
@@ -153,7 +175,10 @@ def _run_once(spark: Any, run: Run, source: Path, after: list[list[Any]], mode: 
             if case.door == "define":
                 other = session_of(spark, {**case.conf, "spark.sql.shuffle.partitions": "7", **case.definer})
                 again = whole_frame(other, case, stream(other, case, source), after)
-                run.definition = millpond.define(again, run.checkpoint, table=run.table, pond=run.pond, output_mode=mode)
+                zone = {**_UTC, **case.conf}[ZONE] if case.says_zone else None
+                run.definition = millpond.define(
+                    again, run.checkpoint, table=run.table, pond=run.pond, output_mode=mode, session_time_zone=zone
+                )
     except MillpondError as refused:
         run.error = refused
     except Refused as refused:

@@ -5,6 +5,7 @@ Source:  collectionOperations.scala, complexTypeCreator.scala, complexTypeExtrac
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def _element_type(type_: SparkType) -> SparkType:
     return type_.element
 
 
-def _frozen(type_: SparkType) -> Callable[[Stored], Any]:
+def frozen_form(type_: SparkType) -> Callable[[Stored], Any]:
     """A form of values that a set may hold, in which Spark's equals are equal."""
     ranked = nullable_rank(type_)
 
@@ -56,23 +57,22 @@ def _refuse_array(e: Expression) -> str | None:
     return None if e.args[0].type.kind == "array" else f"{e.op} on {e.args[0].type} isn't known here"
 
 
-def _has_floats(type_: SparkType) -> bool:
-    inner = [f.type for f in type_.fields] + [t for t in (type_.element,) if t is not None]
-    return type_.kind in FLOATS or any(map(_has_floats, inner))
+def _with_positive_zeros(type_: SparkType) -> Callable[[Stored], Stored]:
+    """Functions of sets make 0.0 of -0.0, however deep it lies."""
+    if type_.kind in FLOATS:
+        return lambda v: None if v is None else v + 0.0
+    if type_.kind == "array":
+        element = _with_positive_zeros(_element_type(type_))
+        return _same if element is _same else (lambda v: None if v is None else [element(x) for x in v])
+    members = [_with_positive_zeros(f.type) for f in type_.fields]
+    if all(member is _same for member in members):
+        return _same
+    return lambda v: None if v is None else tuple([member(x) for member, x in zip(members, v, strict=True)])
 
 
 def _refuse_sort(e: Expression) -> str | None:
-    if _refuse_elements(e) is None and _has_floats(e.args[0].type):
-        # Spark sorts floats in two ways, which differ in where they put -0.0.
-        return f"sort_array on {e.args[0].type} isn't known here"
     if e.args[1].op != "literal" or e.args[1].options["value"] is None:
         return "sort_array in an order that is computed isn't known here"
-    return _refuse_elements(e)
-
-
-def _refuse_set(e: Expression) -> str | None:
-    if _refuse_elements(e) is None and _has_floats(e.args[0].type):
-        return f"{e.op} on {e.args[0].type} isn't known here"
     return _refuse_elements(e)
 
 
@@ -101,14 +101,25 @@ def _same(value: Stored) -> Stored:
 
 def _map(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     """Keys and values by turns.  The last of two equal keys wins, in the first's place, where the session says so."""
-    put = _map_of(e)
+    put = map_of(e)
     pairs = list(zip(operands[0::2], operands[1::2], strict=True))
-    return lambda key, buffers: put((of(key, buffers), operand(key, buffers)) for of, operand in pairs)
-
-
-def _map_of(e: Expression) -> Callable[[Iterable[tuple[Stored, Stored]]], list[tuple[Stored, Stored]]]:
     assert e.type.key is not None
-    frozen, last_wins = _frozen(e.type.key), e.options["dedup"] == "LAST_WIN"
+    if e.type.key.kind not in FLOATS:
+        return lambda key, buffers: put((of(key, buffers), operand(key, buffers)) for of, operand in pairs)
+
+    def evaluate(key: Row, buffers: Row) -> list[tuple[Stored, Stored]]:
+        made = [(of(key, buffers), operand(key, buffers)) for of, operand in pairs]
+        if any(name == 0 and math.copysign(1.0, name) < 0 for name, _ in made):
+            raise _outside("makes a map with -0.0 as key, which Spark's compiled code keeps and its interpreted code makes 0.0")
+        return put(made)
+
+    return evaluate
+
+
+def map_of(e: Expression) -> Callable[[Iterable[tuple[Stored, Stored]]], list[tuple[Stored, Stored]]]:
+    """A function from pairs to a map, with Spark's rules for its keys."""
+    assert e.type.key is not None
+    frozen, last_wins = frozen_form(e.type.key), e.options["dedup"] == "LAST_WIN"
     normalized = _positive_zero if e.type.key.kind in FLOATS else _same
 
     def put(pairs: Iterable[tuple[Stored, Stored]]) -> list[tuple[Stored, Stored]]:
@@ -126,19 +137,30 @@ def _map_of(e: Expression) -> Callable[[Iterable[tuple[Stored, Stored]]], list[t
     return put
 
 
-def _map_from_arrays(e: Expression) -> Values:
-    assert e.type.key is not None
-    put = _map_of(e)
+def map_of_arrays(e: Expression) -> Callable[[List, List], list[tuple[Stored, Stored]]]:
+    """The same from keys and values: where no key is there twice, they stay what they are, -0.0 too."""
+    put = map_of(e)
 
     def make(keys: List, values: List) -> list[tuple[Stored, Stored]]:
-        if len(keys) != len(values):
-            raise _outside("makes a map of arrays of two lengths")
-        return put(zip(keys, values, strict=True))
+        pairs = list(zip(keys, values, strict=True))
+        made = put(pairs)
+        return pairs if len(made) == len(pairs) else made
 
     return make
 
 
-def _refuse_map(e: Expression) -> str | None:
+def _map_from_arrays(e: Expression) -> Values:
+    put = map_of_arrays(e)
+
+    def make(keys: List, values: List) -> list[tuple[Stored, Stored]]:
+        if len(keys) != len(values):
+            raise _outside("makes a map of arrays of two lengths")
+        return put(keys, values)
+
+    return make
+
+
+def refuse_map(e: Expression) -> str | None:
     assert e.type.key is not None
     return refuse_unordered("map", e.type.key)
 
@@ -231,34 +253,40 @@ def _sort(e: Expression) -> Values:
 
 
 def _distinct(e: Expression) -> Values:
-    frozen = _frozen(_element_type(e.type))
-    return lambda values: _firsts(values, frozen)
+    firsts = _firsts(_element_type(e.type))
+    return lambda values: list(firsts(values).values())
 
 
-def _firsts(values: List, frozen: Callable[[Stored], Any]) -> List:
-    seen: dict[Any, Stored] = {}
-    for value in values:
-        seen.setdefault(frozen(value), value)
-    return list(seen.values())
+def _firsts(element: SparkType) -> Callable[[List], dict[Any, Stored]]:
+    """A function from values to the first of those that are equal, by a form in which they are."""
+    frozen, normalized = frozen_form(element), _with_positive_zeros(element)
+
+    def firsts(values: List) -> dict[Any, Stored]:
+        seen: dict[Any, Stored] = {}
+        for value in values:
+            seen.setdefault(frozen(value), normalized(value))
+        return seen
+
+    return firsts
 
 
 def _union(e: Expression) -> Values:
-    frozen = _frozen(_element_type(e.type))
-    return lambda a, b: _firsts([*a, *b], frozen)
+    firsts = _firsts(_element_type(e.type))
+    return lambda a, b: list(firsts([*a, *b]).values())
 
 
 def _intersect(e: Expression) -> Values:
-    frozen, wanted = _frozen(_element_type(e.type)), e.op == "array_intersect"
+    firsts, wanted = _firsts(_element_type(e.type)), e.op == "array_intersect"
 
     def compute(a: List, b: List) -> List:
-        other = {frozen(v) for v in b}
-        return [v for v in _firsts(a, frozen) if (frozen(v) in other) is wanted]
+        other = firsts(b)
+        return [value for form, value in firsts(a).items() if (form in other) is wanted]
 
     return compute
 
 
 def _overlap(e: Expression) -> Values:
-    frozen = _frozen(_element_type(e.args[0].type))
+    frozen = frozen_form(_element_type(e.args[0].type))
 
     def compute(a: List, b: List) -> bool | None:
         if {frozen(v) for v in a if v is not None} & {frozen(v) for v in b if v is not None}:
@@ -407,12 +435,12 @@ def _refuse_arrays(e: Expression) -> str | None:
 
 
 def _map_concat(e: Expression) -> Values:
-    put = _map_of(e)
+    put = map_of(e)
     return lambda *maps: put(pair for pairs in maps for pair in pairs)
 
 
 def _map_from_entries(e: Expression) -> Values:
-    put = _map_of(e)
+    put = map_of(e)
     return lambda entries: None if None in entries else put(entries)
 
 
@@ -436,25 +464,25 @@ def _refuse_sequence(e: Expression) -> str | None:
 FUNCTIONS = (
     function("array_insert", _insert, "ArrayInsert", refuse=_refuse_array, reads=("from_zero",)),
     function("arrays_zip", strict(_zip), "ArraysZip", refuse=_refuse_arrays),
-    function("map_concat", strict(_map_concat), "MapConcat", refuse=_refuse_map, reads=("dedup",)),
-    function("map_from_entries", strict(_map_from_entries), "MapFromEntries", refuse=_refuse_map, reads=("dedup",)),
+    function("map_concat", strict(_map_concat), "MapConcat", refuse=refuse_map, reads=("dedup",)),
+    function("map_from_entries", strict(_map_from_entries), "MapFromEntries", refuse=refuse_map, reads=("dedup",)),
     function("sequence", strict(_sequence), "Sequence", refuse=_refuse_sequence),
     function("get_field", strict(_get_field), "GetStructField", reads=("ordinal",)),
     function("named_struct", _named_struct, "CreateNamedStruct"),
     function("array", _array, "CreateArray"),
-    function("map", _map, "CreateMap", refuse=_refuse_map, reads=("dedup",)),
-    function("map_from_arrays", strict(_map_from_arrays), "MapFromArrays", refuse=_refuse_map, reads=("dedup",)),
+    function("map", _map, "CreateMap", refuse=refuse_map, reads=("dedup",)),
+    function("map_from_arrays", strict(_map_from_arrays), "MapFromArrays", refuse=refuse_map, reads=("dedup",)),
     function("size", _size, "Size", reads=("of_null",)),
     function("get_item", strict(_get_item), "GetArrayItem", refuse=_refuse_array, reads=("strict",)),
     function("map_value", strict(_map_value), "GetMapValue", refuse=_refuse_lookup),
     function("element_at", _element_at, "ElementAt", refuse=_refuse_lookup, reads=("strict",)),
     function("slice", strict(lambda _: _slice), "Slice", refuse=_refuse_array),
     function("sort_array", strict(_sort), "SortArray", refuse=_refuse_sort),
-    function("array_distinct", strict(_distinct), "ArrayDistinct", refuse=_refuse_set),
-    function("array_union", strict(_union), "ArrayUnion", refuse=_refuse_set),
-    function("array_intersect", strict(_intersect), "ArrayIntersect", refuse=_refuse_set),
-    function("array_except", strict(_intersect), "ArrayExcept", refuse=_refuse_set),
-    function("arrays_overlap", strict(_overlap), "ArraysOverlap", refuse=_refuse_set),
+    function("array_distinct", strict(_distinct), "ArrayDistinct", refuse=_refuse_elements),
+    function("array_union", strict(_union), "ArrayUnion", refuse=_refuse_elements),
+    function("array_intersect", strict(_intersect), "ArrayIntersect", refuse=_refuse_elements),
+    function("array_except", strict(_intersect), "ArrayExcept", refuse=_refuse_elements),
+    function("arrays_overlap", strict(_overlap), "ArraysOverlap", refuse=_refuse_elements),
     function("array_contains", strict(_contains), "ArrayContains", refuse=_refuse_elements),
     function("array_position", strict(_position), "ArrayPosition", refuse=_refuse_elements),
     function("array_remove", strict(_remove), "ArrayRemove", refuse=_refuse_elements),

@@ -23,7 +23,7 @@ from millpond.scalar.parsing import (
     parse_timestamp,
     parse_whole,
 )
-from millpond.scalar.ranges import EXACT, SCALA, fit, overflow, single, truncated, wrap
+from millpond.scalar.ranges import EXACT, SCALA, divide_down, fit, overflow, single, truncated, wrap
 from millpond.scalar.showing import compile_show, float_text, interval_units
 from millpond.scalar.zones import Zone, parse_zone
 from millpond.schema.expression import Expression
@@ -329,6 +329,21 @@ def _interval_to_integer(source: SparkType, target: SparkType, __: Casting) -> C
     return lambda v: wrap(abs(v) // size * (1 if v >= 0 else -1), target, "ansi")
 
 
+def _interval_to_decimal(source: SparkType, target: SparkType, casting: Casting) -> Convert:
+    """In its last unit, seconds with their fraction.  An overflow is an error in all modes but `try`."""
+    last = interval_units(source)[1]
+    size = _UNIT_SIZES[last]
+
+    mode = "try" if casting.mode == "try" else "ansi"
+
+    def convert(interval: int) -> Decimal | None:
+        if last == "second":
+            return fit(EXACT.scaleb(Decimal(interval), -6), target, mode)
+        return fit(Decimal(divide_down(interval, size)), target, mode)
+
+    return convert
+
+
 def _integer_to_interval(_: SparkType, target: SparkType, __: Casting) -> Convert:
     size = _UNIT_SIZES[interval_units(target)[1]]
     return lambda v: wrap(v * size, target, "ansi")
@@ -355,6 +370,7 @@ _SPECIAL: dict[tuple[str, str], Callable[[SparkType, SparkType, Casting], Conver
     ("timestamp", "float"): _timestamp_to_float,
     ("timestamp", "decimal"): _timestamp_to_decimal,
     **{(i, n): _interval_to_integer for i in _INTERVALS for n in INTEGERS},
+    **{(i, "decimal"): _interval_to_decimal for i in _INTERVALS},
     **{(n, i): _integer_to_interval for i in _INTERVALS for n in INTEGERS},
     **{(i, i): _interval_to_interval for i in _INTERVALS},
 }

@@ -1,9 +1,9 @@
-"""Upper and lower case as ICU has them, whatever Unicode this Python knows.
+"""Upper, lower and title case as ICU has them, whatever Unicode this Python knows.
 
 Letters that have got another case since Unicode 14 (Python 3.11) differ between versions of ICU and Python: a text with one of
 these is an error.
 
-Source:  CollationAwareUTF8String.toUpperCase and toLowerCase, Spark 4.3.  Held against ICU for every code point by
+Source:  CollationAwareUTF8String.toUpperCase, toLowerCase and toTitleCaseICU, Spark 4.3.  Held against ICU for every code point by
          tests/spark/test_scalar.py.
 """
 
@@ -18,6 +18,7 @@ _NEWER = re.compile(
 )
 # Beside these a capital sigma becomes the small one or the final one by properties that every version of Unicode has alike.
 _BESIDE_SIGMA = re.compile("[\0-\u0294\u0296-\u052f\u1f00-\u206f]*")
+_DOTTED = "\u0130"
 _BROKEN = re.compile("[\udc80-\udcff]+")
 
 
@@ -37,6 +38,16 @@ def lower(text: str) -> str:
     if "\u03a3" in whole and not _BESIDE_SIGMA.fullmatch(whole):
         raise _unknown()
     return whole.lower()
+
+
+def title(text: str) -> str:
+    """The first letter after each space, and of the text, in title case; all others in lower case."""
+    small = lower(text.replace(_DOTTED, "I"))  # of as many letters, which no other capital is in lower case
+    out, is_first = [], True
+    for letter, lowered in zip(text if text.isascii() else _known(text), small, strict=True):
+        out.append(letter.title() if is_first else (letter.lower() if letter == _DOTTED else lowered))
+        is_first = letter == " "
+    return "".join(out)
 
 
 def _known(text: str) -> str:

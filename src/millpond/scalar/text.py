@@ -15,7 +15,7 @@ from typing import Any
 
 from millpond.errors import RequestError
 from millpond.scalar.function import STRING, Evaluate, Row, Values, function, plain, refuse_collation, strict, takes
-from millpond.scalar.letters import lower, upper
+from millpond.scalar.letters import lower, title, upper
 from millpond.schema.expression import Expression
 
 _MAX_INT = 2**31 - 1
@@ -299,6 +299,7 @@ FUNCTIONS = (
     function("base64", plain(_base64), "Base64.encode", refuse=takes(_BYTES, {"boolean"})),
     function("upper", plain(upper), "Upper", refuse=takes(STRING), reads=("letters",)),
     function("lower", plain(lower), "Lower", refuse=takes(STRING), reads=("letters",)),
+    function("initcap", plain(title), "InitCap", refuse=takes(STRING), reads=("letters",)),
     function("length", strict(_length), "Length", refuse=takes(_EITHER)),
     function("octet_length", strict(_octets), "OctetLength", refuse=takes(_EITHER)),
     function("bit_length", strict(_octets), "BitLength", refuse=takes(_EITHER)),

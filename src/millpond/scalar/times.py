@@ -405,6 +405,29 @@ def _make_date(e: Expression) -> Values:
     return make
 
 
+def _make_timestamp(e: Expression) -> Values:
+    """Of the session's time zone, or of none; 60 seconds are the next minute."""
+    ansi = e.options["mode"] == "ansi"
+    from_local = zone_of(e).from_local if e.type.kind == "timestamp" else (lambda v: v)
+
+    def make(year: int, month: int, day: int, hour: int, minute: int, second: Decimal) -> int | None:
+        micros = truncated(EXACT.scaleb(second, 6))
+        is_day = abs(year) <= 999_999_999 and 1 <= month <= 12 and 1 <= day <= month_length(year, month)
+        if is_day and 0 <= hour < 24 and 0 <= minute < 60 and 0 <= micros <= _MINUTE:
+            return _to_instant(from_local(days_of(year, month, day) * DAY_MICROS + hour * _HOUR + minute * _MINUTE + micros))
+        if ansi:
+            raise overflow(e.type)
+        return None
+
+    return make
+
+
+def _refuse_make_timestamp(e: Expression) -> str | None:
+    if len(e.args) != 6:
+        return "make_timestamp with a time zone isn't known here"
+    return takes({"integer"}, {"integer"}, {"integer"}, {"integer"}, {"integer"}, {"decimal"})(e)
+
+
 # ---------------------------------------------------------------- intervals
 
 _INTERVAL_PARTS: dict[str, tuple[str, Callable[[int], int]]] = {
@@ -504,6 +527,13 @@ FUNCTIONS = (
     function("unix_micros", plain(_to_number(1)), "UnixMicros", refuse=takes(_STAMP)),
     function("date_from_days", plain(lambda v: v), "DateFromUnixDate", refuse=takes({"integer"})),
     function("make_date", strict(_make_date), "MakeDate", refuse=takes({"integer"}), reads=("strict",)),
+    function(
+        "make_timestamp",
+        strict(_make_timestamp),
+        "MakeTimestamp",
+        refuse=_refuse_make_timestamp,
+        reads=lambda e: ("strict", "zone") if e.type.kind == "timestamp" else ("strict",),
+    ),
     *(function(op, plain(compute), name, refuse=takes(_MONTHS | _DAYS)) for op, (name, compute) in _INTERVAL_PARTS.items()),
     function("interval_seconds", plain(_interval_seconds), "ExtractANSIIntervalSeconds", refuse=takes(_DAYS)),
     function("make_months", strict(_make_months), "MakeYMInterval", refuse=takes({"integer"})),

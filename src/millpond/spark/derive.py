@@ -183,7 +183,7 @@ def _aggregation(
         places = tuple(range(first, first + len(attributes)))
         first += len(attributes)
         each_place.append(places)
-        scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value), places)
+        scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value, scope), places)
     try:
         outputs, having = _fold(found, batch, results, scope)
     except NotExpressible as obstacle:
@@ -222,8 +222,8 @@ def _identity(expression: Java) -> int | None:
     return int(expression.exprId().id()) if class_name(expression) == "AttributeReference" else None
 
 
-def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Callable[[], Expression]:
-    return lambda: translate_aggregate(aggregate, places, value_schema)
+def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...], scope: Scope) -> Callable[[], Expression]:
+    return lambda: translate_aggregate(aggregate, places, value_schema, scope)
 
 
 def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Scope) -> tuple[list[Output], Expression | None]:

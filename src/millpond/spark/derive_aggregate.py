@@ -17,6 +17,7 @@ from millpond.schema.expression import Expression, buffer_column
 from millpond.schema.parts import is_comparable
 from millpond.schema.types import Field, SparkType, parse_type
 from millpond.spark.derive_expression import NotExpressible, Scope, translate
+from millpond.spark.derive_options import READERS
 from millpond.spark.plan import Java, class_name, elements, type_of
 
 # Spark's class -> our function, for those that need nothing beside their buffers.
@@ -79,8 +80,12 @@ _SKETCHES = {
 _IDS = re.compile(r"#\d+L?")
 
 
-def translate_aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...]) -> Expression:
+def translate_aggregate(
+    aggregate: Java, places: tuple[int, ...], value_schema: tuple[Field, ...], scope: Scope | None = None
+) -> Expression:
     """One AggregateExpression over buffers at `places` of the value row.
+
+    scope:  says whether this JVM's Java is the job's
 
     The options hold `sql`, the aggregate as a person would write it: two aggregates of one kind over different columns have the
     same buffers, and only this text tells a swap of them.
@@ -95,6 +100,8 @@ def translate_aggregate(aggregate: Java, places: tuple[int, ...], value_schema: 
             options["function"] = _PLAIN[name]
         elif name in _OPTIONS:
             options |= _OPTIONS[name](function, [value_schema[place].type for place in places])
+            if name in _BY_DOUBLES and type_of(function.child()).kind == "decimal":
+                options |= READERS["java"](function, scope or Scope())
         elif _is_declared(function):
             options["function"] = _DECLARED.get(name) or str(function.prettyName())
             args = (_declared(function, places, value_schema),)
@@ -165,14 +172,8 @@ def _percentile(function: Java, _: list[SparkType]) -> dict[str, Any]:
     }
 
 
-# A double has as many decimal digits for sure; more of them hang on how Java writes it.
-_SURE_DIGITS = 15
-
-
 def _quantiles(function: Java, _: list[SparkType]) -> dict[str, Any]:
     of = type_of(function.child())
-    if of.precision > _SURE_DIGITS:
-        raise NotExpressible(f"{function.prettyName()} of {of}, whose digits a double hasn't, isn't known here")
     percentages = _percentages(function.percentageExpression())
     return {"function": "percentile_approx", "of": of.to_json(), "percentages": percentages}
 
@@ -186,10 +187,7 @@ def _percentages(e: Java) -> list[float]:
     return [float(n if isinstance(n, int | float) else n.toDouble()) for n in numbers]
 
 
-def _histogram(function: Java, _: list[SparkType]) -> dict[str, Any]:
-    element = type_of(function).element
-    if element is None or element.fields[0].type.kind == "decimal":
-        raise NotExpressible(f"{function.prettyName()} of decimals isn't known here")
+def _histogram(_: Java, __: list[SparkType]) -> dict[str, Any]:
     return {"function": "histogram_numeric"}
 
 
@@ -220,6 +218,8 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, bytes | bytearray)
 
 
+# These make doubles of decimals, and decimals of their text by the job's Java.
+_BY_DOUBLES = frozenset({"ApproximatePercentile", "HistogramNumeric"})
 _OPTIONS: dict[str, _Options] = {
     "Sum": _sum,
     "Average": _average,

@@ -35,6 +35,7 @@ class Scope:
         self.same_java, self.same_zone = same_java, same_zone
         self._values: dict[int, Value] = {}
         self._variables: list[int] = []
+        self._unfitted: set[int] = set()
 
     def add(self, named: Java, value: Value) -> None:
         """Let an attribute or alias stand for a value."""
@@ -45,13 +46,26 @@ class Scope:
         from py4j.protocol import Py4JError
 
         try:
-            self._values[int(identity)] = build()
+            self._values[int(identity)] = found = build()
+            of = found.type.element or found.type
+            if found.options.get("function") == "percentile_approx" and of.kind == "decimal":
+                self._unfitted.add(int(identity))
         except NotExpressible as obstacle:
             self._values[int(identity)] = obstacle
         except MillpondError as obstacle:
             self._values[int(identity)] = NotExpressible(obstacle.message.rstrip("."), frozenset(buffers))
         except Py4JError as obstacle:
             self._values[int(identity)] = NotExpressible(_first_line(obstacle), frozenset(buffers))
+
+    def refuse_unfitted(self, operand: Java) -> None:
+        """Refuse what an aggregation computes from a decimal that isn't rounded to its type before it is a column.
+
+        Source:  ApproximatePercentile.eval, Spark 4.3, which gives the decimal of a double's text.
+        """
+        while class_name(operand) in _PASS_THROUGH:
+            operand = operand.child()
+        if class_name(operand) == "AttributeReference" and int(operand.exprId().id()) in self._unfitted:
+            raise NotExpressible("percentile_approx of decimals isn't rounded to its type in an expression of its own aggregation")
 
     @contextmanager
     def arguments(self, variables: list[Java]) -> Iterator[None]:
@@ -147,6 +161,8 @@ def _translate(e: Java, scope: Scope) -> Expression:
 
 def _operands(e: Java, name: str, scope: Scope) -> tuple[Expression, ...]:
     """The operands of a node, as its function here takes them."""
+    for child in elements(e.children()):
+        scope.refuse_unfitted(child)
     args = tuple(_translate(c, scope) for c in elements(e.children()))
     if name == "CreateNamedStruct":
         # Names and values alternate; the names are in the type.

@@ -28,7 +28,8 @@ def compile_histogram(expression: Expression) -> Callable[[bytes | None], Stored
     """The function from a buffer to its bins, as structs of center and weight; NULL where there is none."""
     assert expression.type.element is not None
     of = expression.type.element.fields[0].type
-    shown = compile_cast(atomic("double"), atomic(AS_NUMBER.get(of.kind, of.name)), Casting("legacy"))
+    target = atomic(AS_NUMBER.get(of.kind, of.name))
+    shown = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
 
     def finish(data: bytes | None) -> Stored:
         if not data:

@@ -63,7 +63,7 @@ def compile_quantiles(expression: Expression) -> Callable[[bytes | None], Stored
     percentages, as_list = expression.options["percentages"], expression.type.kind == "array"
     of = parse_type(expression.options["of"])
     target = atomic(AS_NUMBER.get(of.kind, of.name))
-    shown = compile_cast(atomic("double"), target, Casting("legacy"))
+    shown = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
 
     def finish(data: bytes | None) -> Stored:
         summary = read_summary(data) if data else None
