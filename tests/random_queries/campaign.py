@@ -25,8 +25,8 @@ from random_queries.doors import ask_command_line, ask_server, serving
 from random_queries.generate import draw_case
 from random_queries.run import Run, run_case, session_of
 
-_AT_ONCE = 2
-_CHUNK = 20
+_AT_ONCE = 4
+_CHUNK = 40
 _OF_A_KIND = 2
 """so many failures of a kind are made small"""
 _NOT_IN_THE_STATE = (

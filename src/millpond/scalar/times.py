@@ -406,12 +406,12 @@ def _make_date(e: Expression) -> Values:
 
 
 def _make_timestamp(e: Expression) -> Values:
-    """Of the session's time zone, or of none; 60 seconds are the next minute."""
+    """Of the session's time zone, or of none; 60 seconds are the next minute.  Spark takes their microseconds as an int, which wraps."""
     ansi = e.options["mode"] == "ansi"
     from_local = zone_of(e).from_local if e.type.kind == "timestamp" else (lambda v: v)
 
     def make(year: int, month: int, day: int, hour: int, minute: int, second: Decimal) -> int | None:
-        micros = truncated(EXACT.scaleb(second, 6))
+        micros = wrap(truncated(EXACT.scaleb(second, 6)), _INTEGER, "legacy") or 0
         is_day = abs(year) <= 999_999_999 and 1 <= month <= 12 and 1 <= day <= month_length(year, month)
         if is_day and 0 <= hour < 24 and 0 <= minute < 60 and 0 <= micros <= _MINUTE:
             return _to_instant(from_local(days_of(year, month, day) * DAY_MICROS + hour * _HOUR + minute * _MINUTE + micros))
