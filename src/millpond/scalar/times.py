@@ -406,7 +406,7 @@ def _make_date(e: Expression) -> Values:
 
 
 def _make_timestamp(e: Expression) -> Values:
-    """Of the session's time zone, or of none; 60 seconds are the next minute.  Spark takes their microseconds as an int, which wraps."""
+    """Of the session's time zone, or of none; 60 seconds are the next minute.  Spark takes microseconds as an int, which wraps."""
     ansi = e.options["mode"] == "ansi"
     from_local = zone_of(e).from_local if e.type.kind == "timestamp" else (lambda v: v)
 
