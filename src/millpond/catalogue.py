@@ -34,6 +34,7 @@ from millpond.schema.types import SparkType
 from millpond.settings import FileBounds, home
 from millpond.storage import Storage, open_storage, uri_of
 from millpond.storage.fence import is_below, not_allowed
+from millpond.storage.names import last_name
 from millpond.storage.places import Places
 
 FORMAT = 1
@@ -194,7 +195,7 @@ def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
     Raises:  NOT_WRITABLE where neither the place beside it nor the cache folder can be written.
     """
     uri = uri_of(checkpoint)
-    name = job or uri.rsplit("/", 1)[-1]
+    name = job or last_name(uri)
     try:
         return _create(_beside(uri), name, uri)
     except (SetupError, StorageError) as refused:
@@ -279,7 +280,7 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
                 if refused.condition != "ACCESS_DENIED":
                     raise
                 beside = cached
-        return Catalogue([JobFolder(root.uri.rsplit("/", 1)[-1], beside, root.uri, root)], {})
+        return Catalogue([JobFolder(last_name(root.uri), beside, root.uri, root)], {})
     raise CheckpointError(
         "NO_CHECKPOINT",
         f"{root.uri} is neither a pond nor a checkpoint of a streaming query.",

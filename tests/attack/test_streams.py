@@ -85,8 +85,9 @@ def test_more_streams_than_allowed_are_refused_and_ended_ones_make_room(attacked
 def test_more_waits_than_allowed_are_refused_and_ended_ones_make_room(attacked: Attacked) -> None:
     victim = attacked(*HISTORY, "--max-streams", "5", "--max-waits", "3")
     paths = [f"/tables/{TABLE}/count?_min_batch=99999&_wait_seconds=20", f"/tables/{TABLE}/changes?_wait_seconds=20"]
+    paths.append("/tables/nobody/rows?_wait_seconds=20")
     with ExitStack() as opened:
-        for path in [*paths, paths[0]]:
+        for path in paths:
             waiting = opened.enter_context(victim.connect())
             waiting.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         wait_for(lambda: victim.metrics()["millpond_waits"] == 3)

@@ -3,6 +3,7 @@
     python tests/fuzz/fuzz.py --mutations 20000 --seed 1        all of it
     python tests/fuzz/fuzz.py --seed 1 --only 4711              one mutation again, with its traceback
     python tests/fuzz/fuzz.py --sanitized …                     the compiled library under AddressSanitizer and UBSan: needs gcc
+    python tests/fuzz/fuzz.py --first 50000 --result FILE …     go on at that number, and add what it came to to a JSON file
 
 1. A child process of bounded memory copies the golden checkpoints; each mutation depends on the seed and its number alone.
 2. Per mutation: damage one file, read it under a time limit, put it back.
@@ -15,7 +16,9 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import json
 import os
+import platform
 import resource
 import shutil
 import signal
@@ -32,6 +35,7 @@ from typing import Any
 from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside, inside_schema
 from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_rows
 
+import millpond
 from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CONDITIONS, MillpondError
 from millpond.native.library import library, small_too, switched_off
@@ -128,7 +132,7 @@ class Fuzzer:
 
 
 def child(seed: int, begin: int, end: int, mark: Path) -> None:
-    """Mutations begin to end, in this process; the mark says which one runs."""
+    """Mutations begin to end, in this process; the mark says which one runs, and at last how often each end was met."""
     faulthandler.enable()
     if "ASAN_OPTIONS" in os.environ:
         assert library() is not None  # its own limit is on what is taken: all addresses are in use from the start
@@ -153,6 +157,7 @@ def child(seed: int, begin: int, end: int, mark: Path) -> None:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
     print("\n".join(f"{count:8} {how}" for how, count in sorted(fuzzer.ended.items())))
+    mark.write_text(json.dumps({"failed": failed, "ended": fuzzer.ended}))
     sys.exit(1 if failed else 0)
 
 
@@ -177,31 +182,53 @@ def _too_long(*_: object) -> None:
     raise Failure(f"it took longer than {SECONDS_EACH} seconds")
 
 
+def add_result(path: Path, run: dict[str, Any]) -> None:
+    """Put a run behind those that the file has."""
+    runs = [*(json.loads(path.read_text())["runs"] if path.exists() else []), run]
+    total = {"mutations": sum(r["mutations"] for r in runs), "failed": sum(r["failed"] for r in runs)}
+    path.write_text(json.dumps({**total, "runs": runs}, indent=1) + "\n")
+
+
 def main() -> None:
     """Children one after the other, until every mutation was tried."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     words.add_argument("--mutations", type=int, default=20_000)
     words.add_argument("--seed", type=int, default=1)
+    words.add_argument("--first", type=int, default=0, help="the number of the first mutation")
     words.add_argument("--only", type=int, help="run this mutation alone")
     words.add_argument("--sanitized", action="store_true", help="the compiled library under AddressSanitizer and UBSan")
+    words.add_argument("--result", type=Path, help="a JSON file to which the run is added")
     words.add_argument("--child", nargs=3, help=argparse.SUPPRESS)
     asked = words.parse_args()
     if asked.child:
         child(asked.seed, int(asked.child[0]), int(asked.child[1]), Path(asked.child[2]))
-    begin, end = (0, asked.mutations) if asked.only is None else (asked.only, asked.only + 1)
-    began, failed, mutations = time.monotonic(), False, end - begin
+    first, mutations = (asked.first, asked.mutations) if asked.only is None else (asked.only, 1)
+    begin, end = first, first + mutations
+    began, failed, ended = time.monotonic(), 0, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch:
         mark = Path(scratch) / "mark"
         environment = sanitized(Path(scratch) / "sanitized") if asked.sanitized else dict(os.environ)
         while begin < end:
             command = [sys.executable, __file__, "--seed", str(asked.seed), "--child", str(begin), str(end), str(mark)]
             done = subprocess.run(command, check=False, env=environment)
-            failed = failed or done.returncode != 0
-            if done.returncode in (0, 1):
+            said = mark.read_text() if mark.exists() else ""
+            if said.startswith("{"):
+                failed += json.loads(said)["failed"]
+                ended.update(json.loads(said)["ended"])
                 break
-            begin = int(mark.read_text()) + 1 if mark.exists() else end
+            # It died, and what it counted with it.
+            failed += 1
+            begin = int(said) + 1 if said else end
+            mark.unlink(missing_ok=True)
             print(f"FAILED seed {asked.seed}, mutation {begin - 1}: the process ended with {done.returncode}", flush=True)
-    print(f"{mutations} mutations, seed {asked.seed}: {'FAILED' if failed else 'ok'} in {time.monotonic() - began:.0f} s")
+    seconds = time.monotonic() - began
+    print(f"{mutations} mutations, seed {asked.seed}: {f'{failed} FAILED' if failed else 'ok'} in {seconds:.0f} s")
+    if asked.result is not None:
+        run = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "system": platform.platform(), "python": platform.python_version()}
+        run |= {"millpond": millpond.__version__, "seed": asked.seed, "first": first, "mutations": mutations, "failed": failed}
+        add_result(
+            asked.result, {**run, "seconds": round(seconds), "sanitized": asked.sanitized, "ended": dict(sorted(ended.items()))}
+        )
     sys.exit(1 if failed else 0)
 
 

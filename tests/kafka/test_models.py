@@ -94,7 +94,8 @@ class Serving:
         told = {"type": type_, "name": name, "description": description}
         if by == "content":
             return {**told, "content": base64.b64encode(content).decode()}
-        path = self.folder / f"{number}.onnx"
+        path = self.folder / "pond" / f"{number}.onnx"  # what lies elsewhere has to be allowed
+        path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         return {**told, "uri": str(path)}
 
@@ -236,7 +237,7 @@ def test_a_record_that_is_no_good_replaces_nothing_and_says_where_it_lies(servin
         ("either content or a uri", json.dumps({**fine, "content": "no base64 ###"}).encode()),
         ("doesn't load", json.dumps({**fine, "content": base64.b64encode(b"nonsense").decode()}).encode()),
         ("it takes a matrix", json.dumps({**fine, "content": base64.b64encode(linear([1.0], 0.0)).decode()}).encode()),
-        ("isn't there", json.dumps({**fine, "content": None, "uri": str(serving.folder / "nobody.onnx")}).encode()),
+        ("isn't there", json.dumps({**fine, "content": None, "uri": str(serving.folder / "pond" / "nobody.onnx")}).encode()),
         ("no name", json.dumps({**fine, "name": None}).encode()),
         ("isn't one of put", json.dumps({**fine, "action": "PUT"}).encode()),
         ("a rollback names", json.dumps({**back, "version": 10_000}).encode()),

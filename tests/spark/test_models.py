@@ -134,12 +134,29 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
     assert len(list((tmp_path / "pond" / "models").iterdir())) == 3
 
 
+@pytest.mark.parametrize("name", ["a%20b c", "a?b#c"])
+def test_models_are_found_whatever_their_folder_is_called(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    run = Run(spark, tmp_path / name)
+    published = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r")
+    scored = run.batch(records(0, "r"))
+    assert all(r.model == "first" and close(r.result, 2 * r.a + r.b + 0.5) for r in scored.values())
+    assert sorted(p.name for p in tmp_path.iterdir()) == [name]
+    with millpond.open(tmp_path / name / "pond", replica_dir="memory://", wait_seconds=60) as pond:
+        bounds = millpond.Bounds(contains_file=published.record, wait_seconds=10)
+        assert pond["wine_models"].get(type="r", bounds=bounds)["name"] == "first"
+
+
 def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path, max_bytes=10_000, sample=[1.0, 1.0])
+    elsewhere, allowed = tmp_path / "elsewhere", tmp_path / "allowed"
+    elsewhere.mkdir()
+    allowed.mkdir()
+    run = Run(spark, tmp_path, max_bytes=10_000, sample=[1.0, 1.0], allow=[allowed])
     good = linear([1.0, 1.0], 0.0)
     millpond.publish_model(run.models, good, name="good", type="r")
     run.batch([])
-    big = tmp_path / "big.onnx"
+    (elsewhere / "good.onnx").write_bytes(good)
+    big = allowed / "big.onnx"
     with big.open("wb") as file:
         os.truncate(file.fileno(), 2 << 30)  # 2 GiB that take no disk
     bad: dict[str, dict[str, Any]] = {
@@ -149,7 +166,8 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         "it takes the inputs": {"content": by_name("a", "c")},
         "doesn't score a sample": {"content": two_numbers()},
         "is the limit": {"uri": str(big)},
-        "isn't there": {"uri": str(tmp_path / "nobody.onnx")},
+        "isn't there": {"uri": str(allowed / "nobody.onnx")},
+        "PLACE_NOT_ALLOWED": {"uri": str(elsewhere / "good.onnx")},
         "runs code": {"content": good, "format": "pickle"},
         "isn't known": {"content": good, "format": "myown"},
         "no name": {"content": good, "name": ""},
@@ -160,7 +178,7 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
     for number, (_, given) in enumerate(bad.items()):
         told = {"type": "r", "name": f"bad{number}", "published_ns": number, **given}
         if "content" in given:  # by hand: publish_model refuses some of these itself
-            told["uri"] = str(tmp_path / f"bad{number}.onnx")
+            told["uri"] = str(allowed / f"bad{number}.onnx")
             Path(told["uri"]).write_bytes(told.pop("content"))
         (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
     (run.models / "0-broken.json").write_text("{this is no record")

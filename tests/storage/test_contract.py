@@ -16,7 +16,8 @@ import pytest
 
 from azurite import azurite_server, use_azurite
 from millpond.errors import MillpondError, SetupError
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_storage, uri_of
+from millpond.storage.names import hadoop_uri, last_name, path_of_hadoop
 from object_store import BUCKET, PAGE, moto_server, proxy, use
 
 BACKENDS = ("local", "s3", "gs", "azure")
@@ -138,6 +139,21 @@ def test_a_uri_opens_the_same_place_again(storage: Storage) -> None:
     assert open_storage(storage.uri).read("folder/file", MOST) == b"here"
     assert open_storage(f"{storage.uri}/folder/").uri == f"{storage.uri}/folder"
     assert open_storage(f"{storage.uri}/folder/").read("file", MOST) == b"here"
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a b", "%2e%2e", "100%", "a?b", "a#b", "ä €", "%25%2520", "+"])
+def test_a_uri_opens_the_same_place_again_whatever_it_is_called(storage: Storage, name: str) -> None:
+    folder = storage.folder(name)
+    folder.write("file", name.encode())
+    assert uri_of(folder.uri) == folder.uri == uri_of(uri_of(folder.uri))
+    assert open_storage(folder.uri).read("file", MOST) == name.encode()
+    path = folder.local_path()
+    if path is not None:
+        assert open_storage(path).uri == open_storage(str(path)).uri == folder.uri
+        # As Java's URI and as Hadoop's Path writes it.
+        assert uri_of(path.as_uri()) == uri_of(path.as_uri().replace("file:///", "file:/")) == folder.uri
+        assert uri_of(path_of_hadoop(f"file:{path}")) == uri_of(path_of_hadoop(hadoop_uri(folder.uri))) == folder.uri
+        assert last_name(folder.uri) == name
 
 
 def test_what_is_remote_counts_its_requests(storage: Storage) -> None:

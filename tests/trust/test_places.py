@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 
@@ -123,6 +124,23 @@ def test_a_link_inside_of_a_pond_is_followed(tmp_path: Path) -> None:
     create_job(tmp_path / "pond", "linked")
     (tmp_path / "pond/jobs/linked/checkpoint").symlink_to(inside)
     assert value(tmp_path / "pond", "linked.aggregate_0") == 4
+
+
+@pytest.mark.parametrize("name", ["a%20b", "%2e%2e", "a?b#c", "100%"])
+def test_a_place_is_taken_by_its_name_whatever_that_is(tmp_path: Path, name: str) -> None:
+    for number, folder in enumerate((name, "a b", unquote(name).split("#")[0])):
+        if not (tmp_path / folder / "ck").exists():
+            checkpoint(tmp_path / folder / "ck", number)
+    create_job(tmp_path / "pond", "far", str(tmp_path / name / "ck"))
+    assert value(tmp_path / "pond", "far.aggregate_0") == 0
+    say(tmp_path / "pond", "said", (tmp_path / name / "ck").as_uri())
+    assert condition(tmp_path / "pond", "said", tmp_path / name) is None
+    assert condition(tmp_path / "pond", "said", tmp_path / "a b") == "PLACE_NOT_ALLOWED"
+    assert value(tmp_path / "pond", "said.aggregate_0", allow=[tmp_path / name]) == 0
+    beside = checkpoint(tmp_path / "beside" / name, 5)
+    create_beside(beside)
+    assert (tmp_path / "beside" / f"{name}.millpond/job.json").exists()
+    assert value(beside, f"{name}.aggregate_0") == 5
 
 
 def test_a_moved_checkpoint_is_read_where_it_is(tmp_path: Path) -> None:

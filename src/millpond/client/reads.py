@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, 
 from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
-from millpond.tables.bounds import Bounds
+from millpond.tables.bounds import ARRIVING, Bounds
 from millpond.tables.changes import Changes, RowChange
 from millpond.tables.earlier import time_micros
 from millpond.tables.events import EventAnswer
@@ -40,6 +41,8 @@ _DEFINITION = "millpond-definition"
 # Errors that a definition may be the cause of that isn't the newest.
 _STALE = frozenset({"UNKNOWN_COLUMN", "NOT_A_KEY_COLUMN", "KEY_MISSING", "WRONG_TYPE", "INVALID_RANGE", "NO_WINDOW"})
 _TRIES = 4
+# A request for a table that isn't there yet waits so long; then it is asked again.
+_WAIT_SECONDS = 10.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
@@ -360,9 +363,21 @@ class TableReads:
         other._as_of = as_of
         return other
 
-    def _load(self) -> Exchange[Known]:
+    def wait(self, timeout_seconds: float) -> Exchange[Known]:
+        """The same, as soon as the server has the table and its first batch.  Raises UNKNOWN_TABLE, … after the timeout."""
+        ends = time.monotonic() + timeout_seconds
+        while True:
+            left = max(0.0, ends - time.monotonic())
+            try:
+                return self._definition.known or (yield from self._load(min(left, _WAIT_SECONDS)))
+            except MillpondError as error:
+                if error.condition not in ARRIVING or not left:
+                    raise
+
+    def _load(self, wait_seconds: float = 0.0) -> Exchange[Known]:
         """The definition, from the server."""
-        reply = yield get(f"{self._path}/definition")
+        query = f"?_wait_seconds={wait_seconds:.3f}" if wait_seconds else ""
+        reply = yield Request(method="GET", path=f"{self._path}/definition{query}", wait_seconds=wait_seconds)
         try:
             known = self._definition.known = Known(parse_definition(read_facts(reply)), reply.headers[_DEFINITION])
         except KeyError:

@@ -208,6 +208,11 @@ class RemotePond:
             table = self._tables[name] = RemoteTable(name, self._transport)
         return table
 
+    def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> RemoteTable:
+        """The table of that name, as soon as the server has it and its first batch.  Raises UNKNOWN_TABLE, … after the timeout."""
+        self._transport.run(TableReads(name, self._transport.settings).wait(timeout_seconds))
+        return self[name]
+
     def __repr__(self) -> str:
         return f"<RemotePond {self.uri}>"
 
@@ -329,6 +334,12 @@ class AsyncRemotePond:
         table = self._tables.get(name)
         if table is None:
             table = self._tables[name] = AsyncRemoteTable(name, self._transport)
+        return table
+
+    async def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> AsyncRemoteTable:
+        """As `RemotePond.wait_for_table`."""
+        table = self[name]
+        await self._transport.run(table._reads.wait(timeout_seconds))
         return table
 
     def __repr__(self) -> str:

@@ -60,6 +60,8 @@ from millpond.serve.question import (
     parse_bounds,
     parse_json,
     parse_url,
+    wait_of_controls,
+    wait_of_members,
 )
 from millpond.serve.routes import ROUTE_OF, ROUTES
 from millpond.serve.shapes import (
@@ -73,10 +75,10 @@ from millpond.serve.shapes import (
     versions_json,
 )
 from millpond.serve.tokens import EVERYBODY, Reader
-from millpond.serve.waits import Quota, Watch, Watches
+from millpond.serve.waits import Arrivals, Quota, Watch, Watches
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
-from millpond.tables.bounds import Bounds, after, is_of_stopped, may_pass
+from millpond.tables.bounds import ARRIVING, Bounds, after, is_of_stopped, may_pass
 from millpond.tables.deadline import too_long
 from millpond.tables.pond import unknown_table
 from millpond.tables.table import Table
@@ -101,6 +103,7 @@ class HttpDoor:
         self.access = access
         self._shapes: dict[str, replies.Shape] = {}
         self.watches = Watches()
+        self.arrivals = Arrivals(ponds.known_names)
         self.streams = Quota(
             settings.max_streams,
             settings.max_streams_per_client,
@@ -146,21 +149,22 @@ class HttpDoor:
         return await run_in_threadpool(lambda: replies.as_json(describe_table(name, table.count(), table.definition)))
 
     async def definition(self, request: Request) -> Response:
-        _controls(request)
-        name, table = self._table(request)
-        return await run_in_threadpool(self._definition, name, table)
+        _, controls = _controls(request)
+        bounds = bounds_of_controls(controls, self.settings)
+        name, table = await self._arrived(request, bounds.wait_seconds if bounds else 0.0)
+        return await self._in_thread(request, name, table, lambda _: self._definition(name, table), bounds)
 
     async def rows(self, request: Request) -> Response:
         columns, controls = _controls(request)
         ask = self._ask(request)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
         return await self._answer(request, ask, name, table, parse_url(table.definition, columns, controls, self.settings))
 
     async def rows_scan(self, request: Request) -> Response:
         _controls(request)
         ask = self._ask(request)
         body = await _read_body(request, self.settings.max_body_bytes)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
         return await self._answer(request, ask, name, table, parse_json(table.definition, body, self.settings))
 
     async def rows_get(self, request: Request) -> Response:
@@ -177,7 +181,7 @@ class HttpDoor:
                 hint=f"Send {self.settings.max_keys} keys at a time.",
                 maximum=self.settings.max_keys,
             )
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
 
         def answer(bounds: Bounds | None) -> Response:
             keys = [parse_object(table.definition, o) for o in objects]
@@ -188,20 +192,20 @@ class HttpDoor:
 
     async def count(self, request: Request) -> Response:
         columns, controls = _controls(request)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
         key, bounds = parse_pairs(table.definition, columns), bounds_of_controls(controls, self.settings)
         return await self._count(request, name, table, key, bounds, as_of_controls(controls))
 
     async def rows_count(self, request: Request) -> Response:
         _controls(request)
         body = check_members(await _read_body(request, self.settings.max_body_bytes), {"key", "bounds"} | MEMBERS)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
         key, bounds = parse_object(table.definition, body.get("key", {})), parse_bounds(body.get("bounds"), self.settings)
         return await self._count(request, name, table, key, bounds, as_of_members(body))
 
     async def cut(self, request: Request) -> Response:
         _, controls = _controls(request)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
 
         def answer(bounds: Bounds | None) -> Response:
             return replies.as_json(pin_json(name, table.pin(bounds=bounds)))
@@ -217,7 +221,7 @@ class HttpDoor:
     async def changes(self, request: Request) -> Response:
         _, controls = _controls(request)
         form = self._ask(request).form
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
         question = changes_of_url(controls, request.headers.get("last-event-id"), self.settings)
         if form is not EVENTS:
             return await self._changes(request, name, table, question)
@@ -240,29 +244,29 @@ class HttpDoor:
     async def changes_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
         return await self._changes(request, name, table, changes_of_json(body, self.settings))
 
     async def versions(self, request: Request) -> Response:
         columns, controls = _controls(request)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
         return await self._versions(request, name, table, versions_of_url(table.definition, columns, controls, self.settings))
 
     async def versions_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
         return await self._versions(request, name, table, versions_of_json(table.definition, body, self.settings))
 
     async def event(self, request: Request) -> Response:
         columns, controls = _controls(request)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
         return await self._event(request, name, table, event_of_url(table.definition, columns, controls, self.settings))
 
     async def event_post(self, request: Request) -> Response:
         _controls(request)
         body = await _read_body(request, self.settings.max_body_bytes)
-        name, table = self._table(request)
+        name, table = await self._arrived(request, wait_of_members(body, self.settings))
         return await self._event(request, name, table, event_of_json(table.definition, body, self.settings))
 
     async def metrics(self, request: Request) -> Response:
@@ -322,6 +326,27 @@ class HttpDoor:
         """The table that the path names, and the name it goes by there.  Raises NOT_ALLOWED, and as `Ponds`."""
         name = unquote(request.path_params["table"], errors="surrogateescape")
         return name, self._named(name, _reader(request))
+
+    async def _arrived(self, request: Request, wait_seconds: float) -> tuple[str, Table]:
+        """The same; where nobody has defined it yet, after so many seconds at most.  Raises TOO_MANY_WAITS; as `_check_still`.
+
+        What is waited for afterwards is waited for in the same seconds.
+        """
+        try:
+            return self._table(request)
+        except MillpondError as error:
+            if not wait_seconds or error.condition not in ARRIVING:
+                raise
+        began = request.scope["asked_at"] = time.monotonic()
+        name = unquote(request.path_params["table"], errors="surrogateescape")
+        seat: ExitStack = request.scope["held"]
+        while (left := began + wait_seconds - time.monotonic()) > 0:
+            self._take_seat(request, seat)
+            is_there = await self.arrivals.next(min(left, _TICK_SECONDS), name)
+            self._check_still(request, name)
+            if is_there:
+                break
+        return self._table(request)
 
     def _named(self, name: str, reader: Reader) -> Table:
         check_reader(self.ponds, reader, name)
@@ -388,7 +413,7 @@ class HttpDoor:
         if bounds is None or not bounds.wait_seconds:
             return await run_in_threadpool(answer, bounds)
         wait_seconds, bounds = bounds.wait_seconds, structs.replace(bounds, wait_seconds=0.0)
-        began, stopped_at = time.monotonic(), None
+        began, stopped_at = request.scope.get("asked_at", time.monotonic()), None
         watch, settle_seconds = self.watches.of(table.job_reads.replica), table.job_reads.settle_seconds
         with ExitStack() as seat:
             while True:
@@ -411,11 +436,15 @@ class HttpDoor:
 
     async def _wait(self, request: Request, name: str, seat: ExitStack, watch: Watch, count: int, seconds: float) -> None:
         """Wait for the next batch.  Raises TOO_MANY_WAITS; as `_check_still`."""
+        self._take_seat(request, seat)
+        await watch.beyond(count, min(seconds, _TICK_SECONDS))
+        self._check_still(request, name)
+
+    def _take_seat(self, request: Request, seat: ExitStack) -> None:
+        """Count the request among those that wait, once.  Raises TOO_MANY_WAITS."""
         if "waits" not in request.scope:
             request.scope["waits"] = True
             seat.enter_context(self.waits.taken(request.scope["asker"]))
-        await watch.beyond(count, min(seconds, _TICK_SECONDS))
-        self._check_still(request, name)
 
     def _check_still(self, request: Request, name: str) -> None:
         """Raise TOKEN_NEEDED or NOT_ALLOWED where whoever asked may not any more."""
@@ -429,7 +458,8 @@ class HttpDoor:
         return await self._in_thread(request, name, table, answer, bounds)
 
     async def _changes(self, request: Request, name: str, table: Table, question: ChangesQuestion) -> Response:
-        ends, since, limit = time.monotonic() + question.wait_seconds, question.since, question.limit or _PAGE_CHANGES
+        ends = request.scope.get("asked_at", time.monotonic()) + question.wait_seconds
+        since, limit = question.since, question.limit or _PAGE_CHANGES
         watch = self.watches.of(table.job_reads.replica)
 
         def answer(bounds: Bounds | None) -> dict[str, Json]:

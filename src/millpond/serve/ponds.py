@@ -61,6 +61,11 @@ class Ponds:
         self._look()
         return sorted(table if len(owners) == 1 else f"{pond}/{table}" for table, owners in self._owners.items() for pond in owners)
 
+    def known_names(self) -> set[str]:
+        """Every name that a table can be asked for by; each pond is asked anew."""
+        self._look()
+        return {*self._owners, *(f"{pond}/{table}" for table, owners in self._owners.items() for pond in owners)}
+
     def names_of(self, name: str) -> tuple[str, ...]:
         """The names that mean the same table: the one in the list, and the one with the pond's name."""
         try:

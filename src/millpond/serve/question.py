@@ -181,6 +181,22 @@ def bounds_of_controls(controls: dict[str, str], settings: ServeSettings) -> Bou
     return parse_bounds(given or None, settings)
 
 
+def wait_of_controls(controls: dict[str, str], settings: ServeSettings) -> float:
+    """How long a request by URL waits for a table; 0 where that makes no sense, which is told once there is one."""
+    try:
+        return wait_of_members({"wait_seconds": float(controls.get("_wait_seconds", 0))}, settings)
+    except ValueError:
+        return 0.0
+
+
+def wait_of_members(body: Json, settings: ServeSettings) -> float:
+    """The same of a JSON body, by its bounds or its own member."""
+    told = [body, body.get("bounds")] if isinstance(body, dict) else []
+    found = [each.get("wait_seconds") for each in told if isinstance(each, dict)]
+    seconds = [float(value) for value in found if isinstance(value, int | float | Decimal) and not isinstance(value, bool)]
+    return max([0.0, *(value for value in seconds if value <= settings.max_seconds)])
+
+
 def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
     """Bounds from a decoded JSON object; None from null.  Raises INVALID_BOUND."""
     if data is None:

@@ -116,6 +116,11 @@ ROUTES = (
         summary="its definition, with which clients read and write values",
         endpoint="definition",
         answer="Definition",
+        controls=(
+            Control(
+                "_wait_seconds", "wait so long for the table and its first batch", {**_SECONDS, "maximum": _DEFAULT.max_seconds}
+            ),
+        ),
     ),
     RouteText(
         method="GET",

@@ -1,4 +1,4 @@
-"""Requests that wait for a batch, and streams of changes: one look for all of them.
+"""Requests that wait for a batch or a table, and streams of changes: one look for all of them.
 
 For each job that somebody waits for, one thread looks whether there is a new batch, and wakes everybody.  Who waits costs nothing
 until then, and what streams of one table have to tell is read and written once for all that have come as far.
@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
+from starlette.concurrency import run_in_threadpool
+
+from millpond.catalogue import ARRIVAL_SECONDS
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.replica import Replica
 
@@ -124,6 +127,31 @@ class Watches:
             self._watches = {r: w for r, w in self._watches.items() if w.is_used}
             watch = self._watches[replica] = Watch(replica)
         return watch
+
+
+class Arrivals:
+    """Requests that wait for a table that isn't there yet: one look at the catalogue for all of them.
+
+    look:  gives the names of all tables that are there, and may take long
+    """
+
+    def __init__(self, look: Callable[[], set[str]]) -> None:
+        self._look = look
+        self._names: asyncio.Task[set[str]] | None = None
+
+    async def next(self, seconds: float, name: str) -> bool:
+        """Whether a table is there at the next look; False where that takes longer than so many seconds."""
+        if self._names is None or self._names.done():
+            self._names = asyncio.ensure_future(self._next())
+            self._names.add_done_callback(_take_error)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                return name in await asyncio.shield(self._names)
+        return False
+
+    async def _next(self) -> set[str]:
+        await asyncio.sleep(ARRIVAL_SECONDS)
+        return await run_in_threadpool(self._look)
 
 
 class Quota:

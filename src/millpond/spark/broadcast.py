@@ -182,13 +182,23 @@ def file_column(df: DataFrame) -> Column | None:
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
-    for column in (F.col(FILE), F.col("_metadata.file_path")):
-        try:
-            df.select(column.cast("string"))
-        except AnalysisException:
-            continue
-        return column
-    return None
+    try:
+        df.select(F.col(FILE).cast("string"))
+    except AnalysisException:
+        return read_from(df)
+    return F.col(FILE)
+
+
+def read_from(df: DataFrame) -> Column | None:
+    """The same by Spark's own word, whatever columns the stream has."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        column = df.metadataColumn("_metadata").getField("file_path")
+        df.select(column)
+    except AnalysisException:
+        return None
+    return column
 
 
 def output_schema(output: str | StructType) -> StructType:

@@ -19,7 +19,7 @@ from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.hot_keys import HotKey
 from millpond.schema.types import parse_type
 from millpond.spark.hot_list import HotList
-from millpond.spark.session import hadoop_uri
+from millpond.storage.names import hadoop_uri
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -1,6 +1,6 @@
 """What a model is held against before it may replace another: on a worker, once, before any shard sees its record.
 
-1. A model's bytes are there, and within the limit; a file is asked for its size before it is read.
+1. A model's bytes are there, and within the limit; a file lies where it may, and is asked for its size before it is read.
 2. Its format is known, and loads it; it takes the records' inputs.
 3. It scores a sample.
 4. Its bytes are kept in the pond, by their hash; from here on the record is small.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 import numpy as np
 
@@ -19,11 +20,15 @@ from millpond.spark.control import CORRUPT, FILE, PUT
 from millpond.spark.model_formats import RUNS_CODE, ModelFormat, first_line
 from millpond.spark.model_records import RECORD, why_no_part, why_no_type
 from millpond.spark.model_store import ModelStore
-from millpond.storage import open_storage
+from millpond.storage import open_storage, uri_of
+from millpond.storage.names import is_local_uri, last_name
+from millpond.storage.places import Places
 
 if TYPE_CHECKING:
     import pandas as pd
 
+TOLD_IN = "_told_in"
+"""The column with the URI of the file that a record was read from, NULL where it comes from none."""
 ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
 _GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORRUPT, FILE]
 
@@ -32,12 +37,14 @@ _GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORR
 class ModelCheck:
     """Checks records of the model stream.
 
+    places:     where a file may lie that a record names, beside the folder that the record's own file lies in
     inputs:     the records' columns that models take, with Spark's names of their types
     sample:     values of these; None for zeros
     max_bytes:  of a model
     """
 
     pond: str
+    places: Places
     inputs: Mapping[str, str]
     sample: tuple[float, ...] | None
     formats: Mapping[str, ModelFormat]
@@ -70,15 +77,22 @@ class ModelCheck:
         return told
 
     def _content(self, record: dict[str, Any]) -> bytes:
-        content, uri = record.get("content"), record.get("uri")
+        content, uri, told_in = record.get("content"), record.get("uri"), record.get(TOLD_IN)
         if not record.get("name"):
             raise _Refused("the model has no name")
         if (content is None) == (uri is None):
             raise _Refused("a model has either content or a uri")
         if uri is not None:
-            folder, _, name = str(uri).rpartition("/")
             try:
-                storage = open_storage(folder or ".")
+                place = uri_of(str(uri))
+                places = self.places if told_in is None else Places((*self.places.uris, _folder_of(str(told_in))))
+                if not places.allow(place):
+                    raise _Refused(
+                        f"PLACE_NOT_ALLOWED: {uri} lies neither in the pond nor beside the record, and nobody has allowed that "
+                        "place: give serve_models allow="
+                    )
+                folder, name = place.rpartition("/")[0], last_name(place)
+                storage = open_storage(folder, fence=places.fence())
                 stamp = storage.stamp(name)
                 if stamp is None:
                     raise _Refused(f"{uri} isn't there")
@@ -86,6 +100,8 @@ class ModelCheck:
                 content = storage.read(name, self.max_bytes)
             except MillpondError as error:
                 raise _Refused(f"{uri} can't be read: {error.message}") from None
+            except ValueError as impossible:  # a NUL in it, or half a character
+                raise _Refused(f"no file is called {str(uri)!r}: {impossible}") from None
         found = bytes(content or b"")
         self._check_size(len(found))
         return found
@@ -114,6 +130,12 @@ class ModelCheck:
             raise _Refused(f"it doesn't score a sample: {first_line(broken)}") from None
         if self.sample is not None and not np.isfinite(result):
             raise _Refused(f"it scores the sample as {result}")
+
+
+def _folder_of(file: str) -> str:
+    """The folder of a file that Spark has read: of a path in a bucket, too, it tells the escaped form."""
+    folder = file.rpartition("/")[0]
+    return uri_of(folder if is_local_uri(folder) else unquote(folder))
 
 
 class _Refused(Exception):

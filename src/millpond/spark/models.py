@@ -10,22 +10,23 @@ it runs, and what it replaced.  Their bytes lie in the pond, once; the state has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
-from millpond.spark.broadcast import KEEP_VERSIONS, file_column, order_number, run_shards
+from millpond.spark.broadcast import KEEP_VERSIONS, file_column, order_number, read_from, run_shards
 from millpond.spark.broadcast_check import MODELS, invalid
 from millpond.spark.broadcast_shard import Names
 from millpond.spark.control import CORRUPT, FILE, REALS, WHOLE, has_corrupt
-from millpond.spark.model_check import ADMITTED, ModelCheck
+from millpond.spark.model_check import ADMITTED, TOLD_IN, ModelCheck
 from millpond.spark.model_formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.model_records import ONLY_TYPE, PUBLISHED, RECORD
 from millpond.spark.model_scoring import COMPUTED, MERGED, STATISTICS, Scoring
 from millpond.spark.plan import require_classic
-from millpond.spark.session import hadoop_uri
 from millpond.storage import open_storage
+from millpond.storage.names import hadoop_uri
+from millpond.storage.places import Places
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,6 +49,7 @@ def serve_models(
     by: str | list[str] | None = None,
     sample: Sequence[float] | None = None,
     formats: Mapping[str, ModelFormat] | None = None,
+    allow: Iterable[str | Path] = (),
     max_bytes: int = MAX_MODEL_BYTES,
     shards: int | None = None,
     partitions: int | None = None,
@@ -63,6 +65,7 @@ def serve_models(
                 needed.  A model is checked before it replaces another: it loads, takes the inputs, scores a sample, has
                 at most `max_bytes`.  One that doesn't goes to the table of errors, and the old one stays.
     pond:       where the models' bytes are kept, once, by their hash
+    allow:      places where files that a `uri` names may lie, beside the pond and the folder of a record's own file
     inputs:     the records' columns that models take, numbers, in this order
     order:      the models' column by which those of one batch are put in order: see `broadcast`
     type_column: the records' column (text) that says which model scores a record: that whose `type` is the same; None: all are
@@ -88,7 +91,8 @@ def serve_models(
     if type(max_bytes) is not int or max_bytes < 1:
         raise _invalid(f"max_bytes is {max_bytes!r}", "Use a whole number of bytes from 1.")
     check = ModelCheck(
-        pond=open_storage(pond).uri,
+        pond=(kept := open_storage(pond).uri),
+        places=Places.of((kept, *allow)),
         inputs={name: records.schema[name].dataType.typeName() for name in inputs},
         sample=None if sample is None else tuple(float(value) for value in sample),
         formats=known,
@@ -151,7 +155,11 @@ def _told(models: DataFrame, order: str) -> DataFrame:
     ]
     corrupt = F.col(CORRUPT) if has_corrupt(models.schema) else F.lit(None).cast("string")
     file = file_column(models)
-    named = [corrupt.alias(CORRUPT), (F.lit(None).cast("string") if file is None else file).alias(FILE)]
+    nothing = F.lit(None).cast("string")
+    named = [corrupt.alias(CORRUPT), (nothing if file is None else file).alias(FILE)]
+    # By Spark's own word: a column of the records could name any folder.
+    own = read_from(models)
+    named.append((nothing if own is None else own).alias(TOLD_IN))
     return models.select(*columns, order_number(models, order, MODELS).alias("order"), *named)
 
 

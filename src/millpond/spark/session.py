@@ -79,8 +79,3 @@ def session(name: str, **conf: str) -> SparkSession:
 def default_partitions(spark: SparkSession) -> int:
     """How many partitions a new job's state has where nobody says."""
     return max(FEWEST_PARTITIONS, int(spark.sparkContext.defaultParallelism), os.cpu_count() or 1)
-
-
-def hadoop_uri(uri: str) -> str:
-    """A place as Spark calls it: Hadoop's own connector has the name s3a; s3 is one that it no longer has."""
-    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri

@@ -33,9 +33,9 @@ from millpond.spark.plan import (
     zone_of_session,
 )
 from millpond.spark.same_state import check_same_state
-from millpond.spark.session import default_partitions, hadoop_uri
-from millpond.storage import open_storage
-from millpond.storage.names import numbers
+from millpond.spark.session import default_partitions
+from millpond.storage import open_storage, uri_of
+from millpond.storage.names import hadoop_uri, numbers, path_of_hadoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -137,7 +137,7 @@ def publish(
 
     execution = query._jsq.streamingQuery()
     refuse_real_time_trigger(execution.trigger())
-    checkpoint = open_storage(str(execution.resolvedCheckpointRoot())).uri
+    checkpoint = _checkpoint_of(execution)
     pinned = pinned_conf(checkpoint)
     context = SparkContext._active_spark_context
     assert context is not None, "a query runs in a context"
@@ -190,7 +190,7 @@ def define(
     require_classic(df, "_jdf")
     for query in df.sparkSession.streams.active:
         execution = query._jsq.streamingQuery()
-        if open_storage(str(execution.resolvedCheckpointRoot())).uri == uri:
+        if _checkpoint_of(execution) == uri:
             refuse_real_time_trigger(execution.trigger())
     pinned = pinned_conf(uri)
     definition = derive_plan(
@@ -222,6 +222,11 @@ def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str
     if not is_time_zone(jvm, named):
         raise _invalid(f"{named!r} is no time zone", "Use a name such as Europe/Berlin, or an offset such as +02:00.", "defined")
     return named
+
+
+def _checkpoint_of(execution: Any) -> str:
+    """The URI of a running query's checkpoint."""
+    return uri_of(path_of_hadoop(str(execution.resolvedCheckpointRoot())))
 
 
 def pinned_conf(checkpoint: str) -> dict[str, str]:

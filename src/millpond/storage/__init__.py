@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from millpond.errors import CheckpointError
 from millpond.storage.base import FileStamp, Storage
 from millpond.storage.bucket import is_bucket_uri, parse_bucket_uri
 from millpond.storage.fence import Fence
 from millpond.storage.local import LocalStorage, sync_folder
+from millpond.storage.names import is_local_uri, local_uri, path_of
 
 __all__ = ["Fence", "FileStamp", "LocalStorage", "Storage", "open_storage", "sync_folder", "uri_of"]
 
@@ -22,21 +21,23 @@ def open_storage(uri: str | Path, *, fence: Fence | None = None) -> Storage:
     Raises:  UNSUPPORTED for a scheme that has no backend; LIBRARY_MISSING for an object store without `millpond[object-store]`.
     """
     place = uri_of(uri)
-    if place.startswith(_LOCAL):
-        return LocalStorage(Path(place.removeprefix(_LOCAL)), fence=fence)
+    if is_local_uri(place):
+        return LocalStorage(Path(path_of(place)), fence=fence)
     from millpond.storage.object_store import ObjectStorage
 
     return ObjectStorage(*parse_bucket_uri(place))
 
 
 def uri_of(uri: str | Path) -> str:
-    """The one form in which a place is known, as `Storage.uri` has it; nothing is asked for it.  Raises UNSUPPORTED."""
+    """The one form in which a place is known, as `Storage.uri` has it; nothing is asked for it.
+
+    That of a place in this form is itself.  Raises UNSUPPORTED.
+    """
     text = str(uri)
-    # Hadoop writes local URIs as file:/x and file:///x.
-    if text.startswith("file:"):
-        return _LOCAL + os.path.abspath(unquote(urlsplit(text).path))
+    if is_local_uri(text):
+        return local_uri(path_of(text))
     if "://" not in text:
-        return _LOCAL + os.path.abspath(text)
+        return local_uri(text)
     if is_bucket_uri(text):
         bucket, folder = parse_bucket_uri(text)
         return f"{bucket.uri}/{folder}".rstrip("/")
@@ -47,6 +48,3 @@ def uri_of(uri: str | Path) -> str:
         hint="Use a local path, or a URI with file:, s3:, s3a:, gs:, abfs: or abfss:.",
         uri=text,
     )
-
-
-_LOCAL = "file://"

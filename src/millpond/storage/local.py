@@ -13,6 +13,7 @@ from pathlib import Path
 from millpond.errors import CheckpointError, SetupError
 from millpond.storage.base import FileStamp
 from millpond.storage.fence import Fence, open_file, open_folder, stat_link, too_large
+from millpond.storage.names import local_uri
 
 _PIECE_BYTES = 16 << 20
 # Others may read what isn't said to be ours alone, and nobody else may write it, whatever the umask is.
@@ -34,7 +35,7 @@ class LocalStorage:
 
     @property
     def uri(self) -> str:
-        return f"file://{self._root}"
+        return local_uri(self._root)
 
     @property
     def is_remote(self) -> bool:

@@ -1,16 +1,59 @@
-"""Numbers in the names of files: batches, versions, operators."""
+"""Names of files: numbers in them (batches, versions, operators), and the URIs of places on a local disk."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 # 18 digits fit into 64 bits, with the version that is one more than its batch.
 NUMBER = "0|[1-9][0-9]{0,17}"
 """pattern of a number as Spark writes it: without zeros in front"""
 _NUMBER = re.compile(NUMBER)
+_LOCAL = "file://"
+# What a URI reads as something else than a part of a name; all else stands as it is.
+_ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
 
 def numbers(names: Iterable[str]) -> list[int]:
     """The numbers among names, ascending.  Whatever else lies there isn't Spark's."""
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
+
+
+def is_local_uri(text: str) -> bool:
+    """Whether a text is the URI of a place on a local disk."""
+    return text.startswith("file:")
+
+
+def local_uri(path: str | os.PathLike[str]) -> str:
+    """The URI of a path: `path_of` gives the path again, whatever its name is."""
+    return _LOCAL + "/" + os.path.abspath(path).lstrip("/").translate(_ESCAPES)
+
+
+def path_of(uri: str) -> str:
+    """The absolute path of a local URI, its escapes read once.
+
+    Shape:  file:///x, or file:/x, as Java writes it; a host and what stands behind ? or # is no part of the path.
+    """
+    path = re.split("[?#]", uri.partition(":")[2], maxsplit=1)[0]
+    if path.startswith("//"):
+        path = "/" + path[2:].partition("/")[2]
+    return os.path.abspath(unquote(path, errors="surrogateescape"))
+
+
+def hadoop_uri(uri: str) -> str:
+    """A place as Hadoop's `Path` and so Spark takes it: a path in it stands without escapes, and S3 is s3a."""
+    if is_local_uri(uri):
+        return _LOCAL + path_of(uri)
+    return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri
+
+
+def path_of_hadoop(text: str) -> str:
+    """A place that Hadoop's `Path` has written, for `open_storage`: see `hadoop_uri`."""
+    return "/" + text.partition(":")[2].lstrip("/") if is_local_uri(text) else text
+
+
+def last_name(uri: str) -> str:
+    """What the place of a URI is called in its folder."""
+    return os.path.basename(path_of(uri)) if is_local_uri(uri) else uri.rpartition("/")[2]

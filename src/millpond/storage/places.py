@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.storage.fence import Fence, is_below
+from millpond.storage.names import is_local_uri, path_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,4 +37,4 @@ class Places:
 
     def fence(self, *uris: str) -> Fence:
         """Where links may lead that lie in one of these, or in further places."""
-        return Fence(uri.removeprefix("file://") for uri in (*uris, *self.uris) if uri.startswith("file://"))
+        return Fence(path_of(uri) for uri in (*uris, *self.uris) if is_local_uri(uri))

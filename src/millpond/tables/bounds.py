@@ -23,6 +23,8 @@ from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
 
+# What a table that isn't there yet may be refused by.
+ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _MAX_DEPTH = 8
 _STOPPED = " The job has stopped."
 

@@ -30,7 +30,7 @@ from millpond.storage import open_storage, uri_of
 from millpond.storage.places import Places
 from millpond.tables.align import align
 from millpond.tables.binding import Define
-from millpond.tables.bounds import Bounds
+from millpond.tables.bounds import ARRIVING, Bounds
 from millpond.tables.cut import PondCut
 from millpond.tables.job import JobReads
 from millpond.tables.shown import html_rows
@@ -44,8 +44,6 @@ StoredTable = tuple[TableDefinition, Define]
 Kept = Retention | Mapping[str, Retention | RetentionWords] | None
 """what is kept of all tables, or of tables by name"""
 _CATCH_UP_SECONDS = 60.0
-# What a table that isn't there yet may be refused by.
-_ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
@@ -183,7 +181,7 @@ class Pond:
                 return self[name]
             except MillpondError as error:
                 left = deadline - time.monotonic()
-                if error.condition not in _ARRIVING or left <= 0:
+                if error.condition not in ARRIVING or left <= 0:
                     raise
             time.sleep(min(left, ARRIVAL_SECONDS))
 
