@@ -129,14 +129,23 @@ class JobFolder:
 
     def job_state(self) -> str:
         """running, stopped, or unknown (no heartbeat: a job that `start` didn't start)."""
+        state, at = self._heartbeat()
+        if not state:
+            return "unknown"
+        return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
+
+    def said_stopped(self) -> bool:
+        """Whether the job itself said that it stopped; one that was killed says nothing, and may be starting again."""
+        return self._heartbeat()[0] == "stopped"
+
+    def _heartbeat(self) -> tuple[str, float]:
+        """What the job said last, and when; no state where it said nothing that can be read."""
         try:
             beat = _read_json(self.storage, "heartbeat.json", _BOUNDS.note_bytes)
         except MillpondError:
-            return "unknown"
+            return "", 0.0
         state, at = (beat.get("state"), beat.get("at")) if isinstance(beat, dict) else (None, None)
-        if not isinstance(at, int | float) or state not in ("running", "stopped"):
-            return "unknown"
-        return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
+        return (state, at) if isinstance(at, int | float) and state in ("running", "stopped") else ("", 0.0)
 
     def hot_keys(self) -> list[HotKey]:
         """The hot groups that the job has found, empty where it doesn't look for any.  Raises CORRUPT_FILE."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext
 
 import millpond
 from emitted import Emitted, bits, by_key
@@ -325,5 +326,9 @@ def hash_in_jvm(jvm: Any, type_name: str, value: Any) -> int:
         decimal = jvm.org.apache.spark.sql.types.Decimal.apply(format(value, "f"))
         assert decimal.changePrecision(precision, scale)
         return decimal.hashCode()
-    boxed = {"boolean": "Boolean", "byte": "Byte", "integer": "Integer", "long": "Long", "double": "Double"}[type_name]
-    return getattr(jvm.java.lang, boxed).hashCode(value)
+    # Arrays' own hash is 31 and the element's: by a value's class, py4j finds only Object.hashCode().
+    if type_name == "byte":
+        return jvm.java.util.Arrays.hashCode(bytearray([value % 256])) - 31
+    one = SparkContext._gateway.new_array(getattr(jvm, {"integer": "int"}.get(type_name, type_name)), 1)
+    one[0] = value
+    return jvm.java.util.Arrays.hashCode(one) - 31

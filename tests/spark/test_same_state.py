@@ -156,6 +156,43 @@ def test_a_publish_of_other_state_is_refused(spark, events, tmp_path):
     assert "It was grouped by k, and is grouped by Upper(k)." in refused.value.message
 
 
+LITERALS = {
+    "array of binary": ("array(X'00FF', NULL, X'')", "array(X'00FF', NULL, X'00')"),
+    "array of text": ("array('a, b', NULL)", "array('a', 'b', NULL)"),
+    "struct": ("named_struct('a', X'01', 'b', array(1, NULL))", "named_struct('a', X'02', 'b', array(1, NULL))"),
+    "map of binary": ("map('x', X'01', 'y', NULL)", "map('x', X'01', 'y', X'')"),
+    "text": ("'a, string b'", "'a, string c'"),
+    "timestamps": ("array(timestamp '2024-01-01 00:00:00')", "array(timestamp '2024-01-01 00:00:01')"),
+    "decimal": ("array(1.50BD, NULL)", "array(1.5BD, NULL)"),
+    "interval": ("array(interval '1' day)", "array(interval '2' day)"),
+}
+
+
+@pytest.mark.parametrize("name", LITERALS)
+def test_a_literal_is_the_same_words_each_time_and_another_is_others(events, name):
+    def meaning(literal):
+        # The plan is another one each time; a JVM array's own text would be as well.
+        return derive_quietly(events.groupBy("k").agg(F.count(F.when(F.expr(f"k = cast({literal} AS string)"), 1)))).meaning
+
+    def of_element(literal):
+        return derive_quietly(events.groupBy(F.expr(f"element_at(array({literal}), cast(i AS int))").alias("g")).count()).meaning
+
+    one, other = LITERALS[name]
+    for words in (of_element,) if name not in ("text", "decimal") else (of_element, meaning):
+        assert words(one) == words(one)
+        assert words(one) != words(other)
+
+
+def test_a_set_of_binaries_is_the_same_words_each_time(events):
+    def words(values):
+        frame = events.groupBy(F.expr(f"cast(k AS binary) IN ({values})").alias("g")).count()
+        return derive_quietly(frame).meaning
+
+    many = ", ".join(f"X'{i:02X}'" for i in range(20))
+    assert words(many) == words(many)
+    assert words(many) != words(many.replace("X'13'", "X'1300'"))
+
+
 def days(e):
     return e.groupBy("k").agg(F.max("t").alias("t")).selectExpr("k", "cast(t AS date) AS day", "cast(t AS string) AS text", "t")
 

@@ -364,11 +364,17 @@ def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> No
         assert "Start the job again" in error.hint
         advance(checkpoint)  # its last batch, which isn't applied yet
         assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=1, wait_seconds=60)).batch == 1
+        # One that was killed says nothing: it may be starting again, and is waited for.
+        heartbeat = Path(folder.storage.uri.removeprefix("file://")) / "heartbeat.json"
+        heartbeat.write_text(json.dumps({"state": "running", "at": time.time() - 3600}))
+        wait_until(lambda: pond[TABLE].get(k="a").job_state == "stopped")
+        threading.Timer(2.0, advance, [checkpoint]).start()
+        assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=2, wait_seconds=60)).batch == 2
         # One that is known to run, or of which nothing is known, is waited for.
         folder.write_heartbeat("running")
         wait_until(lambda: pond.statistics()[next(iter(pond.statistics()))]["job_state"] == "running")
         threading.Timer(1.0, advance, [checkpoint]).start()
-        assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=2, wait_seconds=60)).batch == 2
+        assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=3, wait_seconds=60)).batch == 3
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -25,6 +25,8 @@ from millpond.schema.types import INTEGERS, Field, SparkType, atomic, parse_type
 
 Json = Any
 METADATA = "millpond_parts"
+SPREAD = "millpond_spread"
+"""In the metadata of a grouping column: it only spreads rows, and may be another one at the next start."""
 COPIES = "copies"
 # What a column of a state variable may be merged by.
 FUNCTIONS = frozenset({"sum", "min", "max"})

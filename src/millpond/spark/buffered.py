@@ -29,6 +29,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType, TimestampType
 
 from millpond.errors import RequestError
+from millpond.schema.parts import SPREAD
 from millpond.spark.plan import require_classic
 from millpond.spark.session import default_partitions
 from millpond.spark.shards import SHARD, pick_shards, shard_of
@@ -79,7 +80,7 @@ def buffered(
     _check_columns(df.schema)
     spark = df.sparkSession
     values = pick_shards(spark, shards, default_partitions(spark) if partitions is None else partitions)
-    spread = df.withColumn(SHARD, shard_of(df.columns, values))
+    spread = df.withColumn(SHARD, shard_of(df.columns, values).alias(SHARD, metadata={SPREAD: True}))
     ours = [StructField(SHARD, IntegerType()), StructField(RELEASE, LongType())]
     return spread.groupBy(SHARD).transformWithState(
         _Buffer(StructType(df.schema.fields), at_least, int(after_seconds * 1000)),

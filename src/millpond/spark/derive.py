@@ -27,7 +27,7 @@ from millpond.spark.batch_plan import BatchPlan, batch_plan
 from millpond.spark.derive_aggregate import translate_aggregate
 from millpond.spark.derive_columns import Output, raw_table, table_of
 from millpond.spark.derive_expression import NotExpressible, Scope, Value, buffers_of, translate
-from millpond.spark.derive_parts import grouped_in_parts, over_salts, refuse_partial_rows, variable_parts
+from millpond.spark.derive_parts import grouped_in_parts, only_spreads, over_salts, refuse_partial_rows, variable_parts
 from millpond.spark.derive_sessions import SESSIONS, session_of
 from millpond.spark.derive_state import StateWords
 from millpond.spark.plan import (
@@ -146,7 +146,8 @@ def _define(
         return _without_values(found, words, table)
     if found.name != "stateStoreSave":
         parts = variable_parts(found.node, table)
-        meaning = words.of_state(_state_key(found), [], in_parts=parts is not None)
+        key = _state_key(found)
+        meaning = words.of_state(key, [], in_parts=parts is not None or only_spreads(key))
         return NamedOperator(table=table, operator=found.operator, operator_name=found.name, parts=parts, meaning=meaning)
     return _aggregation(found, batch, words, scope, jvm, table, aggregation_format)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from millpond.schema.definition import TableDefinition
 from millpond.schema.expression import Expression
-from millpond.schema.parts import METADATA, Parts, VariableParts, number_type, parse_variable_parts, why_not_merged
+from millpond.schema.parts import METADATA, SPREAD, Parts, VariableParts, number_type, parse_variable_parts, why_not_merged
 from millpond.spark.derive_aggregate import translate_aggregate
 from millpond.spark.derive_expression import NotExpressible
 from millpond.spark.plan import Java, StatefulNode, class_name, elements, field_of, not_derivable
@@ -45,6 +45,11 @@ def grouped_in_parts(grouping: list[Java], table: str) -> VariableParts | None:
         return parse_variable_parts(told[0])
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise not_derivable(table, f"what its grouping column says of parts isn't known here: {broken}.", _GROUP_AGAIN) from broken
+
+
+def only_spreads(grouping: list[Java]) -> bool:
+    """Whether all that is grouped by is a column that spreads rows."""
+    return len(grouping) == 1 and class_name(grouping[0]) == "AttributeReference" and grouping[0].metadata().contains(SPREAD)
 
 
 def refuse_partial_rows(found: StatefulNode, table: str, *, is_session: bool, has_keys: bool) -> None:

@@ -76,7 +76,7 @@ class StateWords:
         if name in _SAME:
             return self._of(e.child())
         if name == "Literal":
-            return f"{e.dataType().catalogString()} {_value(e.value())}"
+            return f"{e.dataType().catalogString()} {_value(e.value(), e.dataType())}"
         if name == "AggregateExpression":
             condition = e.filter()
             return self._of(e.aggregateFunction()) + (f" filter {self._of(condition.get())}" if condition.isDefined() else "")
@@ -89,7 +89,7 @@ class StateWords:
             return str(e.name()).rpartition("_")[0] or str(e.name())
         words = [self._of(child) for child in elements(e.children())] + list(_plain_arguments(e))
         if name == "InSet":
-            words += sorted(_value(value) for value in elements(e.hset().toSeq()))
+            words += sorted(_value(value, e.child().dataType()) for value in elements(e.hset().toSeq()))
         elif name == "Cast":
             words.append(str(e.dataType().catalogString()))
         zone = self._zone_of(e)
@@ -113,12 +113,29 @@ def _plain_arguments(e: Java) -> Iterator[str]:
             yield repr(argument)
 
 
-def _value(value: Any) -> str:
+def _value(value: Any, type_: Java) -> str:
+    """A value of Spark's SQL type: times as numbers, which have no zone; texts quoted, so that none reads as two."""
     if value is None:
         return "NULL"
     if isinstance(value, bytes | bytearray):
         return bytes(value).hex()
-    return repr(value) if isinstance(value, bool | int | float | str) else _IDS.sub("", str(value.toString()))
+    if isinstance(value, bool | int | float | str):
+        return repr(value)
+    kind = class_name(type_).removesuffix("$")
+    if kind == "ArrayType":
+        return f"[{_array(value, type_.elementType())}]"
+    if kind == "StructType":
+        types = [field.dataType() for field in type_.fields()]
+        members = [None if value.isNullAt(i) else value.get(i, member) for i, member in enumerate(types)]
+        return f"({', '.join(map(_value, members, types))})"
+    if kind == "MapType":
+        return f"{{{_array(value.keyArray(), type_.keyType())}: {_array(value.valueArray(), type_.valueType())}}}"
+    text = str(value.toString())
+    return repr(text) if kind == "StringType" else _IDS.sub("", text)
+
+
+def _array(values: Java, type_: Java) -> str:
+    return ", ".join(_value(None if values.isNullAt(i) else values.get(i, type_), type_) for i in range(int(values.numElements())))
 
 
 def _nodes(node: Java) -> Iterator[Java]:

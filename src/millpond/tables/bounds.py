@@ -39,8 +39,8 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     contains_file:       a file that a file source has read: a path, or a URI as Spark logs it
     max_behind_seconds:  the oldest commit that isn't applied is at most so old
     max_age_seconds:     the newest applied commit is at most so old
-    wait_seconds:        wait so long for all of them, and for the job's first batch; 0 answers or refuses at once.  A job that is
-                         known to have stopped isn't waited for
+    wait_seconds:        wait so long for all of them, and for the job's first batch; 0 answers or refuses at once.  A job that
+                         said that it stopped isn't waited for; one that was killed is, since it may be starting again
 
     Raises:  INVALID_BOUND.
     """
@@ -159,10 +159,12 @@ def open_within(
     open_view: Callable[[], tuple[View, Cut]],
     wait_for_step: Callable[[float], None],
     *,
+    said_stopped: Callable[[], bool],
     settle_seconds: float,
 ) -> tuple[View, Cut]:
     """A view that meets the bounds, once there is one.
 
+    said_stopped:    whether the job itself said that it stopped
     settle_seconds:  a job is known to have stopped once it looked so, with nothing left to apply, for so long: its last batch and
                      its last heartbeat aren't seen at the same instant
     Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET where there is none in time, or the job has stopped; INVALID_BOUND; as `open_view`.
@@ -187,7 +189,7 @@ def open_within(
             if unmet is None:
                 return view, cut
             view.__exit__()
-            is_stopped = cut.job_state == "stopped" and cut.lag.behind_batches == 0
+            is_stopped = cut.job_state == "stopped" and cut.lag.behind_batches == 0 and said_stopped()
             waited = min(bounds.wait_seconds, round(time.monotonic() - began, 3))
             problem = error_of(unmet, waited, is_stopped=is_stopped)
         now = time.monotonic()

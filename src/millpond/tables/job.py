@@ -47,7 +47,14 @@ class JobReads:
         Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND; as `Replica.snapshot`.
         """
         if bounds is not None:
-            return open_within(bounds, self._checkpoint, self.open, self.replica.wait_for_step, settle_seconds=self.settle_seconds)
+            return open_within(
+                bounds,
+                self._checkpoint,
+                self.open,
+                self.replica.wait_for_step,
+                said_stopped=self.folder.said_stopped,
+                settle_seconds=self.settle_seconds,
+            )
         view = self.replica.snapshot()
         try:
             return view, self.cut(view)
