@@ -193,6 +193,20 @@ def test_a_set_of_binaries_is_the_same_words_each_time(events):
     assert words(many) != words(many.replace("X'13'", "X'1300'"))
 
 
+def test_columns_made_of_columns_made_of_columns_are_few_words(events):
+    def words(first):
+        frame = events.selectExpr("k", f"{first} AS c")
+        for _ in range(40):
+            # Spark writes none of them out in the next: each is used twice, and is no small thing to compute.
+            frame = frame.selectExpr("k", "concat(c, sha2(c, 256), c) AS c")
+        return derive_quietly(frame.groupBy("k").agg(F.max("c"), F.min("c"))).meaning
+
+    one, again, other = words("k"), words("k"), words("upper(k)")
+    assert one == again
+    assert one.aggregates[0] != other.aggregates[0]
+    assert max(map(len, one.aggregates)) < 2000
+
+
 def days(e):
     return e.groupBy("k").agg(F.max("t").alias("t")).selectExpr("k", "cast(t AS date) AS day", "cast(t AS string) AS text", "t")
 

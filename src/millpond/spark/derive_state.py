@@ -10,6 +10,7 @@ Source:  Aggregate, Project and the expressions of Spark 4.3's optimized plan.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,8 @@ _SAME = frozenset({"Alias", "KnownFloatingPointNormalized", "KnownNotNull", "Kno
 # Their seed is another in every run.
 _RANDOM = frozenset({"Rand", "Randn", "Uuid", "Shuffle", "RandStr", "Uniform"})
 _IDS = re.compile(r"#\d+L?")
+# Columns are made of columns: written out at each use, their words would double with each step.
+_MOST_LETTERS = 1000
 
 
 class StateWords:
@@ -35,6 +38,7 @@ class StateWords:
         self._zone = time_zone
         self._aliases: dict[int, Java] = {}
         self._labels: dict[int, str] = {}
+        self._of_alias: dict[int, str] = {}
 
     def of_state(self, grouping: list[Java], aggregates: list[Java], *, in_parts: bool = False) -> Meaning:
         """The words for a state: its grouping columns, and its aggregates.
@@ -43,8 +47,8 @@ class StateWords:
         """
         if not self._labels:
             self._read()
-        words = [PART if in_parts and i == 0 else self._of(column) for i, column in enumerate(grouping)]
-        return Meaning(tuple(words), tuple(map(self._of, aggregates)))
+        words = [PART if in_parts and i == 0 else _short(self._of(column)) for i, column in enumerate(grouping)]
+        return Meaning(tuple(words), tuple(_short(self._of(aggregate)) for aggregate in aggregates))
 
     def _read(self) -> None:
         """What each attribute stands for: an expression, or a column of a source or of what Spark can't look into."""
@@ -58,12 +62,15 @@ class StateWords:
             for expression in expressions:
                 if class_name(expression) == "Alias":
                     self._aliases[int(expression.exprId().id())] = expression.child()
+            made_by: str | None = None
             for attribute in elements(node.output()):
                 identity, name = int(attribute.exprId().id()), str(attribute.name())
                 if identity not in self._aliases and identity not in self._labels:
-                    of_source = name if single else f"{name}@{leaves}"
-                    made_by = f"{class_name(node)}({', '.join(self._of(e) for e in expressions)}).{name}"
-                    self._labels[identity] = of_source if leaf else made_by
+                    if leaf:
+                        self._labels[identity] = name if single else f"{name}@{leaves}"
+                        continue
+                    made_by = made_by or _short(f"{class_name(node)}({', '.join(map(self._of, expressions))})")
+                    self._labels[identity] = f"{made_by}.{name}"
             leaves += leaf
 
     def _of(self, e: Java) -> str:
@@ -71,8 +78,9 @@ class StateWords:
         name = class_name(e)
         if name == "AttributeReference":
             identity = int(e.exprId().id())
-            alias = self._aliases.get(identity)
-            return self._of(alias) if alias is not None else self._labels.get(identity, str(e.name()))
+            if identity not in self._of_alias and identity in self._aliases:
+                self._of_alias[identity] = _short(self._of(self._aliases[identity]))
+            return self._of_alias.get(identity) or self._labels.get(identity, str(e.name()))
         if name in _SAME:
             return self._of(e.child())
         if name == "Literal":
@@ -98,6 +106,13 @@ class StateWords:
     def _zone_of(self, e: Java) -> str:
         zone = str(e.timeZoneId().get()) if self._zones.used_by(e) else ""
         return zone and (OF_SESSION if zone == self._zone else f" in {zone}")
+
+
+def _short(words: str) -> str:
+    """Long words as their beginning and a hash of all of them."""
+    if len(words) <= _MOST_LETTERS:
+        return words
+    return f"{words[: _MOST_LETTERS // 2]}… (SHA-256 {hashlib.sha256(words.encode()).hexdigest()})"
 
 
 def _function(e: Java, name: str) -> str:
