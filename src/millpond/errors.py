@@ -114,6 +114,8 @@ CONDITIONS: dict[str, Condition] = {
     "TOO_MANY_CONNECTIONS": Condition(RequestError, 503, 4),
     "TOO_MANY_STREAMS": Condition(RequestError, 429, 4),
     "TOO_MANY_WAITS": Condition(RequestError, 429, 4),
+    "TOO_MANY_DOWNLOADS": Condition(RequestError, 429, 4),
+    "TOO_MANY_ANSWERS": Condition(RequestError, 503, 4),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     "JAVA_UNKNOWN": Condition(RequestError, 422, 5),
     # checkpoints

@@ -298,6 +298,9 @@ class ServeSettings:
                           the one that has been idle for longest goes, and where none is idle it is refused.
     max_streams, max_streams_per_client: event streams of a process.
     max_waits, max_waits_per_client: requests of a process that wait for a bound or for changes.
+    max_large_answers:    of more than `limit_rows` rows, made by a process at one time: each is whole in memory, and more at a time
+                          are no quicker, since rows are made under Python's lock.  The next ones wait for their turn.
+    max_downloads, max_downloads_per_client: answers in pieces of as many rows: what they are made of stays while a client reads.
     failed_logins_per_minute: of one address, wrong tokens or none; a right token is let in nevertheless.  0 is no limit.
     """
 
@@ -335,4 +338,7 @@ class ServeSettings:
     max_streams_per_client: int = 100
     max_waits: int = 1000
     max_waits_per_client: int = 300
+    max_large_answers: int = 4
+    max_downloads: int = 16
+    max_downloads_per_client: int = 8
     failed_logins_per_minute: int = 60

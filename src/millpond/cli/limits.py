@@ -33,6 +33,9 @@ _LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
     ("max_streams_per_client", _NONE_OR_SOME, "The same of one client."),
     ("max_waits", _NONE_OR_SOME, "Requests of a process that wait for a batch."),
     ("max_waits_per_client", _NONE_OR_SOME, "The same of one client."),
+    ("max_large_answers", _SOME, "Large answers that a process makes at one time."),
+    ("max_downloads", _NONE_OR_SOME, "Large answers in pieces that a process sends at one time."),
+    ("max_downloads_per_client", _NONE_OR_SOME, "The same of one client."),
 )
 
 

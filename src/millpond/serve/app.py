@@ -75,7 +75,7 @@ from millpond.serve.shapes import (
     versions_json,
 )
 from millpond.serve.tokens import EVERYBODY, Reader
-from millpond.serve.waits import Arrivals, Quota, Watch, Watches
+from millpond.serve.waits import Arrivals, Quota, Turns, Watch, Watches
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
 from millpond.tables.bounds import ARRIVING, Bounds, after, is_of_stopped, may_pass
@@ -89,6 +89,8 @@ _SHORT = 64
 _TICK_SECONDS = 1.0
 # Changes of one answer where no limit is named.
 _PAGE_CHANGES = 1000
+# Whose turn it is where all streams of a table are read for.
+_STREAMS = "streams"
 Result = TypeVar("Result")
 
 
@@ -118,6 +120,14 @@ class HttpDoor:
             what="requests that wait",
             option="--max-waits",
         )
+        self.downloads = Quota(
+            settings.max_downloads,
+            settings.max_downloads_per_client,
+            condition="TOO_MANY_DOWNLOADS",
+            what="large answers in pieces",
+            option="--max-downloads",
+        )
+        self.turns = Turns(settings.max_large_answers)
         self.is_ending = False
 
     def use(self, settings: ServeSettings) -> None:
@@ -125,6 +135,8 @@ class HttpDoor:
         self.settings = settings
         self.streams.use(settings.max_streams, settings.max_streams_per_client)
         self.waits.use(settings.max_waits, settings.max_waits_per_client)
+        self.downloads.use(settings.max_downloads, settings.max_downloads_per_client)
+        self.turns.use(settings.max_large_answers)
 
     def end(self) -> None:
         """The server ends: streams do, too."""
@@ -188,7 +200,9 @@ class HttpDoor:
             return self._lookup(ask, name, as_of.of(table), keys, bounds, gaps=True)
 
         short = len(objects) <= _SHORT and bounds is None and as_of.is_newest
-        return answer(None) if short else await self._in_thread(request, name, table, answer, bounds)
+        if short:
+            return answer(None)
+        return await self._in_thread(request, name, table, answer, bounds, is_large=self._is_large(len(objects)))
 
     async def count(self, request: Request) -> Response:
         columns, controls = _controls(request)
@@ -227,13 +241,16 @@ class HttpDoor:
             return await self._changes(request, name, table, question)
         request.scope["held"].enter_context(self.streams.taken(request.scope["asker"]))
         watch = self.watches.of(table.job_reads.replica)
-        first = await run_in_threadpool(self._page, name, table, question, question.since, question.limit or _PAGE_CHANGES)
+        limit = question.limit or _PAGE_CHANGES
+        begin = partial(self._page, name, table, question, question.since, limit)
+        first = await self._read(request.scope["asker"], begin, is_large=self._is_large(limit))
 
         async def look(token: str) -> Event:
             """What there is behind a token: read once for all streams that have come as far."""
 
             async def make() -> Event:
-                return event_of(await run_in_threadpool(self._page, name, table, question, token, _PAGE_CHANGES))
+                page = partial(self._page, name, table, question, token, _PAGE_CHANGES)
+                return event_of(await self._read(_STREAMS, page, is_large=True))
 
             return await watch.once((name, question.as_of, token), make)
 
@@ -404,14 +421,36 @@ class HttpDoor:
         def answer(bounds: Bounds | None) -> Response:
             return read(replace(question, bounds=bounds))
 
-        return await self._in_thread(request, name, table, answer, question.bounds)
+        is_large = not question.is_lookup(table.definition) and self._is_large(question.limit)
+        if is_large and ask.form is not JSON:
+            request.scope["held"].enter_context(self.downloads.taken(request.scope["asker"]))
+        return await self._in_thread(request, name, table, answer, question.bounds, is_large=is_large)
+
+    def _is_large(self, rows: int | None) -> bool:
+        """Whether an answer of so many rows, or of all, has to wait for its turn."""
+        return rows is None or rows > self.settings.limit_rows
+
+    async def _read(self, asker: str, read: Callable[[], Result], *, is_large: bool) -> Result:
+        """What a read gives, in a thread; a large answer in its turn.  Raises TOO_MANY_ANSWERS."""
+        if not is_large:
+            return await run_in_threadpool(read)
+        async with self.turns.turn(asker, self.settings.max_seconds):
+            return await run_in_threadpool(read)
 
     async def _in_thread(
-        self, request: Request, name: str, table: Table, answer: Callable[[Bounds | None], Result], bounds: Bounds | None
+        self,
+        request: Request,
+        name: str,
+        table: Table,
+        answer: Callable[[Bounds | None], Result],
+        bounds: Bounds | None,
+        *,
+        is_large: bool = False,
     ) -> Result:
         """The answer of a read, in a thread; where its bounds may be waited for, it is read again with each new batch."""
+        asker = request.scope["asker"]
         if bounds is None or not bounds.wait_seconds:
-            return await run_in_threadpool(answer, bounds)
+            return await self._read(asker, partial(answer, bounds), is_large=is_large)
         wait_seconds, bounds = bounds.wait_seconds, structs.replace(bounds, wait_seconds=0.0)
         began, stopped_at = request.scope.get("asked_at", time.monotonic()), None
         watch, settle_seconds = self.watches.of(table.job_reads.replica), table.job_reads.settle_seconds
@@ -419,7 +458,7 @@ class HttpDoor:
             while True:
                 count = watch.count
                 try:
-                    return await run_in_threadpool(answer, bounds)
+                    return await self._read(asker, partial(answer, bounds), is_large=is_large)
                 except MillpondError as error:
                     if not may_pass(error):
                         raise
@@ -468,7 +507,7 @@ class HttpDoor:
         with ExitStack() as seat:
             while True:
                 count = watch.count
-                told = await self._in_thread(request, name, table, answer, question.bounds)
+                told = await self._in_thread(request, name, table, answer, question.bounds, is_large=self._is_large(limit))
                 left = ends - time.monotonic()
                 if told["changes"] or left <= 0:
                     return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
@@ -486,7 +525,7 @@ class HttpDoor:
             shape = self.shape(name, table)
             return replies.as_json(versions_json(name, found, shape.write), headers={replies.DEFINITION: shape.digest})
 
-        return await self._in_thread(request, name, table, read, question.bounds)
+        return await self._in_thread(request, name, table, read, question.bounds, is_large=True)
 
     async def _event(self, request: Request, name: str, table: Table, question: EventQuestion) -> Response:
         def read(bounds: Bounds | None) -> Response:

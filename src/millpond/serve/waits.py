@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
 from typing import Any, TypeVar
 
 from starlette.concurrency import run_in_threadpool
@@ -152,6 +152,65 @@ class Arrivals:
     async def _next(self) -> set[str]:
         await asyncio.sleep(ARRIVAL_SECONDS)
         return await run_in_threadpool(self._look)
+
+
+class Turns:
+    """Work of which only so much is done at one time; who comes then waits, and who has least of it goes first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._taken: Counter[str] = Counter()
+        # Whose turn each is, in the order in which they came.
+        self._line: dict[asyncio.Future[None], str] = {}
+
+    def use(self, most: int) -> None:
+        """Allow so many from here on; those that there are go on."""
+        self._most = most
+        self._go_on()
+
+    @contextlib.asynccontextmanager
+    async def turn(self, asker: str, seconds: float) -> AsyncIterator[None]:
+        """One more, as long as it is entered.  Raises TOO_MANY_ANSWERS where its turn doesn't come in so many seconds."""
+        await self._come(asker, seconds)
+        try:
+            yield
+        finally:
+            self._leave(asker)
+
+    async def _come(self, asker: str, seconds: float) -> None:
+        turn = asyncio.get_running_loop().create_future()
+        self._line[turn] = asker
+        self._go_on()
+        try:
+            async with asyncio.timeout(seconds):
+                await turn
+        except BaseException as ended:
+            if self._line.pop(turn, None) is None:  # its turn came just then
+                self._leave(asker)
+            if not isinstance(ended, TimeoutError):
+                raise
+            raise RequestError(
+                "TOO_MANY_ANSWERS",
+                f"{self._most} large answers are made at one time, and the turn of this one didn't come in {seconds:g} seconds.",
+                hint="Try again later, or ask for fewer rows; whoever runs the server sets --max-large-answers.",
+                maximum=self._most,
+                retry_after_seconds=1.0,
+            ) from None
+
+    def _leave(self, asker: str) -> None:
+        self._taken[asker] -= 1
+        if not self._taken[asker]:
+            del self._taken[asker]
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._line and self._taken.total() < self._most:
+            turn = min(self._line, key=lambda turn: self._taken[self._line[turn]])
+            asker = self._line.pop(turn)
+            self._taken[asker] += 1
+            if turn.cancelled():  # whoever waited is about to leave, and finds its turn gone
+                continue
+            turn.set_result(None)
 
 
 class Quota:
