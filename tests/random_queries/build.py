@@ -81,6 +81,10 @@ def after_frame(frame: Any, steps: list[list[Any]]) -> Any:
         elif word == "orderBy":
             column = F.expr(given[0].removesuffix(" DESC"))
             frame = frame.orderBy(column.desc() if given[0].endswith(" DESC") else column)
+        elif word == "limit":
+            frame = frame.limit(given[0])
+        elif word == "join":
+            frame = frame.join(frame.sparkSession.sql(given[0]), given[1], given[2])
         elif word == "groupBy":
             frame = frame.groupBy(*[F.expr(k) for k in given[0]]).agg(*[F.expr(a) for a in given[1]])
         elif word == "dropDuplicates":

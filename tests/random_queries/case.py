@@ -29,7 +29,8 @@ class Case:
     keys:        SQL of the grouping expressions, with their aliases; None in place of all: no aggregation
     aggregates:  SQL of the aggregates, with their aliases
     after:       steps: `select` with expressions, `where` with a condition, `withColumn` with name and expression,
-                 `withColumnRenamed`, `drop`, `orderBy`, `dropDuplicates`, `groupBy` with keys and aggregates
+                 `withColumnRenamed`, `drop`, `orderBy`, `limit`, `dropDuplicates`, `groupBy` with keys and aggregates,
+                 `join` with the SQL of what never changes, its columns and the kind of join
     volatile:    output columns that change with the batch
     mode:        update, complete or append
     door:        start, publish, define, or none

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import millpond
@@ -19,7 +19,7 @@ from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.definition import TableDefinition
 from millpond.schema.types import Field, SparkType
-from random_queries.doors import arrow_rows, ask_table, cells
+from random_queries.doors import arrow_rows, ask_table, cells, has_arrow
 from random_queries.run import Batch, Run
 
 _WAIT_SECONDS = 30
@@ -127,6 +127,10 @@ class Check:
         batch = self.batches.get(number)
         if batch is not None and self.strict:
             self._compare(number, batch, definition, [cells(row) for row in rows])
+        if not has_arrow(definition):
+            for read in (lambda: millpond.read_arrow(self.run.pond, self.run.table), table.to_arrow):
+                _refuses(read)
+            return
         cold = millpond.read_arrow(self.run.pond, self.run.table)
         warm = table.to_arrow()
         self._arrow(number, definition, [row for row in rows if not row.final], cold, "read_arrow")
@@ -170,7 +174,8 @@ class Check:
         order = []
         for place, field in enumerate(fields):
             as_set = self._sets and field.type.kind == "array"
-            members = tuple(_beside(f"{field.name}_{f.name}", {f.name for f in fields}) for f in field.type.fields)
+            word = _word(field.name, fields, definition)
+            members = tuple(_beside(f"{word}_{f.name}", {f.name for f in fields}) for f in field.type.fields)
             if is_raw or (not self.run.case.aggregates and field.name not in types):
                 continue
             if repr(field.name) in told and field.name not in types:
@@ -229,9 +234,25 @@ class Check:
             raise WrongError(door, f"batch {number}: scan has {wrong[0]}, {door} has {wrong[1]}; columns {[n for n, _ in kept]}")
 
 
+def _refuses(read: Callable[[], Any]) -> None:
+    try:
+        read()
+    except MillpondError as refused:
+        if refused.condition == "WRONG_TYPE":
+            return
+        raise
+    raise WrongError("arrow", "a column that Arrow hasn't is read")
+
+
 def _plain(type_: SparkType) -> str:
     """The type without collations, which a schema says beside its columns."""
     return re.sub(r" collate \w+", "", str(type_))
+
+
+def _word(name: str, fields: tuple[Field, ...], definition: TableDefinition) -> str:
+    """What the members of a window are called by: a session that has Spark's own name is called "session" where nothing else is."""
+    taken = {"session_start", "session_end"} & {f.name for f in fields}
+    return "session" if name == "session_window" and not taken and "session_start" in definition.columns else name
 
 
 def _beside(name: str, users: set[str]) -> str:

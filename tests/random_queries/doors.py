@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote
 
 from emitted import bits
+from millpond.schema.definition import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
 from millpond.serve.shapes import row_writer, typed_columns
@@ -30,6 +31,16 @@ def arrow_rows(table: Any, types: list[SparkType]) -> list[tuple[Any, ...]]:
     """Rows of a pyarrow.Table in stored form: no value goes through Python's dates."""
     columns = [[_stored(value, type_) for value in column] for column, type_ in zip(table.columns, types, strict=True)]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
+
+
+def has_arrow(definition: TableDefinition) -> bool:
+    """Whether Arrow has a form for all columns, by docs/types.md."""
+    return all(_arrow_holds(c.type) for c in (*definition.key, *definition.values))
+
+
+def _arrow_holds(type_: SparkType) -> bool:
+    inner = (*(f.type for f in type_.fields), *(t for t in (type_.element, type_.key, type_.value) if t is not None))
+    return type_.kind not in ("calendar_interval", "variant") and all(map(_arrow_holds, inner))
 
 
 def _stored(value: Any, type_: SparkType) -> Any:
@@ -158,17 +169,23 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
     lines = [[_csv_cell(row, name, text) for name, text in writers] for row in rows]
     read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
-    if answer.status_code != 200 or read != [names, *lines]:
+    if answer.status_code != 200 or [line or [""] for line in read] != [names, *lines]:  # one column that is NULL is an empty line
         raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
     answer = httpx.get(path, timeout=30, headers={"Accept": "application/vnd.apache.arrow.stream"})
+    if not has_arrow(table.definition):
+        if "WRONG_TYPE" not in answer.text:
+            raise wrong("http arrow", f"{answer.status_code} of a column that Arrow hasn't: {answer.text[:600]}")
+        return
     if answer.status_code != 200:
         raise wrong("http arrow", f"{answer.status_code}: {answer.text[:600]}")
     arrow = pa.ipc.open_stream(answer.content).read_all()
     local = table.to_arrow()
     if arrow.schema != local.schema or arrow.to_batches() != local.to_batches():
         types = [c.type for c in (*table.definition.key, *table.definition.values)]
-        if [bits(list(r)) for r in arrow_rows(arrow, types)] != [bits(list(r)) for r in arrow_rows(local, types)]:
-            raise wrong("http arrow", f"{arrow.schema} where Python has {local.schema}, or other values")
+        found, wanted = ([repr(bits(list(row))) for row in arrow_rows(whole, types)] for whole in (arrow, local))
+        if found != wanted or arrow.schema != local.schema:
+            other = next(((a, b) for a, b in zip(found, wanted, strict=False) if a != b), (len(found), len(wanted)))
+            raise wrong("http arrow", f"{arrow.schema} where Python has {local.schema}; first of other values: {other}")
 
 
 def _csv_cell(row: Any, name: str, text: Callable[[Any], str]) -> str:

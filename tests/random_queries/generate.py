@@ -111,6 +111,10 @@ def draw_case(spark: Any, seed: str) -> Case:
         if rng.random() < 0.4:  # of nothing else: its table has the keys alone
             mode = rng.choice(["append", "update"])
             return without_unused(change(case, before=[*case.before, ["select", [quoted(w) for w in wanted]]], mode=mode))
+    if rng.random() < 0.06:
+        known = "('a', 1), ('b', 2), ('a', 3), (NULL, 4)"
+        step = ["join", f"SELECT * FROM VALUES {known} AS known(s, joined)", ["s"], rng.choice(["inner", "left", "left_semi"])]
+        case = change(case, before=[*case.before, step])
     case = _with_keys(drawn, case)
     case = _with_aggregates(drawn, case)
     case = _with_steps(drawn, _chained(drawn, case))
@@ -244,6 +248,8 @@ def _with_steps(drawn: Drawn, case: Case) -> Case:
         sortable = [n for n, t in frame.dtypes if not t.startswith(("map", "interval", "struct<", "array<map"))]
         if sortable:
             steps.append(["orderBy", quoted(rng.choice(sortable)) + rng.choice(["", " DESC"])])
+            if rng.random() < 0.3:
+                steps.append(["limit", rng.choice([1, 2, 100])])
     return change(case, after=steps, volatile=volatile)
 
 

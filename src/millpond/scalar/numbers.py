@@ -112,7 +112,19 @@ def _rint(value: float) -> float:
     return math.copysign(float(round(value)), value)
 
 
+def _refuse_whole(e: Expression) -> str | None:
+    return refuse_type(e.op, e.args[0].type, {"integer"})
+
+
+_MOST = 20
+
+
+def _factorial(value: int) -> int | None:
+    return math.factorial(value) if 0 <= value <= _MOST else None
+
+
 FUNCTIONS = (
+    function("factorial", plain(_factorial), "Factorial", refuse=_refuse_whole),
     function("round", strict(_round), "Round", refuse=_refuse_round, reads=_round_reads),
     function("bround", strict(_round), "BRound", refuse=_refuse_round, reads=_round_reads),
     function("round_ceil", strict(_round), "RoundCeil", refuse=_refuse_round, reads=_round_reads),

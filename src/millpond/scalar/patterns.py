@@ -158,7 +158,7 @@ def _compiled(e: Expression) -> re.Pattern[str]:
 
 
 def _refuse_regex(e: Expression) -> str | None:
-    literals = {"rlike": (1,), "regexp_extract": (1, 2), "regexp_replace": (1, 2, 3), "split": (1, 2)}[e.op]
+    literals = {"rlike": (1,), "regexp_replace": (1, 2, 3)}.get(e.op, (1, 2))
     for place in literals:
         if e.args[place].op != "literal" or literal_of(e.args[place]) is None:
             return f"{e.op} with a pattern that is computed isn't known here"
@@ -168,12 +168,12 @@ def _refuse_regex(e: Expression) -> str | None:
         found = _compiled(e)
     except (NotTranslatable, re.error):
         return f"the regular expression {literal_of(e.args[1])!r} isn't known here"
-    if e.op == "regexp_extract" and not 0 <= literal_of(e.args[2]) <= found.groups:
+    if e.op.startswith("regexp_extract") and not 0 <= literal_of(e.args[2]) <= found.groups:
         return "a group that its regular expression doesn't have isn't known here"
     if e.op == "regexp_replace" and (literal_of(e.args[3]) != 1 or set(literal_of(e.args[2])) & set("$\\")):
         return "regexp_replace from another place than the first, or with groups, isn't known here"
     # Java goes on after an empty match by half a character where that is a pair of surrogates.
-    if e.op in ("split", "regexp_replace") and found.search("") is not None:
+    if e.op in ("split", "regexp_replace", "regexp_extract_all") and found.search("") is not None:
         return f"{e.op} of what may be empty isn't known here"
     return None
 
@@ -191,6 +191,22 @@ def _extract(e: Expression) -> Values:
         return (found[group] or "") if found else ""
 
     return extract
+
+
+def _extract_all(e: Expression) -> Values:
+    found, group = _compiled(e), literal_of(e.args[2])
+    return lambda text, *_: [match[group] or "" for match in found.finditer(valid(text))]
+
+
+def _regex_place(e: Expression) -> Values:
+    """Where it begins, the first half of a character of Java being 1; 0 where it isn't found."""
+    search = _compiled(e).search
+
+    def place(text: str, *_: object) -> int:
+        found = search(valid(text))
+        return 0 if found is None else len(text[: found.start()].encode("utf-16-le")) // 2 + 1
+
+    return place
 
 
 def _regex_replace(e: Expression) -> Values:
@@ -302,6 +318,12 @@ def compile_format(pattern: str) -> Callable[[int], str] | None:
     return show
 
 
+def _name_of(e: Expression) -> Values:
+    show = compile_format("EEE" if e.op == "day_name" else "MMM")
+    assert show is not None
+    return lambda days: show(days * DAY_MICROS)
+
+
 def _date_format(e: Expression) -> Values:
     zone = zone_of(e)
     show = compile_format(literal_of(e.args[1]))
@@ -331,6 +353,10 @@ FUNCTIONS = (
     function("regexp_extract", strict(_extract), "RegExpExtract", refuse=_refuse_regex),
     function("regexp_replace", strict(_regex_replace), "RegExpReplace", refuse=_refuse_regex),
     function("split", strict(_split), "StringSplit", refuse=_refuse_regex),
+    function("regexp_extract_all", strict(_extract_all), "RegExpExtractAll", refuse=_refuse_regex),
+    function("regexp_instr", strict(_regex_place), "RegExpInStr", refuse=_refuse_regex),
+    function("day_name", strict(_name_of), "DayName", refuse=takes({"date"})),
+    function("month_name", strict(_name_of), "MonthName", refuse=takes({"date"})),
     function("date_format", strict(_date_format), "DateFormatClass", refuse=_refuse_format, reads=("zone", "formats")),
     function("from_unixtime", strict(_date_format), "FromUnixTime", refuse=_refuse_format, reads=("zone", "formats")),
 )

@@ -16,22 +16,22 @@ import struct
 
 from millpond.scalar.function import FLOATS, function, plain, takes
 
-_LN2_HIGH, _LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
+LN2_HIGH, LN2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _OVERFLOWS, _UNDERFLOWS = 7.09782712893383973096e02, -7.45133219101941108420e02
 _EXP = (1.66666666666666019037e-01, -2.77777777770155933842e-03, 6.61375632143793436117e-05, -1.65339022054652515390e-06,
         4.13813679705723846039e-08)  # fmt: skip
-_LOG = (6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
+LOG = (6.666666666666735130e-01, 3.999999999940941908e-01, 2.857142874366239149e-01, 2.222219843214978396e-01,
         1.818357216161805012e-01, 1.531383769920937332e-01, 1.479819860511658591e-01)  # fmt: skip
 _INV_LN10, _LOG10_2_HIGH, _LOG10_2_LOW = 4.34294481903251816668e-01, 3.01029995663611771306e-01, 3.69423907715893078616e-13
 
 
-def _high(value: float) -> int:
+def high_of(value: float) -> int:
     """The upper half of a double, with its sign."""
     found: int = struct.unpack(">i", struct.pack(">d", value)[:4])[0]
     return found
 
 
-def _with_high(value: float, high: int) -> float:
+def with_high(value: float, high: int) -> float:
     found: float = struct.unpack(">d", struct.pack(">I", high & 0xFFFFFFFF) + struct.pack(">d", value)[4:])[0]
     return found
 
@@ -44,16 +44,16 @@ def exp(x: float) -> float:
         return math.inf
     if x < _UNDERFLOWS:
         return 0.0
-    high = _high(x) & 0x7FFFFFFF
+    high = high_of(x) & 0x7FFFFFFF
     upper = lower = 0.0
     k = 0
     if high > 0x3FD62E42:
         if high < 0x3FF0A2B2:
             k = 1 if x > 0 else -1
-            upper, lower = x - k * _LN2_HIGH, k * _LN2_LOW
+            upper, lower = x - k * LN2_HIGH, k * LN2_LOW
         else:
             k = int(1.44269504088896338700 * x + (0.5 if x > 0 else -0.5))
-            upper, lower = x - k * _LN2_HIGH, k * _LN2_LOW
+            upper, lower = x - k * LN2_HIGH, k * LN2_LOW
         x = upper - lower
     elif high < 0x3E300000:
         return 1.0 + x
@@ -63,8 +63,8 @@ def exp(x: float) -> float:
         return 1.0 - ((x * c) / (c - 2.0) - x)
     y = 1.0 - ((lower - (x * c) / (2.0 - c)) - upper)
     if k >= -1021:
-        return _with_high(y, _high(y) + (k << 20))
-    return _with_high(y, _high(y) + ((k + 1000) << 20)) * 2.0**-1000
+        return with_high(y, high_of(y) + (k << 20))
+    return with_high(y, high_of(y) + ((k + 1000) << 20)) * 2.0**-1000
 
 
 def log(x: float) -> float:
@@ -72,33 +72,33 @@ def log(x: float) -> float:
     if x != x or x == math.inf:
         return x
     k = 0
-    if _high(x) < 0x00100000:
+    if high_of(x) < 0x00100000:
         k, x = -54, x * 2.0**54
-    high = _high(x)
+    high = high_of(x)
     k += (high >> 20) - 1023
     high &= 0x000FFFFF
     i = (high + 0x95F64) & 0x100000
-    x = _with_high(x, high | (i ^ 0x3FF00000))
+    x = with_high(x, high | (i ^ 0x3FF00000))
     k += i >> 20
     f, dk = x - 1.0, float(k)
     if (0x000FFFFF & (2 + high)) < 3:
         if f == 0.0:
-            return dk * _LN2_HIGH + dk * _LN2_LOW if k else 0.0
+            return dk * LN2_HIGH + dk * LN2_LOW if k else 0.0
         r = f * f * (0.5 - 0.33333333333333333 * f)
-        return dk * _LN2_HIGH - ((r - dk * _LN2_LOW) - f) if k else f - r
+        return dk * LN2_HIGH - ((r - dk * LN2_LOW) - f) if k else f - r
     s = f / (2.0 + f)
     z = s * s
     w = z * z
-    even = w * (_LOG[1] + w * (_LOG[3] + w * _LOG[5]))
-    r = z * (_LOG[0] + w * (_LOG[2] + w * (_LOG[4] + w * _LOG[6]))) + even
+    even = w * (LOG[1] + w * (LOG[3] + w * LOG[5]))
+    r = z * (LOG[0] + w * (LOG[2] + w * (LOG[4] + w * LOG[6]))) + even
     if ((high - 0x6147A) | (0x6B851 - high)) > 0:
         half = 0.5 * f * f
         if k == 0:
             return f - (half - s * (half + r))
-        return dk * _LN2_HIGH - ((half - (s * (half + r) + dk * _LN2_LOW)) - f)
+        return dk * LN2_HIGH - ((half - (s * (half + r) + dk * LN2_LOW)) - f)
     if k == 0:
         return f - s * (f - r)
-    return dk * _LN2_HIGH - ((s * (f - r) - dk * _LN2_LOW) - f)
+    return dk * LN2_HIGH - ((s * (f - r) - dk * LN2_LOW) - f)
 
 
 def log10(x: float) -> float:
@@ -106,12 +106,12 @@ def log10(x: float) -> float:
     if x != x or x == math.inf:
         return x
     k = 0
-    if _high(x) < 0x00100000:
+    if high_of(x) < 0x00100000:
         k, x = -54, x * 2.0**54
-    high = _high(x)
+    high = high_of(x)
     k += (high >> 20) - 1023
     i = 1 if k < 0 else 0
-    x = _with_high(x, (high & 0x000FFFFF) | ((0x3FF - i) << 20))
+    x = with_high(x, (high & 0x000FFFFF) | ((0x3FF - i) << 20))
     y = float(k + i)
     return y * _LOG10_2_LOW + _INV_LN10 * log(x) + y * _LOG10_2_HIGH
 
@@ -125,7 +125,7 @@ _LN2, _LN2_UPPER, _LN2_REST = 6.93147180559945286227e-01, 6.93147182464599609375
 _JUST_OVER = 8.0085662595372944372e-17
 
 
-def _upper_half(value: float) -> float:
+def upper_half(value: float) -> float:
     """The double without its lower 32 bits."""
     found: float = struct.unpack(">d", struct.pack(">d", value)[:4] + bytes(4))[0]
     return found
@@ -172,20 +172,20 @@ def _finite_power(x: float, y: float) -> float:
         t = size - 1.0
         w = (t * t) * (0.5 - t * (0.3333333333333333333333 - t * 0.25))
         u, v = _INV_LN2_HIGH * t, t * _INV_LN2_LOW - w * _INV_LN2
-        high = _upper_half(u + v)
+        high = upper_half(u + v)
         low = v - (high - u)
     else:
         high, low = _log2_in_two(size)
-    y_high = _upper_half(y)
+    y_high = upper_half(y)
     return _two_to(sign, y_high * high, (y - y_high) * high + y * low)
 
 
 def _log2_in_two(x: float) -> tuple[float, float]:
     """log2 of a number above zero, as a double of few bits and what it lacks."""
     n = 0
-    if _high(x) < 0x00100000:
+    if high_of(x) < 0x00100000:
         x, n = x * 2.0**53, -53
-    top = _high(x)
+    top = high_of(x)
     n += (top >> 20) - 0x3FF
     j = top & 0x000FFFFF
     top = j | 0x3FF00000
@@ -194,11 +194,11 @@ def _log2_in_two(x: float) -> tuple[float, float]:
         k = 1
     elif j >= 0xBB67A:
         n, top = n + 1, top - 0x00100000
-    x = _with_high(x, top)
+    x = with_high(x, top)
     u, v = x - _BASES[k], 1.0 / (x + _BASES[k])
     ss = u * v
-    s_high = _upper_half(ss)
-    t_high = _with_high(0.0, ((top >> 1) | 0x20000000) + 0x00080000 + (k << 18))
+    s_high = upper_half(ss)
+    t_high = with_high(0.0, ((top >> 1) | 0x20000000) + 0x00080000 + (k << 18))
     t_low = x - (t_high - _BASES[k])
     s_low = v * ((u - s_high * t_high) - s_high * t_low)
     s2 = ss * ss
@@ -206,14 +206,14 @@ def _log2_in_two(x: float) -> tuple[float, float]:
     r = s2 * s2 * (a + s2 * (b + s2 * (c + s2 * (d + s2 * (e + s2 * f)))))
     r += s_low * (s_high + ss)
     s2 = s_high * s_high
-    t_high = _upper_half(3.0 + s2 + r)
+    t_high = upper_half(3.0 + s2 + r)
     t_low = r - ((t_high - 3.0) - s2)
     u, v = s_high * t_high, s_low * t_high + t_low * ss
-    p_high = _upper_half(u + v)
+    p_high = upper_half(u + v)
     p_low = v - (p_high - u)
     z_high, z_low = _SCALE_HIGH * p_high, _SCALE_LOW * p_high + p_low * _SCALE + _LOG2_LOW[k]
     t = float(n)
-    high = _upper_half(((z_high + z_low) + _LOG2_HIGH[k]) + t)
+    high = upper_half(((z_high + z_low) + _LOG2_HIGH[k]) + t)
     return high, z_low - (((high - t) - _LOG2_HIGH[k]) - z_high)
 
 
@@ -224,17 +224,17 @@ def _two_to(sign: float, high: float, low: float) -> float:
         return sign * math.inf
     if z < -1075 or (z == -1075 and low <= z - high):
         return sign * 0.0
-    j = _high(z)
+    j = high_of(z)
     n = 0
     if j & 0x7FFFFFFF > 0x3FE00000:
         n = j + (0x00100000 >> (((j & 0x7FFFFFFF) >> 20) - 0x3FF + 1))
         k = ((n & 0x7FFFFFFF) >> 20) - 0x3FF
-        t = _with_high(0.0, n & ~(0x000FFFFF >> k))
+        t = with_high(0.0, n & ~(0x000FFFFF >> k))
         n = ((n & 0x000FFFFF) | 0x00100000) >> (20 - k)
         if j < 0:
             n = -n
         high -= t
-    t = _upper_half(low + high)
+    t = upper_half(low + high)
     u, v = t * _LN2_UPPER, (low - (t - high)) * _LN2 + t * _LN2_REST
     z = u + v
     w = v - (z - u)
@@ -242,8 +242,8 @@ def _two_to(sign: float, high: float, low: float) -> float:
     a, b, c, d, e = _EXP
     t1 = z - t * (a + t * (b + t * (c + t * (d + t * e))))
     z = 1.0 - (((z * t1) / (t1 - 2.0) - (w + z * w)) - z)
-    top = _high(z) + (n << 20)
-    return sign * (math.ldexp(z, n) if top >> 20 <= 0 else _with_high(z, top))
+    top = high_of(z) + (n << 20)
+    return sign * (math.ldexp(z, n) if top >> 20 <= 0 else with_high(z, top))
 
 
 def _positive(value: float) -> bool:

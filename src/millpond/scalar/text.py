@@ -277,6 +277,26 @@ def _overlay(text: str, new: str, position: int, length: int) -> str:
     return f"{part(1, position - 1)}{new}{part(position + taken, _MAX_INT)}"
 
 
+def _elt(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
+    """The operand of a number, the first after it being 1; the others aren't evaluated."""
+    number, *given = operands
+    ansi = e.options["mode"] == "ansi"
+
+    def evaluate(key: Row, buffers: Row) -> object:
+        place = number(key, buffers)
+        if place is None:
+            return None
+        if 1 <= place <= len(given):
+            return given[place - 1](key, buffers)
+        if ansi:
+            raise RequestError(
+                "VALUE_OUT_OF_RANGE", "Its expression takes a text that elt doesn't have.", hint="Use a number that it has."
+            )
+        return None
+
+    return evaluate
+
+
 def _find_in_set(word: str, words: str) -> int:
     return 0 if "," in word else next((n for n, w in enumerate(words.split(","), 1) if w == word), 0)
 
@@ -292,6 +312,8 @@ def _levenshtein(a: str, b: str) -> int:
 
 
 FUNCTIONS = (
+    function("space", plain(lambda count: " " * max(0, count)), "StringSpace", refuse=takes(_INT)),
+    function("elt", _elt, "Elt", refuse=takes(_INT, _EITHER), reads=("strict",)),
     function("unhex", strict(_unhex), "Unhex", refuse=takes(STRING), reads=("strict",)),
     function("overlay", plain(_overlay), "Overlay", refuse=takes(STRING, STRING, _INT)),
     function("find_in_set", plain(_find_in_set), "FindInSet", refuse=takes(STRING)),

@@ -35,6 +35,7 @@ _PLAIN = {
     "MinBy": "min_by",
     "CollectList": "collect_list",
     "CollectSet": "collect_set",
+    "SchemaOfVariantAgg": "schema_of_variant_agg",
     # Sketches and bitmaps whose stored bytes are the very ones that Spark emits.
     "CountMinSketchAgg": "count_min_sketch",
     "BitmapConstructAgg": "bitmap_construct_agg",

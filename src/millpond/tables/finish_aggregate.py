@@ -24,6 +24,7 @@ from millpond.tables.java_order import set_order
 from millpond.tables.joined import compile_joined
 from millpond.tables.quantiles import compile_quantiles
 from millpond.tables.top import TOP, top
+from millpond.tables.variant_schema import compile_variant_schema
 
 Stored = Any
 Finisher = Callable[[Sequence[Stored]], Stored]
@@ -97,6 +98,7 @@ _BYTES: dict[str, Callable[[Expression], Callable[[bytes | None], Stored]]] = {
     "percentile_approx": compile_quantiles,
     "histogram_numeric": compile_histogram,
     "listagg": compile_joined,
+    "schema_of_variant_agg": compile_variant_schema,
 }
 
 
