@@ -17,7 +17,7 @@ from millpond.checkpoint.log import read_conf
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field
 from millpond.schema.undefined import EXPIRES_AT, TIMESTAMP
 from millpond.settings import FileBounds
@@ -207,7 +207,7 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
         raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version[:80]!r}.", hint=_HINT, path=path)
     try:
         return _parse_metadata(parse_json(text), operator)
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as broken:
+    except DAMAGE as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"{path} isn't readable: {broken!r:.200}.", hint="Restore the file from a copy.", path=path
         ) from broken

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 
 PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
 # Of a delta or snapshot.
@@ -65,7 +65,7 @@ def parse_changelog_header(data: bytes) -> Changelog:
             lineage = tuple((int(e["version"]), str(e["checkpointUniqueId"])) for e in parse_json(text))
             if not all(_STATE_ID.fullmatch(id_) for _, id_ in lineage):
                 raise ValueError("an id holds other characters")
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as broken:
+        except DAMAGE as broken:
             raise corrupt("the lineage isn't readable", start) from broken
         start += 2 + size
     return Changelog(version, lineage, start)

@@ -24,7 +24,7 @@ from millpond.checkpoint.window_runs import iter_merged_windows, merge_windows
 from millpond.errors import CheckpointError
 from millpond.native.library import library
 from millpond.native.memory import Memory
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import Storage
 
@@ -258,5 +258,5 @@ def _parse_metadata(text: str) -> SnapshotMetadata:
         if not all(isinstance(name, str) and type(id_) is int and 0 <= id_ < 1 << 15 for name, id_ in families.items()):
             raise ValueError("an id of a column family isn't one")
         return SnapshotMetadata(sst_names=names, column_families=families)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
+    except DAMAGE as broken:
         raise corrupt(f"the snapshot's metadata isn't readable: {broken!r}", 0) from broken

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from millpond.checkpoint.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field, parse_fields
 
 KeyEncoder = Literal["plain", "prefix", "range", "time_first", "time_last"]
@@ -87,7 +87,7 @@ def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "
         key_fields, value_fields = parse_fields(key_json), parse_fields(parse_json(value))
         watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if "spark.watermarkDelayMs" in (f.get("metadata") or {}))
         kind, ordinals = _encoder(parse_json(encoder) if encoder else {}, len(key_fields))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as broken:
+    except DAMAGE as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"The schema isn't readable: {broken!r:.200}.", hint="Restore the file from a copy."
         ) from broken

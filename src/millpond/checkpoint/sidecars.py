@@ -14,7 +14,7 @@ from typing import Protocol
 from millpond.checkpoint.checksums import crc32c
 from millpond.checkpoint.codecs import corrupt, naming
 from millpond.errors import CheckpointError
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -109,7 +109,7 @@ class _Whole:
             found = parse_json(text)
             algorithm, self._value = found["algorithm"], int(found["value"]) & 0xFFFFFFFF
             size = int(found.get("mainFileSize", size_bytes))
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as broken:
+        except DAMAGE as broken:
             raise corrupt(f"its .crc file isn't readable: {broken!r:.100}", 0) from broken
         if algorithm != "CRC32C":
             raise CheckpointError(

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from millpond.errors import CheckpointError
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 from millpond.storage.names import NUMBER
@@ -74,7 +74,7 @@ def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:
             path, batch = entry["path"], entry["batchId"]
             if type(path) is not str or type(batch) is not int:
                 raise ValueError("it names no path and no batch")
-        except (ValueError, LookupError, TypeError) as broken:
+        except DAMAGE as broken:
             raise _corrupt(name, f"a line isn't a file's entry: {broken}") from broken
         yield path, batch
 

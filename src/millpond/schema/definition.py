@@ -17,6 +17,7 @@ from millpond.schema.fits import check_types
 from millpond.schema.meaning import Meaning, parse_meaning
 from millpond.schema.parts import Parts, parse_parts
 from millpond.schema.retention import parse_retention_json, retention_json
+from millpond.schema.strict_json import DAMAGE
 from millpond.schema.types import Field, SparkType, atomic, is_window, parse_fields, parse_type, struct_of
 from millpond.settings import Retention
 
@@ -185,7 +186,7 @@ def parse_definition(data: Json) -> TableDefinition:
     try:
         definition = _parse(data)
         check_table_name(definition.table)
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, MillpondError) as broken:
+    except (*DAMAGE, MillpondError) as broken:
         if isinstance(broken, DefinitionError):
             raise
         raise DefinitionError(
@@ -240,6 +241,8 @@ def _check_places(definition: TableDefinition) -> None:
     places += [(place, buffers) for n in nodes if n.op == "aggregate" for place in n.options["buffers"]]
     if any(not isinstance(place, int) or isinstance(place, bool) or place not in within for place, within in places):
         raise ValueError("it names a column that the state doesn't have")
+    if not all(n.options["buffers"] for n in nodes if n.op == "aggregate"):
+        raise ValueError("an aggregate has no buffers")
     texts = (
         definition.table,
         definition.store,

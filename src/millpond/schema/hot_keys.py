@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import MillpondError
-from millpond.schema.strict_json import parse_json
+from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import SparkType, parse_type
 from millpond.schema.values import encode_json, from_json, to_json
 
@@ -73,7 +73,7 @@ def from_bytes(content: bytes) -> list[HotKey]:
             HotKey(int(k["hash"]), parse_key(k["key"], columns), float(k["share"]), int(k["found_in_batch"]))
             for k in listed["keys"]
         ]
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MillpondError) as broken:
+    except (*DAMAGE, MillpondError) as broken:
         raise ValueError(f"it isn't a list of hot keys: {type(broken).__name__} {broken}") from broken
 
 

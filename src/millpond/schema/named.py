@@ -17,6 +17,7 @@ from millpond.schema.definition import TableDefinition, check_table_name, parse_
 from millpond.schema.meaning import Meaning, parse_meaning
 from millpond.schema.parts import VariableParts, parse_variable_parts
 from millpond.schema.retention import parse_retention_json, retention_json
+from millpond.schema.strict_json import DAMAGE
 from millpond.settings import Retention
 
 Json = Any
@@ -104,7 +105,7 @@ def parse_entry(data: Json) -> Entry:
         retention = parse_retention_json(data.get("retention"))
         parts = parse_variable_parts(data.get("parts"))
         meaning = parse_meaning(data.get("meaning"))
-    except (ValueError, KeyError, TypeError, AttributeError, RequestError) as broken:
+    except (*DAMAGE, RequestError) as broken:
         raise DefinitionError(
             "DEFINITION_MISMATCH",
             f"The definition isn't readable: {broken!r:.200}.",

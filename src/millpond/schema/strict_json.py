@@ -12,6 +12,8 @@ from typing import Any
 
 # Whoever takes the value apart calls itself for each level.  No tree of Spark's types or expressions is half as deep.
 MOST_DEEP = 500
+DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What taking apart a value of JSON raises where it isn't of the form that was expected."""
 # More than any whole number that Spark, or a decimal of 38 digits, needs; and no number of so few digits is beyond a double.
 _MOST_DIGITS = 100
 
