@@ -20,6 +20,7 @@ from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.buffered import buffered
 from millpond.spark.plan import require_classic
+from millpond.storage import open_storage
 from quick_java import QUICK_JAVA_ENVIRONMENT
 
 
@@ -170,7 +171,7 @@ def test_a_definition_goes_to_the_cache_where_the_place_beside_the_checkpoint_ca
 def test_a_query_published_while_it_runs_means_what_start_would_write(spark, tmp_path, with_pond):
     rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
     frame = rate.selectExpr("value % 3 AS k", "value").groupBy("k").agg({"value": "max"}).withColumnRenamed("max(value)", "high")
-    checkpoint = tmp_path / "checkpoint"
+    checkpoint = tmp_path / "a%20b c"  # which Hadoop shows as it is
     query = frame.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint)).start()
     try:
         definition = publish(query, table="highs", pond=tmp_path / "pond" if with_pond else None)
@@ -179,7 +180,8 @@ def test_a_query_published_while_it_runs_means_what_start_would_write(spark, tmp
         query.stop()
     assert definition == derive(frame, table="highs")
     (found,) = open_jobs(tmp_path / "pond" if with_pond else checkpoint)
-    assert found.checkpoint == f"file://{checkpoint}"
+    assert found.checkpoint == open_storage(checkpoint).uri
+    assert not (tmp_path / "a b c").exists()
     assert found.definitions() == {"highs": definition}
 
 
