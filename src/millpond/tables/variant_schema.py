@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Callable
 
-from millpond.errors import CheckpointError, DefinitionError
+from millpond.errors import CheckpointError, MillpondError
 from millpond.schema.expression import Expression
 from millpond.schema.types import SparkType, parse_type
 
@@ -25,10 +25,10 @@ def compile_variant_schema(_: Expression) -> Callable[[bytes | None], str]:
             return "VOID"
         try:
             return _shown(parse_type(json.loads(data.decode())))
-        except (ValueError, DefinitionError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError, MillpondError) as error:
             raise CheckpointError(
                 "CORRUPT_FILE",
-                f"A buffer of schema_of_variant_agg has {len(data)} bytes that are no type: {error}",
+                f"A buffer of schema_of_variant_agg has {len(data)} bytes that are no type.",
                 hint="Compare the job's checkpoint with a backup; report this if Spark can read it.",
             ) from error
 
