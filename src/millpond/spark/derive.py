@@ -102,10 +102,18 @@ def derive_plan(
     time_zone:  of the session that runs the job, None where it isn't known
     moved:      whether the plan was analyzed in another session than the job's, whose time zone says nothing
     """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     check_table_name(table)
     if not analyzed.isStreaming():
         raise not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
-    batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved)
+    try:
+        batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved)
+    except (PySparkException, Py4JError) as failed:
+        reason = str(failed).partition("\n")[0]
+        hint = "Mend the query; a job with the same settings fails at its first batch."
+        raise not_derivable(table, f"Spark can't plan it: {reason}", hint) from failed
     found = find_stateful(batch.plan, append=output_mode.lower() == "append")
     if found is None:
         raise not_derivable(
