@@ -9,6 +9,7 @@ A real Spark job fills a table; `millpond serve` answers for it; wrk asks for ra
     protocol_constant   Millpond's own HTTP server, answering as Millpond does on this route, with constant bytes of the same length
                         and no read
     asgi_constant, starlette_constant   the same bytes from uvicorn with a bare ASGI function, and with one Starlette route
+    granian_constant    the same bytes from granian with a bare RSGI function, in one thread of one process
     millpond_2          `millpond serve --workers 2`: two processes answer, and a third one follows
 
 Fairness: all servers run from before the first round to after the last, and each is asked for a while before it counts (a JVM wants
@@ -40,6 +41,7 @@ from wrk import CONNECTIONS, load, require_wrk
 
 # Short rounds, so that sides stand beside each other in time: the machine isn't equally fast at all times.
 ROUNDS, SECONDS = 15, 3
+SIDES = ["kafka_streams", "protocol_constant", "asgi_constant", "starlette_constant", "granian_constant"]
 PATH = "/tables/page_views/rows?page=/page/"
 WARM_SECONDS = 8
 
@@ -72,9 +74,19 @@ async def ours():
     Connections(bare, Constant(), ServeSettings(), count=print).start(open_listener("127.0.0.1", int(sys.argv[2])))
     await asyncio.Event().wait()
 
+async def rsgi(scope, protocol):
+    protocol.response_bytes(200, [("content-type", "application/json")], body)
+
+async def granian():
+    from granian.constants import Interfaces
+    from granian.server.embed import Server
+    await Server(rsgi, port=int(sys.argv[2]), interface=Interfaces.RSGI, log_enabled=False).serve()
+
 app = bare
 if sys.argv[1] == "protocol_constant":
     uvloop.run(ours())
+if sys.argv[1] == "granian_constant":
+    uvloop.run(granian())
 if sys.argv[1] == "starlette_constant":
     app = Starlette(routes=[Route("/tables/{table}/rows", constant)])
 quiet = {"log_level": "warning", "access_log": False, "server_header": False}
@@ -171,11 +183,11 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=SECONDS, help="of each of the rounds")
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--pond", type=Path, help="a pond that an earlier run left, or is to leave, here")
-    parser.add_argument("--sides", nargs="+", default=["kafka_streams", "protocol_constant", "asgi_constant", "starlette_constant"])
+    parser.add_argument("--sides", nargs="+", default=SIDES)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/http_get.json")
     options = parser.parse_args()
     require_wrk()
-    sides = ["millpond", "millpond_2", *options.sides] if options.write else ["millpond", *options.sides]
+    sides = ["millpond", "millpond_2", *options.sides]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as opened:
         pond = options.pond or Path(folder) / "pond"
         if not pond.exists():

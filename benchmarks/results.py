@@ -29,7 +29,7 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "compiled_library": library() is not None,
-        **{name: _version(name) for name in ("millpond", "pyspark", "lmdb", "uvicorn", "starlette")},
+        **{name: _version(name) for name in ("millpond", "pyspark", "lmdb", "uvicorn", "granian", "starlette")},
     }
 
 
