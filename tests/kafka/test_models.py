@@ -287,7 +287,7 @@ def test_a_job_that_is_killed_goes_on_with_the_models_that_it_had(serving: Servi
     with serving.feeding("killed"):
         first = serving.running("killed", *serving.say(serving.model("killed", "first", by="uri")))
         serving.wait_until_used(first["version"])
-        (serving.folder / f"{len(serving.weights)}.onnx").unlink()  # it is in the pond
+        (serving.folder / "pond" / f"{len(serving.weights)}.onnx").unlink()  # its bytes are among the pond's models
         serving.job.kill()
         places = serving.say(serving.model("killed", "second"))
         serving.job.start()
