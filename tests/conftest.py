@@ -47,6 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.driver.memory": "1g",
+        # Once the JVM of all tests ended itself (exit code 56) after ten minutes of failed heartbeats from itself to itself.
+        "spark.executor.heartbeat.maxFailures": "1000000",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
         "spark.local.dir": str(tmp_path_factory.mktemp("spark")),
     }

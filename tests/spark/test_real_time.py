@@ -118,6 +118,11 @@ def test_its_checkpoint_is_refused_by_every_reader(job, tmp_path):
 def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(job, tmp_path):
     """What is refused is what the times show beyond doubt; each fact alone isn't enough."""
     job.query.stop()
+    # Its tasks end some time after `stop` has.
+    before = None
+    while before != (now := sorted(map(str, job.checkpoint.rglob("*")))):
+        before = now
+        time.sleep(1)
     newest = max(int(p.name) for p in (job.checkpoint / "commits").iterdir() if p.name.isdigit())
 
     def refuses(checkpoint: Path) -> bool:
