@@ -12,7 +12,7 @@ READY := .venv/installed
 help: ## This list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-$(READY): requirements.lock requirements-zig.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/millpond/native/*.c src/millpond/native/*.h src/millpond/native/*.py)
+$(READY): requirements.lock requirements-zig.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/millpond/native/c/*.c src/millpond/native/c/*.h src/millpond/native/*.py)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
 
 java: $(READY)

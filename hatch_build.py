@@ -1,4 +1,4 @@
-"""Builds the compiled library, `src/millpond/native/*.c`, into the package.  By hand: `python hatch_build.py`.
+"""Builds the compiled library, `src/millpond/native/c/*.c`, into the package.  By hand: `python hatch_build.py`.
 
 The compiler is CC, the system's, or the one that `ziglang` brings from PyPI, which is asked for where there is no other.  Where
 none works, the package is built without it: everything runs, slower.
@@ -35,7 +35,7 @@ def build(flags: tuple[str, ...] = (), target: Path = _FOLDER / "libmillpond.so"
     stamp = runpy.run_path(str(_FOLDER / "library.py"))["source_stamp"]()
     compiler = system_compiler() or [sys.executable, "-m", "ziglang", "cc"]
     made = target.with_name(f"{target.name}.{os.getpid()}")
-    sources = [str(path) for path in sorted(_FOLDER.glob("*.c"))]
+    sources = [str(path) for path in sorted((_FOLDER / "c").glob("*.c"))]
     try:
         subprocess.run([*compiler, *_FLAGS, *flags, f"-DSTAMP={stamp}", "-o", str(made), *sources], check=True)
         made.replace(target)

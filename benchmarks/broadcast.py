@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Any
 from results import machine, write_result
 
 import millpond
-from millpond.spark.control import Control, Draft
+from millpond.spark.broadcast.control import Control, Draft
 
 if TYPE_CHECKING:
     import pandas as pd

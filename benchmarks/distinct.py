@@ -23,8 +23,8 @@ from results import machine, write_result
 
 import millpond
 from millpond.catalogue import open_jobs
-from millpond.spark.accesslog import log_stream
-from millpond.tables.inspect import inspect_job
+from millpond.spark.accesslog.source import log_stream
+from millpond.tables.cold.report import inspect_job
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 import visitors

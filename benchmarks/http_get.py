@@ -68,8 +68,8 @@ class Constant:
         return whole
 
 async def ours():
-    from millpond.serve.connections import Connections
-    from millpond.serve.server import open_listener
+    from millpond.serve.connections.pool import Connections
+    from millpond.serve.process.server import open_listener
     from millpond.settings import ServeSettings
     Connections(bare, Constant(), ServeSettings(), count=print).start(open_listener("127.0.0.1", int(sys.argv[2])))
     await asyncio.Event().wait()

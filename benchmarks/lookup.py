@@ -49,8 +49,8 @@ def bare_rate(folder: str, store: str, keys: list[bytes], seconds: float) -> flo
 
 def parts_of_a_get(table: Any, pages: list[str]) -> dict[str, float]:
     """Microseconds of each step of `Table.get`, called as it calls them."""
-    from millpond.replica.ordered import split_value, store_key
-    from millpond.replica.stamp import without_stamp
+    from millpond.replica.keys.codec import split_value, store_key
+    from millpond.replica.row_stamp import without_stamp
     from millpond.tables.answer import Row
 
     def open_view(_: str) -> None:
@@ -94,8 +94,8 @@ def main() -> None:
 
     import millpond
     from millpond.checkpoint.operators import store_id
-    from millpond.replica.ordered import KeyCodec, store_key
-    from millpond.replica.place import ReplicaPlace
+    from millpond.replica.folder import ReplicaPlace
+    from millpond.replica.keys.codec import KeyCodec, store_key
     from millpond.storage import open_storage
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -26,7 +26,7 @@ from results import machine, write_result
 
 import millpond
 from millpond.catalogue import open_jobs
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
 
 PARTITIONS = 8
 FILES = 8

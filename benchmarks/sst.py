@@ -78,7 +78,7 @@ def measure(scratch: Path, keys: int, value: Callable[[int], bytes], levels: int
     """One snapshot, read in turn by us and by RocksDB."""
     from rocksdict import AccessType, Options, Rdict
 
-    from millpond.checkpoint.rocksdb import find, iter_chunks, iter_snapshot, read_snapshot, read_snapshot_metadata
+    from millpond.checkpoint.rocksdb.snapshot import find, iter_chunks, iter_snapshot, read_snapshot, read_snapshot_metadata
     from millpond.storage import open_storage
 
     fill(scratch / "0", keys, value, levels)

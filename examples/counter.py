@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
 
 import millpond
-from millpond.spark.accesslog import log_stream
+from millpond.spark.accesslog.source import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
 OUTPUT = "host string, requests long, gone boolean"

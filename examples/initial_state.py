@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import millpond
-from millpond.spark.accesslog import log_stream
+from millpond.spark.accesslog.source import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
 ORDER = ["ms", "file", "line", "host"]  # of requests: by time, and at one time as they stand in the log

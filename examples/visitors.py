@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import millpond
-from millpond.spark.accesslog import log_stream
+from millpond.spark.accesslog.source import log_stream
 from millpond.spark.job import Job, run_until_stopped
 
 # transformWithState keeps its variables in column families, which only RocksDB has.

@@ -8,12 +8,12 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
-from millpond.schema.expression import Expression, buffer_column
+from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.types import Field, parse_fields, parse_type
-from millpond.spark.derive_expression import Scope, translate
-from millpond.tables.finish import compile_expression
+from millpond.spark.derive.expression import Scope, translate
+from millpond.tables.finish.definition import compile_expression
 
 _HELPER = """
 import java.io.*;

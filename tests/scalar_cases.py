@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from millpond.scalar.ranges import EXACT
+from millpond.scalar.number.ranges import EXACT
 from millpond.schema.types import Field, SparkType
 
 # Two columns of each type: what compares, adds or joins has two operands.

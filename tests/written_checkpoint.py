@@ -15,7 +15,7 @@ import lz4.block
 import xxhash
 
 from millpond.checkpoint.partition import partition_of
-from millpond.checkpoint.unsaferow import encoder
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.schema.types import Field, atomic, struct_of
 
 KEY = (Field("k", atomic("string")),)

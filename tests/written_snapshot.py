@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rocksdict import BlockBasedOptions, Checkpoint, ChecksumType, DBCompressionType, Options, Rdict
 
-from millpond.checkpoint.checksums import block_checksum
-from millpond.checkpoint.manifest import varint
-from millpond.checkpoint.sst import SstFile
-from millpond.checkpoint.sst_blocks import MERGE, VALUE
+from millpond.checkpoint.files.checksums import block_checksum
+from millpond.checkpoint.rocksdb.blocks import MERGE, VALUE
+from millpond.checkpoint.rocksdb.manifest import varint
+from millpond.checkpoint.rocksdb.sst import SstFile
 from millpond.storage import open_storage
 
 COMPRESSIONS = {

@@ -1,4 +1,4 @@
-"""Write src/millpond/tables/hllpp.json: the constants of HyperLogLog++ as Spark has them, read out of its own class.
+"""Write src/millpond/tables/finish/hllpp.json: the constants of HyperLogLog++ as Spark has them, read out of its own class.
 
     python tools/write_hllpp_tables.py
 

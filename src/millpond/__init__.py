@@ -26,11 +26,11 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.spark import Job, define, publish, salted, session, start
-    from millpond.spark.broadcast import broadcast
+    from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
-    from millpond.spark.hot_keys import HotKeys
-    from millpond.spark.model_records import publish_model, remove_model, roll_back_model
-    from millpond.spark.models import read_models, serve_models
+    from millpond.spark.models.publish import publish_model, remove_model, roll_back_model
+    from millpond.spark.models.serve import read_models, serve_models
+    from millpond.spark.salted.hot_keys import HotKeys
 
 __version__ = "0.1.0"
 __all__ = [
@@ -69,20 +69,20 @@ __all__ = [
     "start",
 ]
 _LATER = {
-    "HotKeys": "millpond.spark.hot_keys",
+    "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
-    "broadcast": "millpond.spark.broadcast",
+    "broadcast": "millpond.spark.broadcast.stream",
     "buffered": "millpond.spark.buffered",
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",
     "publish": "millpond.spark",
-    "publish_model": "millpond.spark.model_records",
-    "read_models": "millpond.spark.models",
-    "remove_model": "millpond.spark.model_records",
-    "roll_back_model": "millpond.spark.model_records",
+    "publish_model": "millpond.spark.models.publish",
+    "read_models": "millpond.spark.models.serve",
+    "remove_model": "millpond.spark.models.publish",
+    "roll_back_model": "millpond.spark.models.publish",
     "salted": "millpond.spark",
-    "serve_models": "millpond.spark.models",
+    "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "start": "millpond.spark",
 }

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError, StorageError
-from millpond.schema.definition import TableDefinition, check_table_name
-from millpond.schema.hot_keys import HotKey, from_bytes, to_bytes
-from millpond.schema.named import Entry, parse_entry
+from millpond.schema.definition.hot_keys import HotKey, from_bytes, to_bytes
+from millpond.schema.definition.operator_name import Entry, parse_entry
+from millpond.schema.definition.table import TableDefinition, check_table_name
 from millpond.schema.strict_json import parse_json
 from millpond.schema.types import SparkType
 from millpond.settings import FileBounds, home

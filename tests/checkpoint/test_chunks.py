@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from millpond.checkpoint import chunks
-from millpond.checkpoint.codecs import decompress
+from millpond.checkpoint.bulk import stream as chunks
+from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.files.codecs import decompress
+from millpond.checkpoint.files.records import Record
 from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.records import Record
 from millpond.checkpoint.state import StateReader
-from millpond.checkpoint.whole import Part
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from written_checkpoint import WrittenCheckpoint, lz4_file

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.checkpoint.inferred import infer_operator
+from millpond.checkpoint.infer_operator import infer_operator
 from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, parse_schema

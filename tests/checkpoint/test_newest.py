@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from millpond.checkpoint.bulk.newest import read_newest
+from millpond.checkpoint.bulk.partition import read_parts
+from millpond.checkpoint.files.records import PUT
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
-from millpond.checkpoint.newest import read_newest
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.records import PUT
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.whole import read_parts
 from millpond.errors import CheckpointError
 from millpond.native import library
 from millpond.native.memory import Memory

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 import millpond
 from millpond.catalogue import create_beside
 from millpond.cli import main
-from millpond.schema.definition import parse_definition
+from millpond.schema.definition.table import parse_definition
 
 CELLS = ["counts-hdfs", "counts-rocksdb-changelog", "counts-rocksdb-snapshots", "windows-rocksdb-changelog", "keyless-hdfs"]
 

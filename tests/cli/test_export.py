@@ -21,8 +21,8 @@ from arrow_values import shown
 from millpond.cli import export, main
 from millpond.errors import CONDITIONS
 from millpond.schema.values import encode_json, to_text
-from millpond.serve.shapes import row_writer
-from millpond.tables.where import _UNORDERED, parse_condition
+from millpond.tables.scan.where import _UNORDERED, parse_condition
+from millpond.wire.answers import row_writer
 from written_checkpoint import WrittenCheckpoint
 
 Run = Callable[..., Result]
@@ -126,7 +126,7 @@ def test_files_have_all_rows_of_one_batch(scan: Run, tmp_path: Path) -> None:
 
 def test_a_parquet_file_has_every_type(pond: millpond.Pond, types_pond: Path, tmp_path: Path, type_cases: ModuleType) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
-    from millpond.tables.arrow import write_parquet
+    from millpond.tables.forms.arrow import write_parquet
 
     for name in type_cases.CASES:
         table = pond[name]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import millpond
-from millpond.serve.tokens import add_token
+from millpond.serve.access.tokens import add_token
 from millpond.settings import Retention
 from written_checkpoint import WrittenCheckpoint
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from millpond.client.exchange import Exchange, Reply, error_of
 from millpond.client.reads import ServerReads, TableReads, cut_of
 from millpond.errors import ReplicaError
-from millpond.schema.definition import TableDefinition, parse_definition
+from millpond.schema.definition.table import TableDefinition, parse_definition
 from millpond.schema.values import decode_json, encode_json
-from millpond.serve.shapes import error_json
 from millpond.settings import ClientSettings, Retention
+from millpond.wire.answers import error_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEFINITIONS = [

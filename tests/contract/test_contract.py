@@ -30,12 +30,12 @@ import millpond.settings
 from millpond.cli import main
 from millpond.errors import MillpondError, RequestError
 from millpond.schema.convert import to_python
-from millpond.schema.definition import TableDefinition, key_parts
+from millpond.schema.definition.table import TableDefinition, key_parts
 from millpond.schema.far_time import FarTime
 from millpond.schema.types import TIMES
 from millpond.schema.values import encode_json, to_json, to_text
-from millpond.serve.shapes import cut_json, row_writer
-from millpond.tables.keys import KeyReader
+from millpond.tables.scan.keys import KeyReader
+from millpond.wire.answers import cut_json, row_writer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {

@@ -32,8 +32,8 @@ from millpond.cli.hints import hint_here
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.values import encode_json, to_json, to_text
-from millpond.serve.shapes import answer_json, changes_json, count_json, event_json, row_writer, versions_json
-from millpond.tables.keys import KeyReader
+from millpond.tables.scan.keys import KeyReader
+from millpond.wire.answers import answer_json, changes_json, count_json, event_json, row_writer, versions_json
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from millpond.cli.serve import serve
+from millpond.cli.commands.serve import serve
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

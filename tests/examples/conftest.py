@@ -66,7 +66,7 @@ def real_log(tmp_path: Path) -> Path:
 @pytest.fixture
 def read_log(spark: Any) -> Callable[..., Any]:
     """`read_log(path)` is a stream of its requests, in few batches."""
-    from millpond.spark.accesslog import log_stream
+    from millpond.spark.accesslog.source import log_stream
 
     def read(path: Path, rows_per_batch: int = 2000) -> Any:
         return log_stream(spark, str(path), rows_per_batch=rows_per_batch).where("error IS NULL")

@@ -23,7 +23,7 @@ def test_rows_go_when_their_time_is_over_though_no_batch_runs(on_rocksdb, exampl
     log = tmp_path / "log.tsv"
     header = "host\tlogname\ttime\tmethod\turl\tresponse\tbytes\treferer\tuseragent"
     log.write_text("\n".join([header, *(f"{host}\t-\t807256800\tGET\t{page}\t200\t1\t\t" for host, page in LINES)]) + "\n")
-    from millpond.spark.accesslog import log_stream
+    from millpond.spark.accesslog.source import log_stream
 
     frame, pond = log_stream(on_rocksdb, str(log), partitions=1).where("error IS NULL"), tmp_path / "pond"
     with module.start(frame, str(pond), TTL_SECONDS, trigger="1 minute", partitions=2) as job:

@@ -196,7 +196,7 @@ _FULL = """
 import subprocess, sys
 from pathlib import Path
 from millpond.errors import MillpondError
-from millpond.replica.lmdb_backend import open_backend
+from millpond.replica.backends.lmdb import open_backend
 from millpond.settings import ReplicaSettings
 
 disk = Path(sys.argv[1])

@@ -36,7 +36,7 @@ from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside, ins
 from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_rows
 
 import millpond
-from millpond.checkpoint.unsaferow import decoder
+from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import CONDITIONS, MillpondError
 from millpond.native.library import library, small_too, switched_off
 

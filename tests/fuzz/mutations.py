@@ -17,7 +17,7 @@ import lz4.block
 import xxhash
 import zstandard
 
-from millpond.checkpoint.codecs import decompress
+from millpond.checkpoint.files.codecs import decompress
 
 _VALUES: tuple[Any, ...] = (
     None, True, 0, 1, -1, 2**31, 2**63, 10**30, 1.5, 1e308, float("inf"), float("nan"), "", "x", "v9", "../../x", "\x00", "\ud800",

@@ -20,34 +20,34 @@ import pyarrow
 
 import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
-from millpond.checkpoint.columns import Spans, read_columns
+from millpond.checkpoint.bulk.newest import read_newest
+from millpond.checkpoint.bulk.partition import read_parts
 from millpond.checkpoint.encoding import iter_elements
+from millpond.checkpoint.files.records import DELETE, PUT
+from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
-from millpond.checkpoint.newest import read_newest
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.records import DELETE, PUT
-from millpond.checkpoint.sidecars import verify_file
+from millpond.checkpoint.rows.columns import Spans, read_columns
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.checkpoint.source_files import find_file
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.unsaferow import decoder, encoder
-from millpond.checkpoint.whole import read_parts
 from millpond.errors import MillpondError
 from millpond.native.memory import Memory
 from millpond.replica.apply import plan_tables
-from millpond.schema.definition import TableDefinition, parse_definition
-from millpond.schema.hot_keys import HotKey
-from millpond.schema.named import NamedOperator
+from millpond.schema.definition.hot_keys import HotKey
+from millpond.schema.definition.operator_name import NamedOperator
+from millpond.schema.definition.table import TableDefinition, parse_definition
 from millpond.schema.types import SparkType, atomic
 from millpond.schema.values import decode_json
 from millpond.storage import Storage
-from millpond.tables.arrow import arrow_type, column_array
-from millpond.tables.arrow_errors import Failures
-from millpond.tables.binding import check_schemas
-from millpond.tables.cold import iter_newest
-from millpond.tables.finish import compile_definition
-from millpond.tables.finish_columns import ColumnFinish, RowKeys
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
+from millpond.tables.cold.table import iter_newest
+from millpond.tables.finish.columns import ColumnFinish, RowKeys
+from millpond.tables.finish.definition import compile_definition
+from millpond.tables.forms.arrow import arrow_type, column_array
+from millpond.tables.forms.arrow_errors import Failures
+from millpond.tables.scan.binding import check_schemas
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 # Rows that a decoded file is asked for: enough to reach every type, few enough for thousands of files.

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 import zstandard
 
-from millpond.checkpoint import sst, sst_blocks
-from millpond.checkpoint.checksums import block_checksum
-from millpond.checkpoint.codecs import decompress
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
+from millpond.checkpoint.files.checksums import block_checksum
+from millpond.checkpoint.files.codecs import decompress
+from millpond.checkpoint.rocksdb import blocks as sst_blocks
+from millpond.checkpoint.rocksdb import sst
+from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import open_storage

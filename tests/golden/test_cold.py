@@ -12,7 +12,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import CheckpointError, MillpondError, RequestError
-from millpond.schema.definition import parse_definition
+from millpond.schema.definition.table import parse_definition
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from golden_rows import CELLS, replica_content
-from millpond.replica.cause import may_expire, may_return
-from millpond.replica.closed import is_known
+from millpond.replica.backends.memory import MemoryBackend
+from millpond.replica.folder import ReplicaPlace
 from millpond.replica.follower import Follower
-from millpond.replica.history import SnapshotAsOf, check_kept, iter_changes, kept_of, position_at
-from millpond.replica.kept import closed_table
-from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.place import ReplicaPlace
+from millpond.replica.history.as_of import SnapshotAsOf, check_kept, iter_changes, kept_of, position_at
+from millpond.replica.history.delete_cause import may_expire, may_return
+from millpond.replica.history.keeper import closed_table
+from millpond.replica.history.with_expired import is_known
 from millpond.replica.record import StoresRecord
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage

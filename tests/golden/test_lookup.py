@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from millpond.checkpoint.encoding import iter_elements
+from millpond.checkpoint.files.records import MERGE, PUT
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
 from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import StoreSchema, read_stores
 from millpond.checkpoint.partition import partition_of_key
-from millpond.checkpoint.records import MERGE, PUT
+from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.unsaferow import decoder
 from millpond.errors import CheckpointError
 from millpond.schema.murmur import partition_of
 from millpond.schema.types import Field, SparkType, atomic

@@ -13,7 +13,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_beside
 from millpond.schema.convert import to_stored
-from millpond.schema.definition import parse_definition
+from millpond.schema.definition.table import parse_definition
 
 CELLS = sorted(p.parent.name for p in Path(__file__).parent.glob("*/emitted.json"))
 # collect_set has no order that two runs share.

@@ -16,8 +16,8 @@ from millpond.cli import main
 from millpond.errors import MillpondError
 from millpond.schema.values import encode_json
 from millpond.serve.formats import CSV, NDJSON, write_pages
-from millpond.serve.shapes import changes_json, row_writer
 from millpond.tables.failed import FailingValues
+from millpond.wire.answers import changes_json, row_writer
 
 VALUES = Path(__file__).parent / "values"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((VALUES / "expected.json").read_text())
@@ -143,7 +143,7 @@ def test_a_row_whose_filter_fails_shows_its_key_alone(provider: str, pond: millp
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_arrow_has_null_and_says_where_and_why(name: str, provider: str, pond: millpond.Pond, path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
-    from millpond.tables.arrow import ipc_stream, read_ipc_stream, to_arrow
+    from millpond.tables.forms.arrow import ipc_stream, read_ipc_stream, to_arrow
 
     table = pond[f"{name}_{provider}"].live()
     rows = table.scan()

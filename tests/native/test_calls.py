@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import xxhash
 
-from millpond.checkpoint.checksums import XXH3, block_checksum
-from millpond.checkpoint.codecs import decompress
-from millpond.checkpoint.columns import span
 from millpond.checkpoint.encoding import _split
-from millpond.checkpoint.records import DELETE, MERGE, PUT, iter_changelog, iter_spans
-from millpond.checkpoint.runs import resolve_all
-from millpond.checkpoint.sst_blocks import Entries
+from millpond.checkpoint.files.checksums import XXH3, block_checksum
+from millpond.checkpoint.files.codecs import decompress
+from millpond.checkpoint.files.records import DELETE, MERGE, PUT, iter_changelog, iter_spans
+from millpond.checkpoint.rocksdb.blocks import Entries
+from millpond.checkpoint.rocksdb.merge import resolve_all
+from millpond.checkpoint.rows.columns import span
 from millpond.errors import CheckpointError
 from millpond.native import calls, library
 from millpond.native.memory import Memory

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint.avro import avro_decoder
+from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint.columns import Column, Spans, read_columns, span
-from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.columns import Column, Spans, read_columns, span
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError, RequestError
 from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.tables.arrow import arrow_type, column_array, python_array
-from millpond.tables.arrow_errors import Failures
+from millpond.tables.forms.arrow import arrow_type, column_array, python_array
+from millpond.tables.forms.arrow_errors import Failures
 from properties.test_unsaferow import TYPES, values
 
 pa = pytest.importorskip("pyarrow")

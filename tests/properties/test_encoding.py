@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millpond.checkpoint.encoding import RowEncoding, iter_elements
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.unsaferow import encoder
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, atomic
 

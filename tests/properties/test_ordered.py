@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint.columns import span
-from millpond.checkpoint.unsaferow import encoder
+from millpond.checkpoint.rows.columns import span
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
 from millpond.native.library import library
-from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, is_cut, join_value, split_value, store_key
+from millpond.replica.backends.memory import MemoryBackend
+from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, is_cut, join_value, split_value, store_key
+from millpond.replica.keys.transcode import KeysTranscoder, key_transcoder
 from millpond.replica.scan import after_prefix, iter_prefix, iter_range
-from millpond.replica.transcode import KeysTranscoder, key_transcoder
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))

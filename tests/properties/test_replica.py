@@ -13,17 +13,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond.checkpoint.unsaferow import decoder
+from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import MillpondError
-from millpond.replica.closed import SnapshotWithClosed
+from millpond.replica.backends.memory import MemoryBackend
+from millpond.replica.folder import ReplicaPlace
 from millpond.replica.follower import Follower
-from millpond.replica.history import SnapshotAsOf, check_kept, position_at
-from millpond.replica.kept import closed_table
-from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.ordered import KeyCodec
-from millpond.replica.place import ReplicaPlace
+from millpond.replica.history.as_of import SnapshotAsOf, check_kept, position_at
+from millpond.replica.history.keeper import closed_table
+from millpond.replica.history.with_expired import SnapshotWithClosed
+from millpond.replica.keys.codec import KeyCodec
+from millpond.replica.row_stamp import is_final, without_stamp
 from millpond.replica.scan import iter_prefix, iter_range
-from millpond.replica.stamp import is_final, without_stamp
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
 from written_checkpoint import KEY, VALUE, WrittenCheckpoint

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint import file_parts, sst, sst_blocks
-from millpond.checkpoint.rocksdb import iter_snapshot, read_snapshot
-from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
+from millpond.checkpoint.files import partial as file_parts
+from millpond.checkpoint.rocksdb import blocks as sst_blocks
+from millpond.checkpoint.rocksdb import sst
+from millpond.checkpoint.rocksdb.changes import iter_snapshot_changes
+from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.native.memory import Memory
 from millpond.storage import Storage, open_storage

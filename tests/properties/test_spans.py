@@ -7,9 +7,9 @@ import struct
 
 import pytest
 
-from millpond.checkpoint import spans
-from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records
-from millpond.checkpoint.spans import RecordSpans, locate_changelog, locate_records
+from millpond.checkpoint.files import record_spans as spans
+from millpond.checkpoint.files.record_spans import RecordSpans, locate_changelog, locate_records
+from millpond.checkpoint.files.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records
 from millpond.errors import CheckpointError
 
 pytestmark = pytest.mark.usefixtures("either_way")

@@ -12,8 +12,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from rocksdict import AccessType, Options, Rdict
 
-from millpond.checkpoint import sst, sst_blocks
-from millpond.checkpoint.rocksdb import find, iter_snapshot, read_snapshot, read_snapshot_metadata
+from millpond.checkpoint.rocksdb import blocks as sst_blocks
+from millpond.checkpoint.rocksdb import sst
+from millpond.checkpoint.rocksdb.snapshot import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges

@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import millpond
-from millpond.checkpoint.columns import span
-from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.columns import span
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.native.library import library
-from millpond.replica.ordered import KeyCodec
-from millpond.replica.ordered_columns import read_ordered
-from millpond.replica.transcode import KeysTranscoder, key_transcoder
+from millpond.replica.keys.codec import KeyCodec
+from millpond.replica.keys.columns import read_ordered
+from millpond.replica.keys.transcode import KeysTranscoder, key_transcoder
 from millpond.schema.convert import to_python, to_stored
-from millpond.schema.definition import key_columns
+from millpond.schema.definition.table import key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.schema.values import decode_json, encode_json, from_json, from_text, to_json, to_text
 from written_checkpoint import WrittenCheckpoint
@@ -119,8 +119,8 @@ def test_bytes_sort_as_spark_sorts_values_by_every_way_to_them(table: tuple[tupl
     columns = read_ordered(fields, encoded)
     if columns is not None and keys:
         pa = pytest.importorskip("pyarrow")
-        from millpond.tables.arrow import column_array, python_array
-        from millpond.tables.arrow_errors import Failures
+        from millpond.tables.forms.arrow import column_array, python_array
+        from millpond.tables.forms.arrow_errors import Failures
 
         failures = Failures()
         for i, field in enumerate(fields):
@@ -196,7 +196,7 @@ def test_reads_have_one_row_a_key_in_order_and_find_each(
             assert all(c.new in expected for c in changes)
             assert [v.row for v in rows_of.history()] == expected
             pa = pytest.importorskip("pyarrow")
-            from millpond.tables.arrow import rows_table
+            from millpond.tables.forms.arrow import rows_table
 
             whole = rows_table(pa, rows_of.definition, expected, "ck", 1)
             assert rows_of.to_arrow().equals(whole)

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.spark.derive import MillpondWarning
+from millpond.spark.derive.definition import MillpondWarning
 from quick_java import QUICK_JAVA
 from random_queries.case import Case
 from random_queries.check import WrongError, check_run

@@ -17,7 +17,7 @@ import millpond
 from emitted import bits
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import Field, SparkType
 from random_queries.case import Case
 from random_queries.doors import arrow_rows, ask_table, cells, has_arrow

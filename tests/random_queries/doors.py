@@ -16,10 +16,10 @@ from typing import Any
 from urllib.parse import quote
 
 from emitted import bits
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
-from millpond.serve.shapes import row_writer, typed_columns
+from millpond.wire.answers import row_writer, typed_columns
 
 Failure = Callable[[str, str], Exception]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import millpond
-from millpond.checkpoint.unsaferow import decoder
+from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import MillpondError
 from millpond.schema.types import Field, parse_fields
 from random_queries.build import stream, whole_frame, write_batch, write_input

@@ -59,7 +59,7 @@ def _lose_rows(data) -> None:
 
 @pytest.mark.parametrize("spoil", [_swap_columns, _lose_a_column, _lose_rows])
 def test_the_judge_finds_what_is_wrong(spark, tmp_path, spoil):
-    from millpond.schema.definition import parse_definition
+    from millpond.schema.definition.table import parse_definition
 
     run = run_case(spark, SMALL, tmp_path, "t")
     assert check_run(run) == []

@@ -15,9 +15,9 @@ import pytest
 import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError
-from millpond.schema.named import NamedOperator
+from millpond.schema.definition.operator_name import NamedOperator
 from millpond.settings import RetentionWords
-from millpond.tables.changes import RowChange
+from millpond.tables.history.changes import RowChange
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"

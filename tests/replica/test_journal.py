@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.replica.journal import (
+from millpond.replica.history.keeper import ClosedRow, ClosedRows
+from millpond.replica.journal.segments import (
     StoreJournal,
     decode_segment,
     encode_frame,
@@ -17,7 +18,6 @@ from millpond.replica.journal import (
     iter_store,
     segments,
 )
-from millpond.replica.kept import ClosedRow, ClosedRows
 from millpond.replica.record import StoredField
 
 STORE = StoredField(operator=0, operator_name="dedupe", store="default", index=0, single=False, key={"a": [1]}, value=None)

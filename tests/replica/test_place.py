@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.replica.place import file_system, kind_in
+from millpond.replica.folder import file_system, kind_in
 
 # Lines as Linux writes them; a folder's blanks are octal numbers.
 MOUNTS = r"""/dev/sda1 / ext4 rw,relatime 0 0

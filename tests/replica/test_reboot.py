@@ -12,7 +12,7 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.replica.journal import decode_segment, read_mark, segments
+from millpond.replica.journal.segments import decode_segment, read_mark, segments
 from millpond.schema.types import Field, atomic
 from written_checkpoint import WrittenCheckpoint
 
@@ -233,7 +233,7 @@ def test_whatever_of_the_journal_is_torn_off_nothing_wrong_is_told(job: Job) -> 
 
 
 def _name(job: Job) -> str:
-    from millpond.replica.place import ReplicaPlace
+    from millpond.replica.folder import ReplicaPlace
     from millpond.storage import open_storage
 
     return ReplicaPlace(job.root / "home", open_storage(job.checkpoint.path).uri).path.name

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from millpond.checkpoint.columns import span
+from millpond.checkpoint.rows.columns import span
 from millpond.errors import ReplicaError
 from millpond.native import library
-from millpond.replica.sorter import RowSorter
+from millpond.replica.external_sort import RowSorter
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled library isn't built: python hatch_build.py")
 

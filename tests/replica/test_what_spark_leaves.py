@@ -17,7 +17,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
 from written_checkpoint import WrittenCheckpoint, delta_file
 
 TABLE = "ck.aggregate_0"

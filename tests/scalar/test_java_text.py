@@ -1,4 +1,4 @@
-"""The text of doubles by both of Java's algorithms.  tests/spark/test_scalar.py holds that of the JVM at hand against it."""
+"""The text of doubles by both of Java's algorithms.  tests/spark/derive/test_scalar.py holds that of the JVM at hand against it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from millpond.errors import MillpondError
 from millpond.scalar.casts import Casting, compile_cast
-from millpond.scalar.java_text import java_text
+from millpond.scalar.text.java_text import java_text
 from millpond.schema.types import atomic
 
 # Value, the text of Java 17, the text of Java 25: as both printed it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from millpond.errors import MillpondError
-from millpond.schema.expression import Expression, buffer_column
+from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.types import atomic
-from millpond.tables.finish import compile_expression
+from millpond.tables.finish.definition import compile_expression
 
 LONG, DOUBLE, TINY = atomic("long"), atomic("double"), atomic("byte")
 

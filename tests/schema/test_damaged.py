@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from millpond.errors import MillpondError
-from millpond.schema.definition import parse_definition
-from millpond.schema.named import parse_entry
-from millpond.tables.finish import compile_definition
+from millpond.schema.definition.operator_name import parse_entry
+from millpond.schema.definition.table import parse_definition
+from millpond.tables.finish.definition import compile_definition
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "x", [], [None], [[]], [0], {}, {"a": 1})

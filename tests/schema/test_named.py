@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import DefinitionError, RequestError
-from millpond.schema.named import NamedOperator, parse_entry
+from millpond.schema.definition.operator_name import NamedOperator, parse_entry
 from millpond.settings import Retention
 
 ORDERS = NamedOperator(table="orders", operator=1, operator_name="symmetricHashJoin")

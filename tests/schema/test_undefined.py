@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millpond.schema.definition import TableDefinition, parse_definition
+from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.table import TableDefinition, parse_definition
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.schema.undefined import StoreShape, undefined_table
 
 LONG, TEXT, TIME, FLAG = atomic("long"), atomic("string"), atomic("timestamp"), atomic("boolean")
 

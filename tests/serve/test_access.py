@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from millpond.cli import main
 from millpond.errors import MillpondError, RequestError, SetupError
-from millpond.serve.access import Access, check_exposure, is_loopback
-from millpond.serve.tokens import EVERYBODY, add_token, read_tokens, remove_token
+from millpond.serve.access.access import Access, check_exposure, is_loopback
+from millpond.serve.access.tokens import EVERYBODY, add_token, read_tokens, remove_token
 from millpond.settings import ServeSettings
 from ready import wait_until_ready
 

@@ -20,7 +20,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError, ReplicaError
-from millpond.schema.definition import parse_definition
+from millpond.schema.definition.table import parse_definition
 from millpond.settings import ClientSettings
 from object_store import BUCKET, moto_server, proxy, upload, use
 from ready import wait_until_ready

@@ -13,8 +13,8 @@ import httpx
 import pytest
 
 from millpond.cli import main
+from millpond.cli.commands.serve import serve as command
 from millpond.cli.config import read_options
-from millpond.cli.serve import serve as command
 from millpond.errors import MillpondError
 from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint

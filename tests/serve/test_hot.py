@@ -16,11 +16,11 @@ import httpx
 import pytest
 
 import millpond
-from millpond.serve.access import Access
+from millpond.serve.access.access import Access
 from millpond.serve.app import HttpDoor
-from millpond.serve.hot import HotRows
-from millpond.serve.meter import Meter
-from millpond.serve.neighbours import Neighbours
+from millpond.serve.forwarding import Neighbours
+from millpond.serve.hot.protocol import HotRows
+from millpond.serve.metrics.counts import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.settings import ServeSettings
 from ready import wait_until_ready
@@ -30,7 +30,7 @@ from written_checkpoint import WrittenCheckpoint
 IMPATIENT = """
 import sys, millpond
 from millpond.serve.ponds import open_ponds
-from millpond.serve.server import address_of, open_listener, serve_http
+from millpond.serve.process.server import address_of, open_listener, serve_http
 from millpond.settings import ServeSettings
 listener = open_listener("127.0.0.1", 0)
 print(address_of(listener), flush=True)

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import millpond
 from millpond.schema.types import Field, atomic
-from millpond.serve.meter import BUCKETS, Meter
+from millpond.serve.metrics.counts import BUCKETS, Meter
 from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 

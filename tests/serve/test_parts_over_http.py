@@ -12,9 +12,9 @@ import httpx
 
 import millpond
 from millpond.catalogue import create_beside
-from millpond.schema.definition import TableDefinition, ValueColumn, key_columns
-from millpond.schema.expression import Expression, buffer_column
-from millpond.schema.parts import Parts
+from millpond.schema.definition.expression import Expression, buffer_column
+from millpond.schema.definition.parts import Parts
+from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
 from millpond.schema.types import Field, atomic
 from ready import wait_until_ready
 from written_checkpoint import VALUE, WrittenCheckpoint

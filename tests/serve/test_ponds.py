@@ -14,9 +14,9 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.serve.keep import check_retention, parse_retention, retention_by_pond
+from millpond.serve.access.tokens import add_token
 from millpond.serve.ponds import check_room, name_places
-from millpond.serve.tokens import add_token
+from millpond.serve.retention_options import check_retention, parse_retention, retention_by_pond
 from millpond.settings import Retention, RetentionWords
 from ready import wait_until_ready
 from serving import write_certificate

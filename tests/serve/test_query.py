@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import RequestError
-from millpond.serve.query import parse_limit, parse_query, split_controls
+from millpond.wire.query import parse_limit, parse_query, split_controls
 
 # What names and values in a URL can be: any bytes.
 texts = st.binary().map(lambda data: data.decode("utf-8", "surrogateescape"))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from millpond.checkpoint.unsaferow import encoder
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.native import library
 from millpond.replica.record import StoredField, StoresRecord
-from millpond.replica.stamp import stamp, stamp_at_most, stamp_final
-from millpond.schema.definition import TableDefinition, ValueColumn, key_columns
-from millpond.schema.expression import Expression, buffer_column
+from millpond.replica.row_stamp import stamp, stamp_at_most, stamp_final
+from millpond.schema.definition.expression import Expression, buffer_column
+from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.serve.row_json import RowWriter
-from millpond.tables.binding import Binding, bind
+from millpond.serve.hot.row_json import RowWriter
+from millpond.tables.scan.binding import Binding, bind
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled library isn't built: python hatch_build.py")
 

@@ -23,8 +23,8 @@ import pytest
 
 from attack.victim import wait_for
 from millpond.errors import SetupError
-from millpond.serve.server import address_of, open_listener
-from millpond.serve.tokens import add_token
+from millpond.serve.access.tokens import add_token
+from millpond.serve.process.server import address_of, open_listener
 from serving import serving, write_certificate
 from soak.processes import children
 

@@ -21,9 +21,9 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.serve.access import Access
-from millpond.serve.rates import Rates
-from millpond.serve.tokens import add_token
+from millpond.serve.access.access import Access
+from millpond.serve.access.rate_limit import Rates
+from millpond.serve.access.tokens import add_token
 from millpond.settings import ClientSettings, ServeSettings
 from soak.processes import children, listens
 from written_checkpoint import WrittenCheckpoint
@@ -207,8 +207,8 @@ def test_a_client_whose_scan_lost_its_door_reads_all_of_a_newer_batch(doors: Doo
 
 
 def test_a_forged_token_leads_nowhere(doors: Doors, tmp_path: Path) -> None:
-    from millpond.tables.paging import PageToken, parse_token
-    from millpond.tables.token import pack, unpack
+    from millpond.tables.scan.page_token import PageToken, parse_token
+    from millpond.tables.scan.token import pack, unpack
 
     page = doors.get(f"/tables/{TABLE}/rows?_limit=7").json()
     doors.commit(p000=-1)

@@ -24,7 +24,7 @@ import httpx
 import millpond
 from millpond.client.reads import Known, cut_of
 from millpond.errors import MillpondError
-from millpond.tables.changes import Changes
+from millpond.tables.history.changes import Changes
 from soak.model import PAGES, WINDOW_MS, Values
 from soak.orphans import end_with_parent
 

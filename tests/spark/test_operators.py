@@ -18,7 +18,7 @@ import pytest
 import millpond
 from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError
-from millpond.schema.named import NamedOperator
+from millpond.schema.definition.operator_name import NamedOperator
 from millpond.spark import define, derive, publish, start
 
 MINUTE = dt.timedelta(minutes=1)

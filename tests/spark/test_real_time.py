@@ -20,7 +20,7 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError
 from millpond.spark import define, publish, start
 from millpond.storage import open_storage
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
 
 CONF = {
     "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",  # Spark refuses real-time mode in format 1

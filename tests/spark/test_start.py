@@ -19,7 +19,7 @@ from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.buffered import buffered
-from millpond.spark.plan import require_classic
+from millpond.spark.derive.plan import require_classic
 from millpond.storage import open_storage
 from quick_java import QUICK_JAVA_ENVIRONMENT
 

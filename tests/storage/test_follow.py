@@ -11,8 +11,8 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
+from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.follower import Follower
-from millpond.replica.memory_backend import MemoryBackend
 from millpond.settings import ReplicaSettings
 from millpond.storage import open_storage
 from object_store import QUICK, UploadedCheckpoint, delete, moto_server, proxy, upload, use

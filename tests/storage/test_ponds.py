@@ -13,8 +13,8 @@ from millpond.catalogue import create_beside, create_job, open_jobs
 from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.cli import main
-from millpond.schema.definition import TableDefinition
-from millpond.schema.undefined import StoreShape, undefined_table
+from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.table import TableDefinition
 from millpond.storage import open_storage
 from object_store import QUICK, UploadedCheckpoint, moto_server, proxy, use
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import millpond
-from millpond.replica.ordered import KeyCodec
-from millpond.replica.ordered_columns import read_ordered
+from millpond.replica.keys.codec import KeyCodec
+from millpond.replica.keys.columns import read_ordered
 from millpond.schema.types import Field, atomic, struct_of
-from millpond.tables.arrow import column_array, to_arrow
-from millpond.tables.arrow_errors import Failures
+from millpond.tables.forms.arrow import column_array, to_arrow
+from millpond.tables.forms.arrow_errors import Failures
 
 pa = pytest.importorskip("pyarrow")
 LONG, STRING = atomic("long"), atomic("string")

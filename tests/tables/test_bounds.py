@@ -18,7 +18,7 @@ from conftest import GoldenCell
 from millpond import Bounds
 from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"

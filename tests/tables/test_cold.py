@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from millpond.checkpoint import columns
-from millpond.checkpoint.columns import hash_words, join_spans, span
-from millpond.checkpoint.whole import Part
+from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.rows import columns
+from millpond.checkpoint.rows.columns import hash_words, join_spans, span
 from millpond.errors import CheckpointError
-from millpond.tables import cold
+from millpond.tables.cold import table as cold
 
 pa = pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import MillpondError
-from millpond.scalar.ranges import divide_down, divide_half_up, fit
-from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, parse_definition
-from millpond.schema.expression import Expression, buffer_column, key_column
+from millpond.scalar.number.ranges import divide_down, divide_half_up, fit
+from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.expression import Expression, buffer_column, key_column
+from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, parse_definition
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from millpond.schema.undefined import StoreShape, undefined_table
-from millpond.tables.finish import compile_definition, compile_expression
-from millpond.tables.hllpp import estimator
+from millpond.tables.finish.definition import compile_definition, compile_expression
+from millpond.tables.finish.hllpp import estimator
 
 LONG, DOUBLE, STRING, BOOLEAN = atomic("long"), atomic("double"), atomic("string"), atomic("boolean")
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))

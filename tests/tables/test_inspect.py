@@ -16,9 +16,9 @@ from click.testing import CliRunner
 import millpond
 from millpond.catalogue import create_beside, open_jobs
 from millpond.cli import main
-from millpond.schema.definition import parse_definition
-from millpond.schema.named import NamedOperator
-from millpond.tables.inspect import JobReport, inspect_job
+from millpond.schema.definition.operator_name import NamedOperator
+from millpond.schema.definition.table import parse_definition
+from millpond.tables.cold.report import JobReport, inspect_job
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -9,8 +9,8 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from millpond.spark.accesslog import AccessLogStream, parse_options
-from millpond.tables.bounds import Bounds
+from millpond.spark.accesslog.source import AccessLogStream, parse_options
+from millpond.tables.job.bounds import Bounds
 from written_checkpoint import WrittenCheckpoint
 
 LINE = 'h{n} - - [01/Aug/1995:00:00:{n:02} -0400] "GET /{n}.html HTTP/1.0" 200 {n}\n'

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.checkpoint.unsaferow import encoder
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import MillpondError
-from millpond.schema.expression import Expression
-from millpond.schema.parts import why_not_merged
+from millpond.schema.definition.expression import Expression
+from millpond.schema.definition.parts import why_not_merged
 from millpond.schema.types import Field, SparkType, atomic, parse_type
-from millpond.tables.finish_aggregate import compile_aggregate
-from millpond.tables.merge_aggregate import compile_buffers
+from millpond.tables.finish.aggregate import compile_aggregate
+from millpond.tables.finish.merge_buffers import compile_buffers
 
 ARRAY = {"type": "array", "elementType": "double", "containsNull": True}
 LONG, DOUBLE, BOOLEAN = atomic("long"), atomic("double"), atomic("boolean")

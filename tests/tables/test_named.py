@@ -12,10 +12,10 @@ from millpond.catalogue import JobFolder, create_beside
 from millpond.checkpoint.operators import StoreSchema
 from millpond.errors import MillpondError
 from millpond.replica.record import make_stores_record
-from millpond.schema.named import Entry, NamedOperator
+from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.storage import open_storage
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
 from millpond.tables.pond import stored_tables
 
 LONG, STRING, TIMESTAMP = atomic("long"), atomic("string"), atomic("timestamp")

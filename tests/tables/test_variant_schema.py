@@ -7,7 +7,7 @@ import json
 import pytest
 
 from millpond.errors import CheckpointError
-from millpond.schema.expression import Expression
+from millpond.schema.definition.expression import Expression
 from millpond.schema.types import atomic
 from millpond.tables.variant_schema import compile_variant_schema
 

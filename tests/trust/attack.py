@@ -23,10 +23,10 @@ from typing import Any
 import millpond
 from millpond.catalogue import JobFolder, create_job, read_catalogue
 from millpond.errors import MillpondError
-from millpond.schema.definition import parse_definition
-from millpond.schema.hot_keys import HotKey
+from millpond.schema.definition.hot_keys import HotKey
+from millpond.schema.definition.table import parse_definition
 from millpond.schema.types import atomic
-from millpond.tables.inspect import inspect_job
+from millpond.tables.cold.report import inspect_job
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"

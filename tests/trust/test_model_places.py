@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from millpond.spark.model_check import _GIVEN, TOLD_IN, ModelCheck
-from millpond.spark.model_formats import FORMATS
+from millpond.spark.models.check import _GIVEN, TOLD_IN, ModelCheck
+from millpond.spark.models.formats import FORMATS
 from millpond.storage import uri_of
 from millpond.storage.places import Places
 from small_models import linear

@@ -23,12 +23,12 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from millpond.checkpoint.avro import avro_decoder
-from millpond.checkpoint.checksums import crc32c
-from millpond.checkpoint.codecs import corrupt
+from millpond.checkpoint.files.checksums import crc32c
+from millpond.checkpoint.files.codecs import corrupt
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.avro import avro_decoder
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType
 

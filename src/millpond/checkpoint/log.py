@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.checkpoint.codecs import naming
+from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError
 from millpond.schema.strict_json import parse_json

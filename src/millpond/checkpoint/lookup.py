@@ -12,13 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from millpond.checkpoint.codecs import naming
 from millpond.checkpoint.encoding import bare_row, iter_elements
-from millpond.checkpoint.log import CommittedBatch, check_still_committed
-from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.partition import partition_of_key
-from millpond.checkpoint.position import Version, version_of
-from millpond.checkpoint.records import (
+from millpond.checkpoint.files.codecs import naming
+from millpond.checkpoint.files.records import (
     DELETE,
     DELETE_RANGE,
     MERGE,
@@ -28,9 +24,13 @@ from millpond.checkpoint.records import (
     iter_records,
     parse_changelog_header,
 )
-from millpond.checkpoint.rocksdb import find, read_snapshot
+from millpond.checkpoint.log import CommittedBatch, check_still_committed
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.partition import partition_of_key
+from millpond.checkpoint.position import Version, version_of
+from millpond.checkpoint.rocksdb.snapshot import find, read_snapshot
+from millpond.checkpoint.rows.unsaferow import Stored, decoder, encoder
 from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot, unpack
-from millpond.checkpoint.unsaferow import Stored, decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.native import calls
 from millpond.schema.types import SparkType

@@ -11,15 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from millpond.checkpoint.codecs import naming
-from millpond.checkpoint.inferred import JOIN_STORES, infer_operator
+from millpond.checkpoint.files.codecs import naming
+from millpond.checkpoint.infer_operator import JOIN_STORES, infer_operator
 from millpond.checkpoint.log import read_conf
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
+from millpond.schema.definition.default_table import EXPIRES_AT, TIMESTAMP
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field
-from millpond.schema.undefined import EXPIRES_AT, TIMESTAMP
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 from millpond.storage.names import numbers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.unsaferow import Stored
+from millpond.checkpoint.rows.unsaferow import Stored
 from millpond.schema.murmur import partition_of
 
 # Operators whose keys end with something that isn't hashed: the session's start, a place or a time.

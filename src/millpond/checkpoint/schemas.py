@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from millpond.checkpoint.codecs import corrupt, incomplete
+from millpond.checkpoint.files.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field, parse_fields

@@ -20,14 +20,14 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 
-from millpond.checkpoint.codecs import iter_unpacked, naming
 from millpond.checkpoint.encoding import RowEncoding
+from millpond.checkpoint.files.codecs import iter_unpacked, naming
+from millpond.checkpoint.files.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
 from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Batch, Version, batch_of, version_of
-from millpond.checkpoint.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
-from millpond.checkpoint.rocksdb import folder_and_name, iter_snapshot, read_snapshot_metadata
-from millpond.checkpoint.snapshot_changes import iter_snapshot_changes
+from millpond.checkpoint.rocksdb.changes import iter_snapshot_changes
+from millpond.checkpoint.rocksdb.snapshot import folder_and_name, iter_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import Storage

@@ -38,7 +38,7 @@ def complete_place(_ctx: click.Context, _parameter: click.Parameter, begun: str)
 def complete_table(ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """A table of the place that is named."""
     from millpond.catalogue import open_jobs
-    from millpond.tables.cold import find_names
+    from millpond.tables.cold.table import find_names
 
     place: Any = ctx.params.get("place")
     if not place or is_server(place):
@@ -50,7 +50,7 @@ def complete_table(ctx: click.Context, _parameter: click.Parameter, begun: str) 
 @_quietly
 def complete_column(ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
     """A column of the table's key that isn't given yet, with the sign behind it."""
-    from millpond.tables.cold import find_definition
+    from millpond.tables.cold.table import find_definition
 
     place, table = ctx.params.get("place"), ctx.params.get("table_name")
     if not place or not table or is_server(place) or "=" in begun:

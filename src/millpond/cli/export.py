@@ -13,11 +13,11 @@ from millpond.cli.options import Export
 from millpond.cli.output import write_footer, write_rows
 from millpond.cli.terminal import say, write_bytes
 from millpond.errors import RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.serve.formats import CSV, write_pages
 from millpond.tables.answer import Cut, Row, Rows
-from millpond.tables.bounds import Bounds
-from millpond.tables.where import first_by, met, parse_condition
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.scan.where import first_by, met, parse_condition
 
 # Rows that are in memory at a time.
 PAGE_ROWS = 10_000
@@ -87,7 +87,7 @@ def _write(
         for piece in write_pages(CSV, definition, _in_pages(rows, cut)):
             write_bytes(piece)
     elif export.parquet is not None:
-        from millpond.tables.arrow import write_parquet
+        from millpond.tables.forms.arrow import write_parquet
 
         count = write_parquet(export.parquet, definition, _in_pages(rows, cut))
         say(f"{count} rows in {export.parquet}")

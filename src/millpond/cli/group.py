@@ -16,7 +16,7 @@ from millpond.cli.hints import hint_here
 from millpond.cli.streams import drop_output, guard_streams
 from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError, RequestError, exit_code
-from millpond.serve.shapes import error_json
+from millpond.wire.answers import error_json
 
 # Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
 SECTIONS = {
@@ -64,7 +64,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"millpond.cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"millpond.cli.commands.{cmd_name}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -14,10 +14,10 @@ import click
 from millpond.cli.complete import complete_column, complete_place, complete_table
 from millpond.cli.place import Reading
 from millpond.errors import RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import decode_json
-from millpond.serve.keys import Key, parse_object, parse_pairs
-from millpond.tables.bounds import Bounds
+from millpond.tables.job.bounds import Bounds
+from millpond.wire.keys import Key, parse_object, parse_pairs
 
 if TYPE_CHECKING:
     from millpond.cli.place import AnyTable

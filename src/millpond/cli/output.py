@@ -18,12 +18,12 @@ from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.cli.terminal import say, visible, write_json, write_line
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, to_text
-from millpond.serve.shapes import row_writer, typed_columns, versions_json, without_rows_json
 from millpond.tables.answer import Cut, Row, Rows
 from millpond.tables.failed import FailedValue, FailingValues, errors_of, free_name
-from millpond.tables.versions import Versions
+from millpond.tables.history.versions import Versions
+from millpond.wire.answers import row_writer, typed_columns, versions_json, without_rows_json
 
 Cell = str | FailedValue | None
 """A value's text; None for NULL"""

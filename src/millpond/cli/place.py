@@ -13,7 +13,7 @@ from millpond.catalogue import wait_for_jobs
 from millpond.cli.progress import Progress
 from millpond.cli.terminal import say
 from millpond.errors import MillpondError, RequestError
-from millpond.tables.bounds import Bounds
+from millpond.tables.job.bounds import Bounds
 from millpond.tables.pond import Pond
 from millpond.tables.table import Table
 

@@ -18,22 +18,22 @@ from urllib.parse import quote
 from millpond.checkpoint.position import Batch, Position
 from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_facts, read_rows
 from millpond.errors import MillpondError, RequestError
-from millpond.replica.stamp import as_final, stamp, stamp_at_most
+from millpond.replica.row_stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
-from millpond.schema.definition import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
+from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
 from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Cut, Lag, Row, Rows
-from millpond.tables.bounds import ARRIVING, Bounds
-from millpond.tables.changes import Changes, RowChange
-from millpond.tables.earlier import time_micros
-from millpond.tables.events import EventAnswer
 from millpond.tables.failed import ERRORS, free_name, values_from_json
-from millpond.tables.frames import to_pandas, to_polars
-from millpond.tables.keys import Key, KeyReader, given_keys
-from millpond.tables.past import check_limit
-from millpond.tables.pin import Pin
-from millpond.tables.versions import Version, Versions
+from millpond.tables.forms.frames import to_pandas, to_polars
+from millpond.tables.history.changes import Changes, RowChange
+from millpond.tables.history.find_event import EventAnswer
+from millpond.tables.history.reads import check_limit
+from millpond.tables.history.versions import Version, Versions
+from millpond.tables.job.as_of import time_micros
+from millpond.tables.job.bounds import ARRIVING, Bounds
+from millpond.tables.job.pinned import Pin
+from millpond.tables.scan.keys import Key, KeyReader, given_keys
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -285,7 +285,7 @@ class TableReads:
 
     def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
         """As `Table.to_arrow`."""
-        from millpond.tables.arrow import pyarrow, read_ipc_stream
+        from millpond.tables.forms.arrow import pyarrow, read_ipc_stream
 
         pyarrow()
 

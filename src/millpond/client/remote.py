@@ -15,13 +15,13 @@ from millpond.client.exchange import Exchange
 from millpond.client.reads import ServerReads, TableReads
 from millpond.client.transport import Async, Waiting
 from millpond.errors import ReplicaError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Answer
-from millpond.tables.bounds import Bounds
-from millpond.tables.exported import ShownTable
-from millpond.tables.pin import Pin
-from millpond.tables.shown import columns_text
+from millpond.tables.forms.html import columns_text
+from millpond.tables.forms.protocols import ShownTable
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.pinned import Pin
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -48,7 +48,7 @@ _TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}
 def source_stamp() -> int:
     """A number that changes with the C and with what calls it."""
     stamp = 0
-    for path in sorted(_PATH.parent.iterdir()):
+    for path in sorted(_PATH.parent.rglob("*")):
         if path.suffix in (".c", ".h", ".py"):
             stamp = zlib.crc32(path.read_bytes(), stamp)
     return stamp

@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millpond.checkpoint.chunks import read_changes
+from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.stream import read_changes
+from millpond.checkpoint.files.records import DELETE, PUT, Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import DELETE, PUT, Record
 from millpond.checkpoint.state import StateReader, partitions_of
-from millpond.checkpoint.whole import Part
-from millpond.replica.backend import Backend
-from millpond.replica.kept import (
+from millpond.replica.backends.base import Backend
+from millpond.replica.history.keeper import (
     GONE,
     GONE_UNSEEN,
     Appended,
@@ -27,9 +27,9 @@ from millpond.replica.kept import (
     Gone,
     Keeper,
 )
-from millpond.replica.ordered import MAX_KEY_BYTES, KeyCodec, join_value, store_key
+from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, join_value, store_key
+from millpond.replica.keys.transcode import KeysTranscoder, Transcode, key_transcoder
 from millpond.replica.record import ReplicaRecord
-from millpond.replica.transcode import KeysTranscoder, Transcode, key_transcoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,20 +16,20 @@ from typing import TypeVar
 
 import msgspec
 
-from millpond.checkpoint.chunks import iter_state
-from millpond.checkpoint.columns import Array, Spans, span
+from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.stream import iter_state
+from millpond.checkpoint.files.records import Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
 from millpond.checkpoint.operators import StoreSchema
-from millpond.checkpoint.records import Record
+from millpond.checkpoint.rows.columns import Array, Spans, span
 from millpond.checkpoint.state import StateReader
-from millpond.checkpoint.whole import Part
 from millpond.native.library import library
 from millpond.replica.apply import ReplicaTable, collect, files_of, plan_tables
-from millpond.replica.backend import Backend
-from millpond.replica.kept import GONE, Changes, Gone, Keeper, put_rows, table_names, write_position
+from millpond.replica.backends.base import Backend
+from millpond.replica.external_sort import RowSorter
+from millpond.replica.history.keeper import GONE, Changes, Gone, Keeper, put_rows, table_names, write_position
 from millpond.replica.record import StoresRecord, make_record
-from millpond.replica.sorter import RowSorter
-from millpond.replica.stamp import stamp_at_most
+from millpond.replica.row_stamp import stamp_at_most
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int, int], None]

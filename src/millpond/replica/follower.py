@@ -34,15 +34,15 @@ from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.logs import EventLog, Trouble
 from millpond.replica.apply import ReplicaTable, apply_batch, plan_tables
-from millpond.replica.backend import Backend
+from millpond.replica.backends.base import Backend
+from millpond.replica.backends.lmdb import open_backend
 from millpond.replica.build import build
-from millpond.replica.carry import carry_over
+from millpond.replica.folder import FollowerStatus, ReplicaPlace
+from millpond.replica.history.carry_over import carry_over
+from millpond.replica.history.keeper import Keeper
 from millpond.replica.identity import judge
-from millpond.replica.journal_copy import JournalCopy
-from millpond.replica.journal_restore import restore_closed
-from millpond.replica.kept import Keeper
-from millpond.replica.lmdb_backend import open_backend
-from millpond.replica.place import FollowerStatus, ReplicaPlace
+from millpond.replica.journal.restore import restore_closed
+from millpond.replica.journal.writer import JournalCopy
 from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record, stored_fields
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage

@@ -14,12 +14,12 @@ import msgspec
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
-from millpond.replica.backend import Backend, Snapshot
+from millpond.replica.backends.base import Backend, Snapshot
+from millpond.replica.backends.lmdb import open_backend
+from millpond.replica.backends.memory import MemoryBackend
+from millpond.replica.folder import FollowerStatus, ReplicaPlace
 from millpond.replica.follower import Follower, Retentions, Wanted
 from millpond.replica.identity import judge, replaced_error
-from millpond.replica.lmdb_backend import open_backend
-from millpond.replica.memory_backend import MemoryBackend
-from millpond.replica.place import FollowerStatus, ReplicaPlace
 from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from millpond.replica.backend import Snapshot
-from millpond.replica.ordered import PREFIX_BYTES, split_value
+from millpond.replica.backends.base import Snapshot
+from millpond.replica.keys.codec import PREFIX_BYTES, split_value
 
 Pairs = Iterator[tuple[bytes, bytes]]
 

@@ -12,9 +12,9 @@ from decimal import Decimal
 from typing import Any
 
 from millpond.errors import RequestError
-from millpond.scalar.calendar import DAY_MICROS, MICROS
 from millpond.scalar.function import FLOATS, NUMBERS, Values, function, refuse_collation, strict
-from millpond.scalar.parsing import (
+from millpond.scalar.number.ranges import EXACT, SCALA, divide_down, fit, overflow, single, truncated, wrap
+from millpond.scalar.text.parsing import (
     parse_boolean,
     parse_date,
     parse_decimal,
@@ -23,10 +23,10 @@ from millpond.scalar.parsing import (
     parse_timestamp,
     parse_whole,
 )
-from millpond.scalar.ranges import EXACT, SCALA, divide_down, fit, overflow, single, truncated, wrap
-from millpond.scalar.showing import compile_show, float_text, interval_units
-from millpond.scalar.zones import Zone, parse_zone
-from millpond.schema.expression import Expression
+from millpond.scalar.text.showing import compile_show, float_text, interval_units
+from millpond.scalar.time.calendar import DAY_MICROS, MICROS
+from millpond.scalar.time.zones import Zone, parse_zone
+from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
 Stored = Any

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.schema.expression import Expression
+from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
 Stored = Any

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from millpond.scalar.function import ATOMS, Evaluate, Row, function, refuse_collation
-from millpond.schema.expression import Expression
+from millpond.schema.definition.expression import Expression
 from millpond.schema.murmur import hash_of
 from millpond.schema.types import SparkType
 

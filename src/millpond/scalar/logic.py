@@ -23,7 +23,7 @@ from millpond.scalar.function import (
     takes,
 )
 from millpond.scalar.order import rank
-from millpond.schema.expression import Expression
+from millpond.schema.definition.expression import Expression
 from millpond.schema.types import SparkType
 
 _COMPARE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {

@@ -26,19 +26,38 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from millpond.errors import MillpondError, ReplicaError, RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, decode_json
 from millpond.serve import replies
-from millpond.serve.access import Access
-from millpond.serve.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
+from millpond.serve.access.access import Access
+from millpond.serve.access.gate import gate
+from millpond.serve.access.tokens import EVERYBODY, Reader
 from millpond.serve.events import Event, event_of, event_stream
 from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
-from millpond.serve.gate import gate
-from millpond.serve.keys import Key, parse_object, parse_pairs
-from millpond.serve.meter import Meter
-from millpond.serve.neighbours import Neighbours
+from millpond.serve.forwarding import Neighbours
+from millpond.serve.metrics.counts import Meter
 from millpond.serve.openapi import openapi
-from millpond.serve.past import (
+from millpond.serve.ponds import Ponds
+from millpond.serve.routes import ROUTE_OF, ROUTES
+from millpond.serve.waits import Arrivals, Quota, Turns, Watch, Watches
+from millpond.settings import ServeSettings
+from millpond.tables.align import align
+from millpond.tables.job.bounds import ARRIVING, Bounds, after, is_of_stopped, may_pass
+from millpond.tables.pond import unknown_table
+from millpond.tables.scan.deadline import too_long
+from millpond.tables.table import Table
+from millpond.wire.answers import (
+    aligned_json,
+    changes_json,
+    count_json,
+    describe_table,
+    error_json,
+    event_json,
+    pin_json,
+    versions_json,
+)
+from millpond.wire.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
+from millpond.wire.history_questions import (
     ChangesQuestion,
     EventQuestion,
     VersionsQuestion,
@@ -49,9 +68,9 @@ from millpond.serve.past import (
     versions_of_json,
     versions_of_url,
 )
-from millpond.serve.ponds import Ponds
-from millpond.serve.query import Pairs, parse_query, parse_seconds, split_controls
-from millpond.serve.question import (
+from millpond.wire.keys import Key, parse_object, parse_pairs
+from millpond.wire.query import Pairs, parse_query, parse_seconds, split_controls
+from millpond.wire.questions import (
     Question,
     bounds_of_controls,
     check_members,
@@ -63,25 +82,6 @@ from millpond.serve.question import (
     wait_of_controls,
     wait_of_members,
 )
-from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import (
-    aligned_json,
-    changes_json,
-    count_json,
-    describe_table,
-    error_json,
-    event_json,
-    pin_json,
-    versions_json,
-)
-from millpond.serve.tokens import EVERYBODY, Reader
-from millpond.serve.waits import Arrivals, Quota, Turns, Watch, Watches
-from millpond.settings import ServeSettings
-from millpond.tables.align import align
-from millpond.tables.bounds import ARRIVING, Bounds, after, is_of_stopped, may_pass
-from millpond.tables.deadline import too_long
-from millpond.tables.pond import unknown_table
-from millpond.tables.table import Table
 
 # Lookups up to this many keys are answered on the event loop: about a millisecond.
 _SHORT = 64
@@ -287,7 +287,7 @@ class HttpDoor:
         return await self._event(request, name, table, event_of_json(table.definition, body, self.settings))
 
     async def metrics(self, request: Request) -> Response:
-        from millpond.serve.metrics import MEDIA_TYPE, write_metrics
+        from millpond.serve.metrics.prometheus import MEDIA_TYPE, write_metrics
 
         _controls(request)
         if not _reader(request).metrics:

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from millpond.errors import MillpondError
 from millpond.schema.values import Json, encode_json
-from millpond.serve.shapes import error_json
 from millpond.serve.waits import Watch
+from millpond.wire.answers import error_json
 
 # So soon a stream notices that the server ends, or that its token doesn't count any more.
 _TICK_SECONDS = 0.4

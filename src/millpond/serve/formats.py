@@ -12,12 +12,12 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from millpond.errors import RequestError
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import encode_json, to_text
-from millpond.serve.shapes import row_writer, typed_columns
 from millpond.tables.answer import Row, Rows
 from millpond.tables.failed import FailedValue
 from millpond.tables.table import Table
+from millpond.wire.answers import row_writer, typed_columns
 
 # Pieces are about so large.
 PIECE_BYTES = 1 << 16
@@ -97,7 +97,7 @@ def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]
     Raises:  LIBRARY_MISSING, WRONG_TYPE, VALUE_OUT_OF_RANGE for Arrow.
     """
     if form is ARROW:
-        from millpond.tables.arrow import ipc_stream, to_arrow
+        from millpond.tables.forms.arrow import ipc_stream, to_arrow
 
         return ipc_stream(to_arrow(definition, Rows([row for row in rows if row], rows.cut)) for rows in pages)
     rows = chain.from_iterable(pages)
@@ -106,7 +106,7 @@ def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]
 
 def write_table(table: Table) -> Iterator[bytes]:
     """All rows of a table as Arrow, made many at a time.  Raises as `Table.to_arrow`."""
-    from millpond.tables.arrow import ipc_stream
+    from millpond.tables.forms.arrow import ipc_stream
 
     yield from ipc_stream([table.to_arrow()])
 

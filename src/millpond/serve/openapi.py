@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: paths from the list of routes, schemas of what `serve.shapes` writes."""
+"""The OpenAPI 3.1 document: paths from the list of routes, schemas of what `wire.answers` writes."""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, ReplicaError, RequestError
-from millpond.tables.bounds import Bounds
+from millpond.tables.cold.report import inspect_job
 from millpond.tables.cut import PondCut
-from millpond.tables.inspect import inspect_job
+from millpond.tables.job.bounds import Bounds
 from millpond.tables.pond import Pond, unknown_table
 from millpond.tables.table import Table
 

@@ -14,13 +14,13 @@ from starlette.types import Send
 
 from millpond.errors import MillpondError, RequestError, http_status
 from millpond.logs import EventLog
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, encode_json
 from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, takes_gzip, write_pages
 from millpond.serve.routes import ROUTE_OF, ROUTES
-from millpond.serve.shapes import answer_json, cut_json, error_json, row_writer
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
+from millpond.wire.answers import answer_json, cut_json, error_json, row_writer
 
 log = EventLog(__name__)
 # Clients read and write values by a table's definition; when this header changes they get it anew.

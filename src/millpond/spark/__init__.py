@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from millpond.spark.derive import MillpondWarning, derive
+from millpond.spark.derive.definition import MillpondWarning, derive
 from millpond.spark.java import find_java
 from millpond.spark.job import Job, run_until_stopped
-from millpond.spark.salted import Salted, salted
+from millpond.spark.salted.stream import Salted, salted
 from millpond.spark.session import session
 from millpond.spark.start import define, publish, start
 

@@ -29,8 +29,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType, TimestampType
 
 from millpond.errors import RequestError
-from millpond.schema.parts import SPREAD
-from millpond.spark.plan import require_classic
+from millpond.schema.definition.parts import SPREAD
+from millpond.spark.derive.plan import require_classic
 from millpond.spark.session import default_partitions
 from millpond.spark.shards import SHARD, pick_shards, shard_of
 

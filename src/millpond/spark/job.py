@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
-from millpond.schema.named import Entry
+from millpond.schema.definition.operator_name import Entry
 from millpond.storage import open_storage
 from millpond.storage.names import numbers
 

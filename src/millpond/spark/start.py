@@ -17,13 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import create_beside, create_job, folders_of, job_of
 from millpond.errors import CheckpointError, DefinitionError, RequestError
-from millpond.schema.definition import TableDefinition
-from millpond.schema.named import Entry, NamedOperator
+from millpond.schema.definition.operator_name import Entry, NamedOperator
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds, Retention
-from millpond.spark.derive import MillpondWarning, derive, derive_plan
-from millpond.spark.job import Job
-from millpond.spark.plan import (
+from millpond.spark.derive.definition import MillpondWarning, derive, derive_plan
+from millpond.spark.derive.plan import (
     Java,
     class_name,
     find_clock,
@@ -32,7 +31,8 @@ from millpond.spark.plan import (
     require_classic,
     zone_of_session,
 )
-from millpond.spark.same_state import check_same_state
+from millpond.spark.derive.same_state import check_same_state
+from millpond.spark.job import Job
 from millpond.spark.session import default_partitions
 from millpond.storage import open_storage, uri_of
 from millpond.storage.names import hadoop_uri, numbers, path_of_hadoop

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from millpond.tables.answer import Count, Row, Rows
-from millpond.tables.bounds import Bounds
-from millpond.tables.cold import read_arrow, read_row
+from millpond.tables.cold.table import read_arrow, read_row
+from millpond.tables.job.bounds import Bounds
 from millpond.tables.pond import Pond, open
 from millpond.tables.table import Table
 

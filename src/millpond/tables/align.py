@@ -17,10 +17,10 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from millpond.errors import ReplicaError
-from millpond.replica.history import iter_positions
+from millpond.replica.history.as_of import iter_positions
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
-from millpond.tables.offsets import describe
+from millpond.tables.job.offsets import describe
 
 if TYPE_CHECKING:
     from millpond.tables.table import Table

@@ -12,9 +12,9 @@ import msgspec
 
 from millpond.checkpoint.position import Position
 from millpond.errors import MillpondError
-from millpond.replica.stamp import changed_batch, is_final
+from millpond.replica.row_stamp import changed_batch, is_final
 from millpond.tables.failed import FailingValues
-from millpond.tables.shown import ROWS, html_rows
+from millpond.tables.forms.html import ROWS, html_rows
 
 _SHOWN_ROWS = 20
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from millpond.errors import ReplicaError, RequestError
 from millpond.tables.answer import Answer
-from millpond.tables.bounds import Bounds
-from millpond.tables.held import Held
-from millpond.tables.job import CutReads, JobReads
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.held_views import Held
+from millpond.tables.job.reads import CutReads, JobReads
 from millpond.tables.table import Table
 
 if TYPE_CHECKING:

@@ -21,19 +21,19 @@ from millpond.errors import CONDITIONS, CheckpointError, DefinitionError, Millpo
 from millpond.logs import EventLog, Trouble
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
-from millpond.schema.definition import TableDefinition, ValueColumn, unique_names
-from millpond.schema.named import Entry, NamedOperator
-from millpond.schema.parts import computed_columns
-from millpond.schema.undefined import StoreShape, table_suffix, undefined_table
+from millpond.schema.definition.default_table import StoreShape, table_suffix, undefined_table
+from millpond.schema.definition.operator_name import Entry, NamedOperator
+from millpond.schema.definition.parts import computed_columns
+from millpond.schema.definition.table import TableDefinition, ValueColumn, unique_names
 from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
 from millpond.storage import open_storage, uri_of
 from millpond.storage.places import Places
 from millpond.tables.align import align
-from millpond.tables.binding import Define
-from millpond.tables.bounds import ARRIVING, Bounds
 from millpond.tables.cut import PondCut
-from millpond.tables.job import JobReads
-from millpond.tables.shown import html_rows
+from millpond.tables.forms.html import html_rows
+from millpond.tables.job.bounds import ARRIVING, Bounds
+from millpond.tables.job.reads import JobReads
+from millpond.tables.scan.binding import Define
 from millpond.tables.table import Table
 
 log = EventLog(__name__)

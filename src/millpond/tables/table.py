@@ -11,34 +11,34 @@ from msgspec import structs
 
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
-from millpond.replica.backend import Snapshot
-from millpond.replica.cause import loses_rows
-from millpond.replica.closed import SnapshotWithClosed, is_known
-from millpond.replica.history import SnapshotAsOf, kept_of
-from millpond.replica.kept import closed_table
-from millpond.replica.ordered import split_value, store_key
+from millpond.replica.backends.base import Snapshot
+from millpond.replica.history.as_of import SnapshotAsOf, kept_of
+from millpond.replica.history.delete_cause import loses_rows
+from millpond.replica.history.keeper import closed_table
+from millpond.replica.history.with_expired import SnapshotWithClosed, is_known
+from millpond.replica.keys.codec import split_value, store_key
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
+from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
-from millpond.replica.stamp import without_stamp
-from millpond.schema.definition import TableDefinition
+from millpond.schema.definition.table import TableDefinition
 from millpond.tables.answer import Count, Cut, Row, Rows
-from millpond.tables.binding import Binding, Define, bind
-from millpond.tables.bounds import Bounds
-from millpond.tables.earlier import as_of
-from millpond.tables.events import is_built_late, may_have_expired
-from millpond.tables.expiry import Judge, judge_by
-from millpond.tables.exported import ShownTable
-from millpond.tables.held import HOLDER
-from millpond.tables.job import JobReads
-from millpond.tables.keys import Key, KeyReader, given_keys
-from millpond.tables.lookups import Lookups
-from millpond.tables.paging import PageToken, expired, parse_token, query_id
-from millpond.tables.past import PastReads, check_limit
-from millpond.tables.shown import columns_text
-from millpond.tables.spans import Place, Span, prefix_span, range_span
-from millpond.tables.token import pack
-from millpond.tables.walk import iter_rows
+from millpond.tables.forms.html import columns_text
+from millpond.tables.forms.protocols import ShownTable
+from millpond.tables.history.find_event import is_built_late, may_have_expired
+from millpond.tables.history.reads import PastReads, check_limit
+from millpond.tables.job.as_of import as_of
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.held_views import HOLDER
+from millpond.tables.job.reads import JobReads
+from millpond.tables.scan.binding import Binding, Define, bind
+from millpond.tables.scan.key_range import Place, Span, prefix_span, range_span
+from millpond.tables.scan.keys import Key, KeyReader, given_keys
+from millpond.tables.scan.page_token import PageToken, expired, parse_token, query_id
+from millpond.tables.scan.raw_lookup import Lookups
+from millpond.tables.scan.rows import iter_rows
+from millpond.tables.scan.token import pack
+from millpond.tables.scan.ttl import Judge, judge_by
 
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
@@ -216,7 +216,7 @@ class Table(ShownTable, PastReads):
 
         Raises:  LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for, and as `scan`.
         """
-        from millpond.tables import arrow
+        from millpond.tables.forms import arrow
 
         if key or columns or self.definition.many:
             return arrow.to_arrow(self.definition, self.scan(key, bounds=bounds, **columns))
@@ -224,10 +224,10 @@ class Table(ShownTable, PastReads):
 
     def _all_to_arrow(self, pa: Any, bounds: Bounds | None) -> Any:
         """All rows, many at a time."""
-        from millpond.checkpoint.columns import span
-        from millpond.tables.arrow import table_schema, unexpired
-        from millpond.tables.arrow_errors import Failures, join_tables, make_table
-        from millpond.tables.finish_columns import ColumnFinish, OrderedKeys
+        from millpond.checkpoint.rows.columns import span
+        from millpond.tables.finish.columns import ColumnFinish, OrderedKeys
+        from millpond.tables.forms.arrow import table_schema, unexpired
+        from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
 
         view, binding, cut = self._open(bounds)
         judged_ms = None if self._shows_closed(binding) else cut.judged_ms

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 
 from millpond.errors import CheckpointError, MillpondError
-from millpond.schema.expression import Expression
+from millpond.schema.definition.expression import Expression
 from millpond.schema.types import SparkType, parse_type
 
 _PLAIN_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)

@@ -1,0 +1,104 @@
+"""What `whole` and the choice of each key's newest row give together, in one pass over a partition's files by the compiled library.
+
+1. The same files are read.  All of them are unpacked one behind the other, into memory that the next partition uses again.
+2. Records are taken in write order, and of each key the last one stays; of SSTs' entries the one with the highest number.
+3. What the library says no to (damage too) is left to `whole`, which knows what to say of it.
+"""
+
+from __future__ import annotations
+
+from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.encoding import RowEncoding
+from millpond.checkpoint.files.codecs import LZ4_MAGIC, incomplete
+from millpond.checkpoint.files.partial import open_parts
+from millpond.checkpoint.files.records import parse_changelog_header
+from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.rocksdb.snapshot import WHOLE_BYTES, iter_windows, snapshot_at
+from millpond.checkpoint.rows.columns import Spans
+from millpond.checkpoint.state import StateReader
+from millpond.errors import CheckpointError
+from millpond.native import calls
+from millpond.native.library import library
+from millpond.native.memory import Memory
+from millpond.storage import Storage
+
+
+def read_newest(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory
+) -> list[Part] | None:
+    """The rows of a partition, each key once, in no order; None where `whole.read_parts` has to be asked.
+
+    memory:  where they are put; used again when nobody looks into the rows any more
+    Raises:  nothing of its own: where a file isn't as it should be, `whole.read_parts` says so.
+    """
+    try:
+        return _read(reader, batch, store, partition, memory)
+    except CheckpointError:
+        return None
+
+
+def _read(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory) -> list[Part] | None:
+    before = RowEncoding(store, batch.settings).before
+    if before is None or store.many or library() is None:
+        return None
+    base, changes = reader.files(batch, store, partition)
+    family = reader.family(batch, store, partition) if store.family else b""
+    if base is not None and batch.settings.provider == "rocksdb":
+        return None if changes else _read_snapshot(reader, base, family, before, memory)
+    if batch.settings.codec != "lz4":
+        return None
+    return _read_records(reader, changes if base is None else [base, *changes], batch, family, before, memory)
+
+
+def _read_records(
+    reader: StateReader, paths: list[str], batch: CommittedBatch, family: bytes, before: tuple[int, int], memory: Memory
+) -> list[Part] | None:
+    unpacked = calls.unpack_streams([_packed(reader.storage, path, memory) for path in paths], memory)
+    if unpacked is None:
+        return None
+    data, ends = unpacked
+    files = []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        hdfs = batch.settings.provider == "hdfs"
+        start, typed = (0, False) if hdfs else _start_of_records(bytes(data[begin : min(end, begin + _HEADER_BYTES)]))
+        files.append((begin + start, end, typed))
+    found = calls.newest_records(data, files, family, before, memory)
+    if found is None:
+        return None
+    key_begin, key_size, value_begin, value_size = found
+    return [Part(keys=Spans(data, key_begin, key_size), values=Spans(data, value_begin, value_size), unique=True)]
+
+
+def _packed(storage: Storage, path: str, memory: Memory) -> bytes | memoryview:
+    file = open_parts(storage, path)
+    try:
+        # A large file that isn't such a stream isn't read for that.
+        head, tail = bytes(file.read(0, _MARK)), bytes(file.read(max(0, file.size - _MARK), _MARK))
+        if not head.startswith(LZ4_MAGIC) or not tail.startswith(LZ4_MAGIC) or any(tail[-12:]):
+            raise incomplete("the LZ4 end mark", file.size)
+        return file.read(0, file.size, memory)
+    finally:
+        file.close()
+
+
+def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], memory: Memory) -> list[Part] | None:
+    snapshot = snapshot_at(reader.storage, path)
+    windows = list(iter_windows(reader.storage, snapshot, WHOLE_BYTES, memory))
+    if len(windows) > _MOST_WINDOWS:
+        return None
+    found = calls.newest_entries([(keys[:3], tags, values[:3]) for keys, tags, values in windows], family, before)
+    return None if found is None else [Part(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
+
+
+# Of a stream that is whole: a block without bytes.
+_MARK = 21
+# More of them are better merged by who expects that.
+_MOST_WINDOWS = 64
+# More than a change log's header has: a lineage of up to 64 KiB in it.
+_HEADER_BYTES = 128 << 10
+
+
+def _start_of_records(data: bytes) -> tuple[int, bool]:
+    header = parse_changelog_header(data)
+    return header.start, header.version in (2, 4)

@@ -1,0 +1,117 @@
+"""The records that `state.StateReader` gives one by one, many at a time, for who copies them: a file, or a window of a snapshot.
+
+Where the compiled library isn't there, or rows are wrapped in a way that has to be taken apart one by one, they come as records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+
+from millpond.checkpoint.bulk.partition import Part, bare_rows, begins_with, locate_file, part_of
+from millpond.checkpoint.encoding import RowEncoding
+from millpond.checkpoint.files.codecs import naming
+from millpond.checkpoint.files.record_spans import find_whole_records
+from millpond.checkpoint.files.records import END_MARK, Record
+from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.rocksdb.snapshot import iter_spans, snapshot_at
+from millpond.checkpoint.state import StateReader
+from millpond.errors import CheckpointError
+from millpond.native.library import library
+
+# How much of a file is unpacked at a time.
+_WINDOW_BYTES = 1 << 20
+# Records that come one by one are handed on so many at a time.
+_RECORDS = 1000
+
+
+def read_changes(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int
+) -> tuple[Part | Iterable[Record], bool]:
+    """What a batch put, appended and deleted in one partition, in write order; and whether that is all that it wrote.
+
+    Between two snapshots only what was there in the end can be told.  Raises as `StateReader.iter_changes`.
+    """
+    path = reader.change_file(batch, store, partition)
+    if path is None:
+        return reader.iter_changes(batch, store, partition), False
+    return _read_file(reader, path, batch, store, partition), True
+
+
+def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Part | list[Record]]:
+    """What builds the state of a batch in one partition from nothing, in order.  Raises as `StateReader.iter_state`."""
+    before = RowEncoding(store, batch.settings).before
+    if library() is None or before is None or store.many:
+        yield from _sliced(reader.iter_state(batch, store, partition))
+        return
+    base, changes = reader.files(batch, store, partition)
+    if base is not None and batch.settings.provider == "rocksdb":
+        yield from _iter_snapshot(reader, base, batch, store, partition, before)
+    elif base is not None:
+        changes = [base, *changes]
+    for path in changes:
+        yield from _iter_file(reader, path, batch, store, partition)
+
+
+def _iter_file(
+    reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
+) -> Iterator[Part | list[Record]]:
+    """A file in windows where nothing more than records stands in it, else as a whole.
+
+    What a window ends inside of is left to the next one.  Where the end of the file isn't reached that way, all of it is given
+    again, record by record: either that raises, or it comes to the same.
+    """
+    before = RowEncoding(store, batch.settings).before
+    if before is None or store.family or store.many or batch.settings.provider != "hdfs":
+        found = _read_file(reader, path, batch, store, partition)
+        yield from (found,) if isinstance(found, Part) else _sliced(iter(found))
+        return
+    left = b""
+    for number, window in enumerate(reader.iter_unpacked(path, batch, _WINDOW_BYTES)):
+        if not number and library(len(window)) is None:  # that is all of it
+            yield from _sliced(reader.iter_file(path, window, batch, store, partition))
+            return
+        data = left + window
+        rows = find_whole_records(data)
+        part = None if rows is None else part_of(rows[0], before)
+        if rows is None or part is None or not rows[1]:
+            left = data
+            break
+        yield part
+        left = data[rows[1] :]
+    if left != END_MARK:
+        yield from _sliced(reader.iter_file(path, reader.unpacked(path, batch, store), batch, store, partition))
+
+
+def _read_file(
+    reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
+) -> Part | Iterable[Record]:
+    data, before = reader.unpacked(path, batch, store), RowEncoding(store, batch.settings).before
+    if library(len(data)) is not None and before is not None and not store.many:
+        hdfs = batch.settings.provider == "hdfs"
+        family = reader.family(batch, store, partition) if store.family else b""
+        part = locate_file(path, data, before, hdfs=hdfs, family=family)
+        if part is not None:
+            return part
+    return reader.iter_file(path, data, batch, store, partition)
+
+
+def _iter_snapshot(
+    reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
+) -> Iterator[Part]:
+    snapshot = snapshot_at(reader.storage, path)
+    family = reader.family(batch, store, partition) if store.family else b""
+    for keys, values in iter_spans(reader.storage, snapshot, batch.settings.merge_delimiter):
+        try:
+            if family:
+                mine = begins_with(keys, family)
+                keys, values = keys.select(mine), values.select(mine)
+            yield Part(keys=bare_rows(keys, before[0], None), values=bare_rows(values, before[1], None), unique=True)
+        except CheckpointError as error:
+            raise naming(error, path) from error
+
+
+def _sliced(records: Iterator[Record]) -> Iterator[list[Record]]:
+    while some := list(islice(records, _RECORDS)):
+        yield some

@@ -1,0 +1,205 @@
+"""RocksDB's MANIFEST: which SST files make up a database, and on which level each lies.
+
+A log of edits, each a list of tagged fields; files are added and taken away until the end.  The log is cut into blocks of 32 KiB:
+
+    record = masked CRC-32C of all that follows (4 bytes), length (2), type (1), for types 5 to 8 a log number (4), data
+    type   = 1 whole, 2 first, 3 middle, 4 last piece; 5 to 8 the same in recycled files; 0 fills a block up
+
+Numbers are little-endian, those of edits varints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millpond.checkpoint.files.checksums import masked_crc32c
+from millpond.checkpoint.files.codecs import corrupt, incomplete
+from millpond.errors import CheckpointError
+
+_BLOCK = 32 << 10
+_HEADER, _RECYCLED_HEADER = 7, 11
+_WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_COMPARATORS = frozenset({b"leveldb.BytewiseComparator"})
+_MAX_LEVEL = 64
+_MAX_SEQUENCE = (1 << 56) - 1
+# Tags of an edit (VersionEdit's Tag): those that hold one number, and those that hold one text.
+_NUMBERS = frozenset({2, 3, 4, 9, 10, 203, 300})
+_COMPARATOR, _COMPACT_CURSOR, _DELETED_FILE, _NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4 = 1, 5, 6, 7, 100, 102, 103
+_COLUMN_FAMILY = 200
+# Tags with this bit carry their length, and may be skipped.
+_MAY_BE_SKIPPED = 1 << 13
+# Fields of a file in _NEW_FILE_4: the end, and those that may not be skipped.
+_FILE_END, _FILE_PATH, _FILE_NOT_SKIPPED = 1, 65, 1 << 6
+_HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveFile:
+    """One SST file of a database.
+
+    level:             0: files may overlap; above: the files of a level don't
+    smallest, largest: the user keys at its ends, inclusive
+    oldest, newest:    the sequence numbers of its entries lie between, inclusive
+    """
+
+    number: int
+    level: int
+    size_bytes: int
+    smallest: bytes
+    largest: bytes
+    oldest: int
+    newest: int
+
+
+def parse_manifest(data: bytes) -> list[LiveFile]:
+    """The files that a database has after the last edit, by level and number.
+
+    Raises:  INCOMPLETE_FILE, CORRUPT_FILE with the byte position; UNKNOWN_FORMAT for edits that RocksDB 9 doesn't write, other
+             column families and other key orders.
+    Source:  log::Reader, VersionEdit::DecodeFrom, RocksDB 9.8; golden checkpoints.
+    """
+    live: dict[int, LiveFile] = {}
+    for position, edit in _iter_records(data):
+        try:
+            _apply(edit, live)
+        except IndexError:
+            raise corrupt("an edit of the MANIFEST ends too early", position) from None
+        except CheckpointError as error:
+            raise type(error)(
+                error.condition, f"In the edit at byte {position}: {error.message}", hint=error.hint, **error.context
+            ) from error
+    return sorted(live.values(), key=lambda f: (f.level, f.number))
+
+
+def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
+    """A number of up to 64 bits, seven in each byte, lowest first; and where it ends.  Raises IndexError, CORRUPT_FILE."""
+    number = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if shift > 63:
+            raise corrupt("a number has more than 64 bits", position)
+
+
+def _iter_records(data: bytes) -> Iterator[tuple[int, bytes]]:
+    position = begin = 0
+    pieces: list[bytes] | None = None
+    while position < len(data):
+        left = _BLOCK - position % _BLOCK
+        if left < _HEADER:
+            position += left
+            continue
+        if position + _HEADER > len(data):
+            raise incomplete("a record of the MANIFEST", position)
+        checksum = int.from_bytes(data[position : position + 4], "little")
+        size = int.from_bytes(data[position + 4 : position + 6], "little")
+        kind = data[position + 6]
+        if kind == 0 and size == 0 and checksum == 0:
+            position += left
+            continue
+        header = _HEADER if kind <= _LAST else _RECYCLED_HEADER
+        end = position + header + size
+        if header + size > left:
+            raise corrupt(f"a record of the MANIFEST claims {size} bytes", position)
+        if end > len(data):
+            raise incomplete("a record of the MANIFEST", position)
+        if masked_crc32c(data[position + 6 : end]) != checksum:
+            raise corrupt("a record of the MANIFEST doesn't match its checksum", position)
+        piece, kind = data[position + header : end], kind - (4 if kind > _LAST else 0)
+        if kind not in (_WHOLE, _FIRST, _MIDDLE, _LAST) or (kind in (_WHOLE, _FIRST)) != (pieces is None):
+            raise corrupt(f"a record of the MANIFEST has type {kind} out of turn", position)
+        if pieces is None:
+            pieces, begin = [], position
+        pieces.append(piece)
+        if kind in (_WHOLE, _LAST):
+            yield begin, b"".join(pieces)
+            pieces = None
+        position = end
+    if pieces is not None:
+        raise incomplete("the last piece of a record of the MANIFEST", position)
+
+
+def _apply(edit: bytes, live: dict[int, LiveFile]) -> None:
+    position, family = 0, 0
+    while position < len(edit):
+        tag, position = varint(edit, position)
+        if tag in _NUMBERS:
+            _, position = varint(edit, position)
+        elif tag == _COMPARATOR:
+            name, position = _text(edit, position)
+            if name not in _COMPARATORS:
+                raise _unknown(f"its keys are ordered by {name!r:.80}")
+        elif tag == _COMPACT_CURSOR:
+            _, position = varint(edit, position)
+            _, position = _text(edit, position)
+        elif tag == _DELETED_FILE:
+            _, position = varint(edit, position)
+            number, position = varint(edit, position)
+            if live.pop(number, None) is None:
+                raise corrupt(f"it takes SST {number} away, which isn't there", position)
+        elif tag in (_NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4):
+            file, position = _new_file(edit, position, tag)
+            if file.number in live:
+                raise corrupt(f"it adds SST {file.number} twice", position)
+            live[file.number] = file
+        elif tag == _COLUMN_FAMILY:
+            family, position = varint(edit, position)
+        elif tag & _MAY_BE_SKIPPED:
+            _, position = _text(edit, position)
+        else:
+            raise _unknown(f"it has a field of kind {tag}")
+    # Spark's column families are prefixes of keys; RocksDB's own stay at the default one.
+    if family:
+        raise _unknown(f"it speaks of RocksDB's column family {family}")
+
+
+def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
+    level, position = varint(edit, position)
+    number, position = varint(edit, position)
+    if tag == _NEW_FILE_3:
+        path, position = varint(edit, position)
+        if path:
+            raise _unknown("an SST lies in another folder")
+    size, position = varint(edit, position)
+    smallest, position = _text(edit, position)
+    largest, position = _text(edit, position)
+    oldest, newest = 0, _MAX_SEQUENCE
+    if tag != _NEW_FILE:
+        oldest, position = varint(edit, position)
+        newest, position = varint(edit, position)
+    if tag == _NEW_FILE_4:
+        while True:
+            field, position = varint(edit, position)
+            if field == _FILE_END:
+                break
+            value, position = _text(edit, position)
+            if field & _FILE_NOT_SKIPPED and (field != _FILE_PATH or value.strip(b"\x00")):
+                raise _unknown(f"an SST has a field of kind {field}")
+    if level > _MAX_LEVEL or len(smallest) < 8 or len(largest) < 8:
+        raise corrupt(f"SST {number} has no level or no keys", position)
+    file = LiveFile(
+        number=number,
+        level=level,
+        size_bytes=size,
+        smallest=smallest[:-8],
+        largest=largest[:-8],
+        oldest=oldest,
+        newest=newest,
+    )
+    return file, position
+
+
+def _text(edit: bytes, position: int) -> tuple[bytes, int]:
+    size, position = varint(edit, position)
+    if position + size > len(edit):
+        raise corrupt(f"a text claims {size} bytes", position)
+    return edit[position : position + size], position + size
+
+
+def _unknown(what: str) -> CheckpointError:
+    return CheckpointError("UNKNOWN_FORMAT", f"RocksDB's MANIFEST can't be read: {what}.", hint=_HINT)

@@ -1,0 +1,120 @@
+"""What `runs` does, without taking the entries out: windows of several sorted runs as one, by the compiled library.
+
+The steps and the rules are those of `runs`; deleted keys are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from millpond.checkpoint.files.codecs import corrupt
+from millpond.checkpoint.rocksdb.blocks import Window, unknown
+from millpond.checkpoint.rows.columns import Spans
+from millpond.errors import CheckpointError
+from millpond.native.calls import (
+    NOT_IN_ORDER,
+    ONE_SEQUENCE_NUMBER,
+    UNKNOWN_KIND,
+    MergedPart,
+    NotMerged,
+    Pieces,
+    lower_bound,
+    merge_runs,
+)
+
+_AHEAD = 2
+
+
+def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
+    """Keys in order with their values, in chunks.  As `runs.iter_merged`."""
+    for parts in iter_parts(runs):
+        try:
+            keys, values = merge_runs(parts, delimiter)
+        except NotMerged as refused:
+            raise _error(refused.reason) from refused
+        yield _spans(keys), _spans(values)
+
+
+def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
+    """What can be merged at a time, in order: all versions of their keys.  Raises as `iter_merged_windows`."""
+    held = [_Run(run) for run in runs]
+    while held:
+        for run in held:
+            run.fill()
+        bound = min((run.last for run in held if run.more), default=None)
+        parts = [part for run in held for part in run.take(bound)]
+        if parts:
+            yield parts
+        held = [run for run in held if run.more or run.held]
+
+
+def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, Spans]:
+    """The same of all entries at once, whichever runs they are of."""
+    parts: list[MergedPart] = [(w.keys[:3], w.tags, w.values[:3], 0, len(w.tags)) for w in windows]
+    try:
+        keys, values = merge_runs(parts, delimiter)
+    except NotMerged as refused:
+        raise _error(refused.reason) from refused
+    return _spans(keys), _spans(values)
+
+
+class _Run:
+    """A sorted run, of which some windows are held, each from an entry on: the rest of one is a run of its own to the merge."""
+
+    def __init__(self, windows: Iterator[Window]) -> None:
+        self._windows = windows
+        self.held: list[tuple[Window, int]] = []
+        self.more = True
+        self.last = b""
+
+    def fill(self) -> None:
+        """Hold two windows and two different keys at least, or all that is left: then each merge takes a window of every run."""
+        while self.more and (len(self.held) < _AHEAD or _key(*self.held[0]) == self.last):
+            window = next(self._windows, None)
+            if window is None:
+                self.more = False
+            elif len(window.tags):
+                if _key(window, 0) < self.last:
+                    raise _error(NOT_IN_ORDER)
+                self.last = _key(window, -1)
+                self.held.append((window, 0))
+        # Else nothing of it would ever lie below a bound, and the merge would go on for ever.
+        if self.more and _key(*self.held[0]) > self.last:
+            raise _error(NOT_IN_ORDER)
+
+    def take(self, bound: bytes | None) -> list[MergedPart]:
+        """Give the entries below a key away; None: all of them."""
+        taken: list[MergedPart] = []
+        left = []
+        for window, first in self.held:
+            keys, tags, values = window
+            end = len(tags) if bound is None else lower_bound(keys[:3], first, bound)
+            if first < end:
+                taken.append((keys[:3], tags, values[:3], first, end))
+            if end < len(tags):
+                left.append((window, end))
+        self.held = left
+        return taken
+
+
+def _key(window: Window, at: int) -> bytes:
+    data, begin, size, _ = window.keys
+    first = int(begin[at])
+    return bytes(data[first : first + int(size[at])])
+
+
+def _error(reason: int) -> CheckpointError:
+    """What to raise; each time a new one, since an exception holds what was on the stack when it was raised."""
+    if reason == UNKNOWN_KIND:
+        return unknown("it holds entries of other kinds than puts, deletes and merges")
+    if reason == ONE_SEQUENCE_NUMBER:
+        return corrupt("two versions of a key have one sequence number", 0)
+    assert reason == NOT_IN_ORDER, reason
+    return corrupt("the keys of an SST aren't in order", 0)
+
+
+def _spans(pieces: Pieces) -> Spans:
+    """Pieces that follow each other."""
+    data, begin, size = pieces
+    width = int(size[0]) if len(size) else 0
+    return Spans(data, begin, size, width if (size == width).all() else 0)

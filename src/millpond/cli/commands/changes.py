@@ -1,0 +1,76 @@
+"""`millpond changes`: what happened to the rows of a table, in order."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_json_footer
+from millpond.cli.place import Reading, open_table
+from millpond.cli.terminal import say, write_json, write_line
+from millpond.schema.values import Json, encode_json
+from millpond.tables.history.changes import Changes
+from millpond.wire.answers import changes_json, row_writer
+from millpond.wire.questions import parse_since
+
+LIMIT = 1000
+_LOOK_SECONDS = 1.0
+
+
+@click.command()
+@options.pond_argument
+@options.table_argument
+@click.option("--since", metavar="TOKEN|BATCH", help="All changes after it; without it they begin now.")
+@click.option("--limit", type=click.IntRange(1), help="End after so many changes.")
+@click.option("--follow", is_flag=True, help="Go on as batches come, until Ctrl-C.")
+@options.reading_options
+def changes(
+    place: str,
+    table_name: str,
+    since: str | None,
+    limit: int | None,
+    follow: bool,
+    reading: Reading,
+    as_json: bool,
+) -> None:
+    """Show what happened to the rows of TABLE: one line a change, in order; where to go on is told on stderr.
+
+    Whoever follows the job keeps the changes: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
+
+    \b
+    Examples:
+      millpond changes ./pond page_views --since 41
+      millpond changes ./pond page_views --follow --json
+    """
+    left = limit
+    with open_table(place, table_name, reading) as table:
+        at: str | int | None = parse_since(since)
+        while True:
+            most = LIMIT if left is None else min(left, LIMIT)
+            page = table.changes(at, limit=most, wait_seconds=_LOOK_SECONDS if follow else 0.0)
+            _write(table, page, as_json=as_json)
+            at = page.token
+            left = None if left is None else left - len(page)
+            if (left is not None and left <= 0) or not (follow or page.more):
+                break
+        if as_json:
+            write_json_footer({name: told for name, told in _told(table, page).items() if name != "changes"})
+        else:
+            say(f"Go on with --since {at}")
+
+
+def _told(table: Any, page: Changes) -> dict[str, Json]:
+    return changes_json(table.name, page, row_writer(table.definition))
+
+
+def _write(table: Any, page: Changes, *, as_json: bool) -> None:
+    for change in _told(table, page)["changes"]:
+        if as_json:
+            write_json(change)
+            continue
+        row = change["new"] or change["final"] or change["old"]
+        write_line("\t".join((str(change["batch"]), change["kind"], encode_json(row).decode())))
+    sys.stdout.flush()

@@ -1,0 +1,61 @@
+"""`millpond event`: is this event in?"""
+
+from __future__ import annotations
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_one
+from millpond.cli.place import Reading, open_table
+from millpond.tables.job.bounds import Bounds
+from millpond.wire.answers import event_json
+
+NOT_IN = 1
+
+
+@click.command()
+@options.pond_argument
+@options.table_argument
+@options.key_options
+@click.option("--offset", metavar="TOPIC:PARTITION:OFFSET", help="The event's own, as a Kafka producer gets it.")
+@click.option("--file", metavar="PATH", help="The file that it was in, of a file source.")
+@click.option("--line", type=int, help="Its line in the file, of a log.")
+@click.option("--event-time", metavar="TIME", help="Its own time, where the row that it belongs to isn't known.")
+@options.as_of_options
+@options.bounds_options
+@options.reading_options
+@click.pass_context
+def event(
+    ctx: click.Context,
+    /,
+    place: str,
+    table_name: str,
+    key_words: options.KeyWords,
+    offset: str | None,
+    file: str | None,
+    line: int | None,
+    event_time: str | None,
+    reading: Reading,
+    as_json: bool,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
+) -> None:
+    """Show which batch read an event, whether that is in TABLE as it is read here, and whether Spark dropped it as too late.
+
+    Exit code 1 where it isn't in yet.  COLUMN=VALUE name the row that the event belongs to, the columns of a window among them:
+    by them, or by its time, can be told whether it came too late.
+
+    \b
+    Examples:
+      millpond event ./pond page_views --offset views:0:11170
+      millpond event ./pond page_minutes --offset views:0:11170 \\
+        --event-time 2026-03-01T12:00:07Z
+      millpond event ./pond page_views --file /logs/access.log --line 17
+    """
+    with open_table(place, table_name, reading, bounds) as table:
+        key = key_words.of(table.definition) or None
+        read = as_of.of(table).find_event
+        found = read(offset=offset, file=file, line=line, key=key, event_time=event_time, bounds=bounds)
+        write_one(event_json(table_name, found), ("batch_read", "applied", "late", "reason"), found.cut, as_json=as_json)
+    if not found.applied:
+        ctx.exit(NOT_IN)

@@ -1,0 +1,54 @@
+"""`millpond history`: what a row was, batch after batch."""
+
+from __future__ import annotations
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_versions
+from millpond.cli.place import Reading, open_table
+from millpond.tables.job.bounds import Bounds
+from millpond.wire.questions import parse_since
+
+
+@click.command()
+@options.pond_argument
+@options.table_argument
+@options.key_options
+@click.option("--since", metavar="BATCH|TIME", help="Only what held then or later. [default: all that is kept]")
+@click.option("--until", metavar="BATCH|TIME", help="Only what held then or before.")
+@click.option("--limit", type=int, default=options.LIMIT, show_default=True, help="The largest number of versions.")
+@options.edge_options
+@options.as_of_options
+@options.bounds_options
+@options.reading_options
+def history(
+    place: str,
+    table_name: str,
+    key_words: options.KeyWords,
+    since: str | None,
+    until: str | None,
+    limit: int,
+    edges: options.Edges,
+    reading: Reading,
+    as_json: bool,
+    as_of: options.AsOf,
+    bounds: Bounds | None,
+) -> None:
+    """Show every version of a row of TABLE, or of the rows of a part of its key: by key, then by batch.
+
+    Whoever follows the job keeps them: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
+
+    \b
+    Examples:
+      millpond history ./pond page_views page=/index.html
+      millpond history ./pond page_views page=/ \\
+        --since 2026-03-01T12:00:00Z --until 2026-03-01T13:00:00Z
+      millpond history ./pond page_views --since 41 --limit 1000 --json
+    """
+    with open_table(place, table_name, reading, bounds) as table:
+        key = key_words.of(table.definition)
+        found = as_of.of(table).history(
+            key, **edges.of(table.definition), since=parse_since(since), until=parse_since(until), limit=limit, bounds=bounds
+        )
+        write_versions(table.definition, found, as_json=as_json)

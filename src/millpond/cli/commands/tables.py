@@ -1,0 +1,61 @@
+"""`millpond tables`: what there is to ask."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from millpond.cli import options
+from millpond.cli.output import write_grid
+from millpond.cli.place import Reading, open_place
+from millpond.cli.terminal import say, write_json
+from millpond.errors import MillpondError
+from millpond.tables.pond import Pond
+from millpond.wire.answers import describe_table, error_json
+
+
+@click.command()
+@options.pond_argument
+@options.reading_options
+def tables(place: str, reading: Reading, as_json: bool) -> None:
+    """List the tables of a pond or checkpoint: key, columns, rows, and the batch they are at.
+
+    \b
+    Examples:
+      millpond tables ./pond
+      millpond tables /data/checkpoints/page-views --json
+    """
+    with open_place(place, reading) as pond:
+        rows = []
+        # A server says itself which of its jobs can't be read.
+        broken = pond.broken_jobs() if isinstance(pond, Pond) else {}
+        warnings = [f"{job}: {error}" for job, error in broken.items()]
+        for name in pond.tables():
+            # One table that can't be read mustn't hide the others.
+            try:
+                table = pond[name]
+                shown = describe_table(name, table.count(), table.definition)
+            except MillpondError as error:
+                shown = {"table": name, **error_json(error)}
+                warnings.append(f"{name}: {error}")
+            if as_json:
+                write_json(shown)
+                continue
+            if "error" in shown:
+                rows.append([name, "", "", "", "", "", shown["error"]["condition"]])
+                continue
+            warnings += [f"{name}: {warning}" for warning in shown["warnings"]]
+            values = [column["name"] for column in shown["columns"] if not column["key"]]
+            key, behind = ", ".join(shown["key"]), f"{shown['lag']['behind_seconds']:.1f} s"
+            rows.append([name, shown["job"], key, ", ".join(values), str(shown["row_count"]), str(shown["batch"]), behind])
+        if not as_json:
+            columns = ["table", "job", "key", "columns", "rows", "batch", "behind"]
+            if sys.stdout.isatty() and all(row[1] in (row[0], "") for row in rows):
+                columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]  # it says nothing that is new
+            write_grid(columns, rows)
+            for warning in warnings:
+                say(warning)
+        else:
+            for job, why in broken.items():
+                write_json({"job": job, **error_json(why)})

@@ -1,0 +1,43 @@
+"""`millpond token`: who may read what from a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from millpond.cli.terminal import write_line
+from millpond.errors import RequestError
+from millpond.serve.access.tokens import add_token, remove_token
+from millpond.settings import parse_length
+
+
+@click.command()
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument("name")
+@click.option("--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that it opens: page_*; * opens all.")
+@click.option("--metrics", is_flag=True, help="It opens /metrics, too, which speaks of all jobs.")
+@click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long it lets the reader in.")
+@click.option("--remove", is_flag=True, help="Take the reader's token away instead.")
+def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: str, remove: bool) -> None:
+    """Give the reader NAME a token in FILE, in place of the one it had, and show it: it is shown once.
+
+    FILE holds a hash of it, for `millpond serve --tokens FILE`, which notices changes within a second.
+
+    \b
+    Examples:
+      millpond token readers.json dashboard --tables 'page_*' --tables visits
+      millpond token readers.json prometheus --metrics
+      millpond token readers.json guest --tables page_views --valid 7d
+      millpond token readers.json dashboard --remove
+    """
+    if remove:
+        if not remove_token(file, name):
+            raise RequestError("INVALID_NAME", f"{file} has no reader {name!r}.", hint="Look into the file for its readers.")
+        return
+    if not (tables or metrics):
+        raise RequestError("INVALID_REQUEST", "The token would open nothing.", hint="Name tables: --tables 'page_*'.")
+    seconds = parse_length("--valid", valid)
+    if seconds == 0:
+        raise RequestError("INVALID_REQUEST", "The token would never let anybody in.", hint="Give a time, like --valid 7d.")
+    write_line(add_token(file, name, tables=tables, metrics=metrics, valid_seconds=seconds))

@@ -1,0 +1,231 @@
+/* One row of an answer in JSON, as `serve/hot/row_json.py` writes it without this library. */
+
+#include "native.h"
+
+enum { NUMBER = 0, BOOLEAN = 1, TEXT = 2, FLOATING = 3, DISTINCT = 4, AVERAGE = 5 };
+enum { ROOM = 4096 };
+enum { STAMP_BYTES = 8, AT_MOST = 1, FINAL = 2 };
+/* What JavaScript's numbers carry. */
+#define EXACT_IN_JSON ((int64_t)1 << 53)
+#define REGISTERS_PER_WORD 10
+
+/* Of HyperLogLog++ with one precision, see `tables/finish/hllpp.py`.
+   linear:  what is counted linearly, by the number of registers that are zero */
+typedef struct {
+    int64_t registers, neighbours, measured;
+    double alpha_m2, threshold;
+    const double *estimates, *biases, *linear;
+} Sketch;
+
+/* kind, place:  which columns, from the first of the row, and what they are
+   width:        of a number in bytes, of a sketch in words; of an average where the count of its sum is
+   name:         the member's name with all that stands around it */
+typedef struct {
+    int64_t kind, place, width, name_size;
+    const char *name;
+    const Sketch *sketch;
+} Member;
+
+/* Python's own, of its stable interface: these functions are called with Python's lock held. */
+typedef struct PyObject PyObject;
+extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
+extern PyObject *Py_BuildValue(const char *format, ...);
+extern char *PyOS_double_to_string(double value, char format, int precision, int flags, int *type);
+extern void PyMem_Free(void *at);
+enum { ADD_DOT_0 = 2 };
+
+/* What is written, and where its room ends; `at` is NULL once there was no room or no answer. */
+typedef struct {
+    char *at, *end;
+} Out;
+
+static void put(Out *out, const char *text, int64_t size) {
+    if (!out->at || size > out->end - out->at) {
+        out->at = 0;
+        return;
+    }
+    memcpy(out->at, text, (size_t)size);
+    out->at += size;
+}
+
+static void put_digits(Out *out, int64_t value, int is_quoted) {
+    char digits[24], *first = digits + sizeof digits;
+    uint64_t left = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (is_quoted) *--first = '"';
+    do *--first = (char)('0' + left % 10);
+    while (left /= 10);
+    if (value < 0) *--first = '-';
+    if (is_quoted) *--first = '"';
+    put(out, first, digits + sizeof digits - first);
+}
+
+static void put_number(Out *out, int64_t value) { put_digits(out, value, value >= EXACT_IN_JSON || value <= -EXACT_IN_JSON); }
+
+/* Numbers outside of this range are written in several ways, and Python knows which. */
+static void put_floating(Out *out, double value) {
+    double size = value < 0 ? -value : value;
+    if (!(size == 0 || (size >= 1e-4 && size < 1e15))) {
+        out->at = 0;
+        return;
+    }
+    char *text = PyOS_double_to_string(value, 'r', 0, ADD_DOT_0, 0);
+    if (!text) {
+        out->at = 0;
+        return;
+    }
+    put(out, text, (int64_t)strlen(text));
+    PyMem_Free(text);
+}
+
+/* Bytes of the character that begins here; 0 where it is no UTF-8. */
+static int64_t character(const byte *at, int64_t left) {
+    byte first = at[0];
+    int64_t more = first < 0xC2 ? -1 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : first < 0xF5 ? 3 : -1;
+    if (more < 0 || more >= left) return 0;
+    byte low = first == 0xE0 ? 0xA0 : first == 0xF0 ? 0x90 : 0x80, high = first == 0xED ? 0x9F : first == 0xF4 ? 0x8F : 0xBF;
+    if (at[1] < low || at[1] > high) return 0;
+    for (int64_t i = 2; i <= more; i++)
+        if (at[i] < 0x80 || at[i] > 0xBF) return 0;
+    return 1 + more;
+}
+
+static void put_text(Out *out, const byte *text, int64_t size) {
+    static const char hex[] = "0123456789abcdef", named[] = "btn\0fr"; /* from 8 on */
+    put(out, "\"", 1);
+    int64_t plain = 0, at = 0;
+    while (at < size) {
+        byte c = text[at];
+        if (c >= 0x80) {
+            int64_t bytes = character(text + at, size - at);
+            if (!bytes) {
+                out->at = 0;
+                return;
+            }
+            at += bytes;
+            continue;
+        }
+        if (c >= 0x20 && c != '"' && c != '\\') {
+            at++;
+            continue;
+        }
+        put(out, (const char *)text + plain, at - plain);
+        if (c >= 0x20)
+            put(out, (char[]){'\\', (char)c}, 2);
+        else if (c >= 8 && c <= 13 && c != 11)
+            put(out, (char[]){'\\', named[c - 8]}, 2);
+        else
+            put(out, (char[]){'\\', 'u', '0', '0', hex[c >> 4], hex[c & 15]}, 6);
+        plain = ++at;
+    }
+    put(out, (const char *)text + plain, size - plain);
+    put(out, "\"", 1);
+}
+
+/* As the mean of the biases that were measured nearest to an estimate. */
+static double bias(const Sketch *sketch, double estimate) {
+    int64_t low = 0, high = sketch->measured;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (sketch->estimates[middle] < estimate) low = middle + 1;
+        else high = middle;
+    }
+    low = low - sketch->neighbours + 1 > 0 ? low - sketch->neighbours + 1 : 0;
+    high = low + sketch->neighbours < sketch->measured ? low + sketch->neighbours : sketch->measured;
+    while (high < sketch->measured) {
+        double above = estimate - sketch->estimates[high], below = estimate - sketch->estimates[low];
+        if (above * above >= below * below) break;
+        low++;
+        high++;
+    }
+    double total = 0;
+    for (int64_t i = low; i < high; i++) total += sketch->biases[i];
+    return total / (double)(high - low);
+}
+
+static double estimated(const Sketch *sketch, const byte *words, int64_t count) {
+    /* Registers of the last word beyond the sketch are zero, and don't count. */
+    int64_t zeros = sketch->registers - count * REGISTERS_PER_WORD;
+    double inverses = (double)zeros;
+    for (int64_t w = 0; w < count; w++) {
+        uint64_t word = little8(words + 8 * w);
+        if (!word) {
+            zeros += REGISTERS_PER_WORD;
+            inverses += REGISTERS_PER_WORD;
+            continue;
+        }
+        for (int i = 0; i < REGISTERS_PER_WORD; i++, word >>= 6) {
+            inverses += 1.0 / (double)((uint64_t)1 << (word & 63));
+            zeros += !(word & 63);
+        }
+    }
+    double registers = (double)sketch->registers, raw = sketch->alpha_m2 / inverses;
+    if (zeros > 0 && (sketch->linear[zeros] <= sketch->threshold || raw <= 2.5 * registers)) return sketch->linear[zeros];
+    return sketch->measured && raw < 5.0 * registers ? raw - bias(sketch, raw) : raw;
+}
+
+static int is_null(const byte *row, int64_t place) { return row[place >> 3] >> (place & 7) & 1; }
+
+static double floating(const byte *slot) {
+    double value;
+    memcpy(&value, slot, 8);
+    return value;
+}
+
+static void put_member(Out *out, const Member *member, const byte *row, int64_t size, const byte *slots) {
+    put(out, member->name, member->name_size);
+    const byte *slot = slots + 8 * member->place;
+    if (member->kind == DISTINCT) {
+        for (int64_t i = 0; i < member->width; i++)
+            if (is_null(row, member->place + i)) out->at = 0;
+        double found = estimated(member->sketch, slot, member->width);
+        int64_t whole = (int64_t)found;
+        if (found < (double)whole) whole--;
+        put_number(out, whole + (found - (double)whole >= 0.5));
+        return;
+    }
+    int64_t count = 1;
+    if (member->kind == AVERAGE) count = is_null(row, member->width) ? 0 : (int64_t)little8(slots + 8 * member->width);
+    if (is_null(row, member->place) || !count) {
+        put(out, "null", 4);
+        return;
+    }
+    uint64_t bits = little8(slot);
+    if (member->kind == NUMBER) {
+        int unused = 64 - 8 * (int)member->width;
+        put_number(out, (int64_t)(bits << unused) >> unused);
+    } else if (member->kind == BOOLEAN) {
+        put(out, slot[0] ? "true" : "false", slot[0] ? 4 : 5);
+    } else if (member->kind == FLOATING && member->width == 4) {
+        float value;
+        memcpy(&value, slot, 4);
+        put_floating(out, value);
+    } else if (member->kind == TEXT) {
+        int64_t begin = (int64_t)(bits >> 32), length = (int64_t)(bits & UINT32_MAX);
+        if (is_inside(size, begin, length)) put_text(out, row + begin, length);
+        else out->at = 0;
+    } else {
+        put_floating(out, floating(slot) / (double)count);
+    }
+}
+
+/* A row as Python's bytes, with what an answer says of it: {…}],"changed":[batch],"final":[0]; None where Python is to write it.
+   row:      as the replica keeps it, with its stamp (`replica/row_stamp.py`); it has all slots of its columns
+   head:     what stands before the first member, or before the key
+   key:      the key where that is one text; its size is negative where it stands in the head */
+PyObject *row_json(const byte *row, int64_t size, int64_t columns, const Member *members, int64_t count, const char *head,
+                   int64_t head_size, const byte *key, int64_t key_size) {
+    char room[ROOM];
+    Out out = {room, room + ROOM};
+    int64_t bitset = (columns + 63) / 64 * 8;
+    size -= STAMP_BYTES;
+    if (size < bitset + 8 * columns) return Py_BuildValue("");
+    uint64_t stamp = little8(row + size);
+    put(&out, head, head_size);
+    if (key_size >= 0) put_text(&out, key, key_size);
+    for (int64_t i = 0; i < count && out.at; i++) put_member(&out, &members[i], row, size, row + bitset);
+    put(&out, "}],\"changed\":[", 14);
+    if (stamp & AT_MOST) put(&out, "null", 4);
+    else put_digits(&out, (int64_t)(stamp >> 2), 0);
+    put(&out, stamp & FINAL ? "],\"final\":[0]" : "],\"final\":[]", stamp & FINAL ? 13 : 12);
+    return out.at ? PyBytes_FromStringAndSize(room, out.at - room) : Py_BuildValue("");
+}

@@ -1,0 +1,259 @@
+"""Reading what a replica kept: its rows as they were at an earlier batch, and the changes in between.
+
+A row as of batch B is the old value of its first change after B; a row that hasn't changed since is as it is now.  So the newest
+state costs nothing more to read, and an earlier one costs the changes since then.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from heapq import merge
+from operator import itemgetter
+
+from millpond.errors import ReplicaError
+from millpond.replica.backends.base import Snapshot
+from millpond.replica.history.keeper import (
+    BATCHES,
+    CHANGES,
+    VERSIONS,
+    Change,
+    batch_key,
+    closed_table,
+    decode_change,
+    decode_record,
+    number_key,
+    split_batch,
+    split_number,
+    split_version,
+    version_prefix,
+)
+from millpond.replica.keys.codec import split_value
+from millpond.replica.record import KeptRecord, ReplicaRecord, StoresRecord
+from millpond.replica.row_stamp import changed_batch
+
+NumberedChange = tuple[int, int, Change]
+"""(batch, number within it, change)"""
+_key = itemgetter(0)
+
+
+def kept_of(record: ReplicaRecord, store: str) -> KeptRecord:
+    """What is kept of a store."""
+    return record.kept.get(store, KeptRecord())
+
+
+def iter_positions(rows: Snapshot, first: int = 0) -> Iterator[ReplicaRecord]:
+    """The positions that are kept, from a batch on, ascending."""
+    return (decode_record(value) for _, value in rows.iterate(BATCHES, batch_key(first)))
+
+
+def first_position(rows: Snapshot) -> int | None:
+    """The oldest batch whose position is kept."""
+    first = next(iter(rows.iterate(BATCHES, batch_key(0))), None)
+    return None if first is None else split_batch(first[0])
+
+
+def position_at(rows: Snapshot, batch: int) -> ReplicaRecord | None:
+    """The record as it was after a batch, None where it isn't kept."""
+    data = rows.get(BATCHES, batch_key(batch))
+    return None if data is None else decode_record(data)
+
+
+def position_at_time(rows: Snapshot, time_ms: int) -> ReplicaRecord | None:
+    """Of the newest batch that was committed by then, None where none is kept."""
+    found = None
+    for record in iter_positions(rows):
+        if record.committed_ms > time_ms:
+            break
+        found = record
+    return found
+
+
+def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> None:
+    """Raise HISTORY_GONE where a store as of a batch can't be told."""
+    kept, newest = kept_of(record, store), record.batch
+    if batch == newest:
+        return
+    if batch > newest:
+        raise ReplicaError(
+            "NOT_UP_TO_BOUND",
+            f"{table} is at batch {newest}; batch {batch} isn't applied yet.",
+            hint="Wait for it, with min_batch and wait_seconds.",
+            batch=newest,
+            wanted=batch,
+        )
+    first = kept.history_from
+    if first is None or batch < first - 1:
+        known = f"is kept from batch {first - 1} on" if first is not None else "isn't kept"
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"{table} as of batch {batch} can't be told: its history {known}.",
+            hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when it is asked for, "
+            "and anew when the machine was started again.",
+            batch=batch,
+            first=None if first is None else first - 1,
+            newest=newest,
+        )
+    for begin, end in kept.collapsed:
+        if begin - 1 < batch < end:
+            raise ReplicaError(
+                "HISTORY_GONE",
+                f"{table} as of batch {batch} can't be told: batches {begin} to {end} were cleaned up before they were read, and "
+                "are known as one.",
+                hint=f"Ask for {begin - 1} or {end}; let the job keep more of its log: spark.sql.streaming.minBatchesToRetain.",
+                batch=batch,
+                first=begin,
+                newest=end,
+            )
+
+
+class SnapshotAsOf:
+    """All tables as they were at an earlier batch.  See `backend.Snapshot`; the caller has called `check_kept`.
+
+    Source:  held against reads at each batch, of every operator, in tests/golden/test_history.py.
+    """
+
+    def __init__(self, rows: Snapshot, stores: StoresRecord, record: ReplicaRecord) -> None:
+        self._rows = rows
+        self._record = record
+        self._batch = record.batch
+        self._numbers = {store.id: number for number, store in enumerate(stores.stores)}
+        self._closed = {closed_table(store): store for store in self._numbers}
+        self._overlays: dict[str, _Overlay] = {}
+
+    @property
+    def newest(self) -> Snapshot:
+        """The tables as they are now."""
+        return self._rows
+
+    def __enter__(self) -> SnapshotAsOf:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._rows.__exit__(*error)
+
+    def record(self) -> ReplicaRecord:
+        return self._record
+
+    def get(self, table: str, key: bytes) -> bytes | None:
+        if table in self._closed:
+            found = self._rows.get(table, key)
+            return found if found is not None and self._had_expired(found) else None
+        if table not in self._numbers:
+            return self._rows.get(table, key)
+        for _, _, change in iter_versions(self._rows, self._numbers[table], key, first=self._batch + 1):
+            return change.old
+        return self._rows.get(table, key)
+
+    def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        now = self._rows.iterate(table, start)
+        if table not in self._numbers and table not in self._closed:
+            return now  # what is kept of batches
+        if table in self._closed:
+            return (pair for pair in now if self._had_expired(pair[1]))
+        return self._overlay(table).over(now, start)
+
+    def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        now = self._rows.iterate_back(table, below)
+        if table in self._closed:
+            return (pair for pair in now if self._had_expired(pair[1]))
+        return self._overlay(table).over_back(now, below)
+
+    def count(self, table: str) -> int:
+        if table in self._closed:
+            return sum(1 for _ in self.iterate(table, b"\x00"))
+        if table not in self._numbers:
+            return self._rows.count(table)
+        overlay = self._overlay(table)
+        return self._rows.count(table) + sum(
+            (old is not None) - (self._rows.get(table, key) is not None) for key, old in overlay.rows.items()
+        )
+
+    def _had_expired(self, stored: bytes) -> bool:
+        batch = changed_batch(stored)
+        return batch is not None and batch <= self._batch
+
+    def _overlay(self, table: str) -> _Overlay:
+        if table not in self._overlays:
+            rows: dict[bytes, bytes | None] = {}
+            for _, _, change in iter_changes(self._rows, self._numbers[table], self._batch + 1):
+                rows.setdefault(change.key, change.old)
+            self._overlays[table] = _Overlay(rows)
+        return self._overlays[table]
+
+
+class _Overlay:
+    """Rows that were otherwise: stored key -> what it was, None where it wasn't there."""
+
+    def __init__(self, rows: dict[bytes, bytes | None]) -> None:
+        self.rows = rows
+
+    @cached_property
+    def _sorted(self) -> list[bytes]:
+        return sorted(self.rows)
+
+    def over(self, now: Iterator[tuple[bytes, bytes]], start: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """The rows as they were, in key order."""
+        others = self._sorted[bisect_left(self._sorted, start) :]
+        return merge(self._unchanged(now), self._before(others), key=_key)
+
+    def over_back(self, now: Iterator[tuple[bytes, bytes]], below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+        """The same, against it."""
+        others = self._sorted[: None if below is None else bisect_left(self._sorted, below)]
+        return merge(self._unchanged(now), self._before(reversed(others)), key=_key, reverse=True)
+
+    def _unchanged(self, now: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        return (pair for pair in now if pair[0] not in self.rows)
+
+    def _before(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, old) for key in keys if (old := self.rows[key]) is not None)
+
+
+def iter_changes(rows: Snapshot, store: int, first: int, number: int = 0) -> Iterator[NumberedChange]:
+    """The changes of a store from a batch on, in order: by batch, then by key."""
+    for key, value in rows.iterate(CHANGES, number_key(store, first, number)):
+        whose, batch, place = split_number(key)
+        if whose != store:
+            return
+        yield batch, place, decode_change(value)
+
+
+def whole_key(change: Change) -> bytes:
+    """The ordered key of a change, which lies beside the values where the stored one is cut."""
+    value = change.old if change.old is not None else change.new
+    return change.key if value is None else split_value(change.key, value)[0]
+
+
+def iter_versions(rows: Snapshot, store: int, key: bytes, *, first: int = 0) -> Iterator[NumberedChange]:
+    """The changes of one stored key from a batch on, ascending."""
+    prefix = version_prefix(store, key)
+    for found, _ in rows.iterate(VERSIONS, prefix + batch_key(first)):
+        if not found.startswith(prefix):
+            return
+        whose, batch, number = split_version(found)
+        if whose != prefix:
+            continue  # of a longer key
+        change = _change_at(rows, store, batch, number)
+        if change.key == key:  # long keys share their beginning
+            yield batch, number, change
+
+
+def iter_versions_between(rows: Snapshot, store: int, low: bytes, high: bytes | None, *, first: int) -> Iterator[NumberedChange]:
+    """The changes from a batch on of the ordered keys from `low` on and below `high`: of each key ascending.
+
+    Long keys that share their beginning with these are among them: `whole_key` tells.
+    """
+    whose, end = version_prefix(store, b""), None if high is None else version_prefix(store, high)
+    for found, _ in rows.iterate(VERSIONS, version_prefix(store, low)):
+        prefix, batch, number = split_version(found)
+        if not prefix.startswith(whose) or (end is not None and prefix > end):
+            return
+        if batch >= first:
+            yield batch, number, _change_at(rows, store, batch, number)
+
+
+def _change_at(rows: Snapshot, store: int, batch: int, number: int) -> Change:
+    data = rows.get(CHANGES, number_key(store, batch, number))
+    assert data is not None
+    return decode_change(data)

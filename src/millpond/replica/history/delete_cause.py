@@ -1,0 +1,114 @@
+"""Why a row left the state: the checkpoint records that it was deleted, and not why.
+
+    aggregation, dropDuplicates   expire: nothing but the watermark deletes their rows
+    session windows               expire, unless a session of the same key that this batch wrote covers it: then both were merged
+                                  and it was deleted
+    a variable with a TTL         expire where its time had come when the batch was planned, else the job's own code deleted it
+    a variable without, applyInPandasWithState   delete: the job's own code
+    joins, limit                  remove: by the watermark, or since rows moved up in the list of their key
+
+Source:  StateStoreSaveExec, StreamingDeduplicateExec, SessionWindowStateStoreSaveExec, TTL state of Spark 4.3; golden checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.rows.unsaferow import decoder
+from millpond.schema.definition.default_table import session_place
+
+Kind = Literal["insert", "update", "delete", "expire", "remove"]
+KINDS: tuple[Kind, ...] = ("insert", "update", "delete", "expire", "remove")
+
+Written = Iterable[tuple[bytes, bytes]]
+"""(ordered key, row) of everything that the batch put into the table, deleted later or not"""
+Judge = Callable[[bytes, bytes], Kind]
+"""(ordered key, last row) -> why it was deleted"""
+Cause = Callable[[int, Callable[[], Written]], Judge]
+"""(when the batch was planned in milliseconds, what it wrote) -> the judge of its deletes"""
+
+# A session's start, the last column of its ordered key: a mark and eight bytes.
+_START_BYTES = 9
+_SESSIONS = "sessionWindowStateStoreSaveExec"
+_BY_WATERMARK = ("stateStoreSave", "dedupe", "dedupeWithinWatermark")
+_BY_CODE = ("applyInPandasWithState", "transformWithStateInPandasExec", "transformWithStateInPySparkExec")
+
+
+def may_expire(schema: StoreSchema) -> bool:
+    """Whether rows of this store leave it by a watermark or a TTL and may be kept as they were."""
+    return schema.operator_name in (*_BY_WATERMARK, _SESSIONS) or (schema.ttl and not schema.many)
+
+
+def loses_rows(schema: StoreSchema) -> bool:
+    """Whether a watermark or a TTL takes rows out of this store that aren't kept: joins and lists with a TTL.
+
+    Their keys are places in a list, and the rows behind one that goes may move up to its place.
+    """
+    return schema.operator_name == "symmetricHashJoin" or (schema.ttl and schema.many)
+
+
+def only_expires(schema: StoreSchema) -> bool:
+    """Whether a row that is no longer there expired, however many batches did what to it."""
+    return schema.operator_name in _BY_WATERMARK
+
+
+def may_return(schema: StoreSchema) -> bool:
+    """Whether a key that expired may be written again: not where its own time is behind the watermark for good."""
+    return schema.operator_name != _SESSIONS and not (
+        schema.operator_name in ("stateStoreSave", "dedupe") and bool(schema.watermarked)
+    )
+
+
+def closes_windows(schema: StoreSchema) -> bool:
+    """Whether a row that expired is a finished window, and not one that has stopped to count."""
+    return schema.operator_name == _SESSIONS or (schema.operator_name == "stateStoreSave" and bool(schema.watermarked))
+
+
+def cause_of(schema: StoreSchema) -> Cause:
+    """What judges the deletes of this store."""
+    if schema.operator_name in _BY_WATERMARK:
+        return _always("expire")
+    if schema.operator_name == _SESSIONS:
+        return _sessions(schema)
+    if schema.ttl and not schema.many:
+        return _ttl(schema)
+    return _always("delete" if schema.operator_name in _BY_CODE and not schema.ttl else "remove")
+
+
+def _always(kind: Kind) -> Cause:
+    return lambda _planned_ms, _written: lambda _key, _row: kind
+
+
+def _ttl(schema: StoreSchema) -> Cause:
+    decode = decoder(schema.value)
+
+    def cause(planned_ms: int, _written: Callable[[], Written]) -> Judge:
+        return lambda _key, row: "expire" if decode(row)[1] <= planned_ms else "delete"
+
+    return cause
+
+
+def _sessions(schema: StoreSchema) -> Cause:
+    place = session_place(schema.key, schema.value)
+    if place is None:
+        return _always("remove")
+    decode = decoder(schema.value)
+
+    def cause(_planned_ms: int, written: Callable[[], Written]) -> Judge:
+        by_key: dict[bytes, list[tuple[bytes, int, int]]] | None = None
+
+        def judge(key: bytes, row: bytes) -> Kind:
+            nonlocal by_key
+            if by_key is None:
+                by_key = {}
+                for other, other_row in written():
+                    by_key.setdefault(other[:-_START_BYTES], []).append((other, *decode(other_row)[place]))
+            start, end = decode(row)[place]
+            near = by_key.get(key[:-_START_BYTES], ())
+            return "delete" if any(o != key and s <= start and end <= e for o, s, e in near) else "expire"
+
+        return judge
+
+    return cause

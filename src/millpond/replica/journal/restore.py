@@ -1,0 +1,72 @@
+"""Expired rows from the journal, put into a generation that was built while there was none before it to be trusted.
+
+1. The mark's batch must be the same run of the same job as what the checkpoint has now, as for any replica (`identity`): a job that
+   was replaced, or rewound beyond it, gets nothing.
+2. Rows of a store that looks as before, of batches up to the mark's and up to the one that was built, are put back as they were.
+   Of a key the newest counts; a key that is in the state is live, whatever it was before.
+3. Where keys that expired may come back (a TTL), a row can have been written and have expired once more unseen, unless the mark is
+   of the batch that was built: then it is known that it expired, and its value isn't told.
+4. What would have been forgotten by now is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from millpond.checkpoint.log import CommittedBatch
+from millpond.checkpoint.operators import StoreSchema
+from millpond.replica.backends.base import Backend
+from millpond.replica.history.delete_cause import may_return
+from millpond.replica.history.keeper import ClosedRow, ClosedRows, Keeper, closed_table, unknown, write_closed
+from millpond.replica.identity import judge
+from millpond.replica.journal.segments import Mark, is_whole, iter_store, read_mark, store_folder
+from millpond.replica.record import KeptRecord, StoredField, StoresRecord
+from millpond.replica.row_stamp import changed_batch
+from millpond.storage import Storage
+
+
+def restore_closed(
+    place: Path, storage: Storage, batch: CommittedBatch, backend: Backend, stores: StoresRecord, keeper: Keeper
+) -> None:
+    """Put rows that expired into a generation that was built at `batch`, and that nobody reads yet.
+
+    place:   the replica's folder
+    Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED; DISK_FULL, REPLICA_NOT_WRITABLE.
+    """
+    mark = read_mark(place)
+    if mark is None or (mark.checkpoint, mark.job_id) != (stores.checkpoint, stores.job_id):
+        return
+    if judge(storage, mark, mark.job_id)[0] == "replaced":  # 1
+        return
+    with backend.snapshot() as snapshot:
+        record = snapshot.record()
+    kept = dict(record.kept)
+    for schema, store in zip(stores.schemas(), stores.stores, strict=True):
+        if not keeper.of(store.id).keeps_closed or store_folder(store.id) not in mark.ends:
+            continue
+        size = _restore(place / mark.folder, mark, batch, backend, schema, store, keeper.of(store.id).number)
+        with backend.write() as write:
+            restored = msgspec.structs.replace(kept.get(store.id, KeptRecord()), closed_bytes=size)
+            kept[store.id] = keeper.forget_closed(write, store.id, restored, batch)  # 4
+            write.set_record(msgspec.structs.replace(record, kept=kept))
+
+
+def _restore(
+    folder: Path, mark: Mark, batch: CommittedBatch, backend: Backend, schema: StoreSchema, store: StoredField, number: int
+) -> int:
+    """Put back the rows of one store; how many bytes they take."""
+    name, size, table = store_folder(store.id), 0, closed_table(store.id)
+    told = not may_return(schema) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
+    for found in iter_store(folder / name, store):
+        if found.batch > min(mark.batch, batch.batch):
+            continue
+        with backend.write() as write:  # 2
+            rows = [
+                row if told else ClosedRow(row.number, row.key, unknown(row.key, row.value))
+                for row in found.rows
+                if (there := write.get(table, row.key)) is None or (changed_batch(there) or 0) <= found.batch
+            ]
+            size += write_closed(write, store.id, number, ClosedRows(found.batch, found.started_ms, rows))
+    return size

@@ -1,0 +1,95 @@
+"""Many ordered keys of a replica to columns at once, for the keys that most tables have; `ordered` reads all others one by one.
+
+Those are keys of whole numbers, times and windows without a NULL, all as long as each other, and keys of one text.
+"""
+
+from __future__ import annotations
+
+from millpond.checkpoint.rows.columns import Array, Column, Spans, span
+from millpond.replica.keys.codec import KeyCodec
+from millpond.schema.types import Field, SparkType
+
+# kind -> bytes
+_BYTES = {
+    "byte": 1,
+    "short": 2,
+    "integer": 4,
+    "date": 4,
+    "year_month_interval": 4,
+    "long": 8,
+    "timestamp": 8,
+    "timestamp_ntz": 8,
+    "day_time_interval": 8,
+    "time": 8,
+}
+_TEXT_MARKS = 3  # 01 in front, 00 01 behind
+
+
+def read_ordered(fields: tuple[Field, ...], keys: list[bytes]) -> dict[int, Column] | None:
+    """The columns of keys that `ordered.KeyCodec` of these fields wrote, by their place; None where they aren't such keys."""
+    if not fields or not keys:
+        return None
+    if len(fields) == 1 and fields[0].type.kind in ("string", "binary"):
+        column = _texts(fields[0].type, span(keys))
+        return None if column is None else {0: column}
+    if not all(_is_plain(f.type) for f in fields):
+        return None
+    import numpy as np
+
+    width = sum(_width(f.type) for f in fields)
+    if any(len(key) != width for key in keys):
+        return None
+    rows = np.frombuffer(b"".join(keys), np.uint8).reshape(-1, width)
+    out: dict[int, Column] = {}
+    at = 0
+    for place in KeyCodec(fields).order:
+        column = _column(fields[place].type, rows, at)
+        if column is None:
+            return None
+        out[place] = column
+        at += _width(fields[place].type)
+    return out
+
+
+def _is_plain(type_: SparkType) -> bool:
+    return all(_is_plain(f.type) for f in type_.fields) if type_.kind == "struct" else type_.kind in _BYTES
+
+
+def _width(type_: SparkType) -> int:
+    return 1 + (sum(_width(f.type) for f in type_.fields) if type_.kind == "struct" else _BYTES[type_.kind])
+
+
+def _column(type_: SparkType, rows: Array, at: int) -> Column | None:
+    """The column that begins at this byte of all keys; None where one of them is NULL."""
+    if (rows[:, at] != 1).any():
+        return None
+    at += 1
+    if type_.kind == "struct":
+        members: list[Column] = []
+        for field in type_.fields:
+            member = _column(field.type, rows, at)
+            if member is None:
+                return None
+            members.append(member)
+            at += _width(field.type)
+        return Column(type=type_, size=len(rows), valid=None, members=tuple(members))
+    import numpy as np
+
+    size = _BYTES[type_.kind]
+    unsigned = np.ascontiguousarray(rows[:, at : at + size]).view(f">u{size}").ravel().astype(f"<u{size}")
+    numbers = (unsigned ^ unsigned.dtype.type(1 << (8 * size - 1))).view(f"<i{size}")
+    return Column(type=type_, size=len(rows), valid=None, numbers=numbers)
+
+
+def _texts(type_: SparkType, keys: Spans) -> Column | None:
+    """None where one of them is NULL, or holds a zero, which is written as two bytes."""
+    import numpy as np
+
+    if (keys.size < _TEXT_MARKS).any() or b"\x00\xff" in keys.data:
+        return None
+    data = np.frombuffer(keys.data, np.uint8)
+    last = keys.begin + keys.size - 1
+    if (data[keys.begin] != 1).any() or (data[last] != 1).any() or (data[last - 1] != 0).any():
+        return None
+    texts = Spans(keys.data, keys.begin + 1, keys.size - _TEXT_MARKS)
+    return Column(type=type_, size=len(keys.begin), valid=None, texts=texts)

@@ -1,0 +1,234 @@
+"""The table of a store whose meaning no plan tells: what a person would call its columns.
+
+Nobody defined it, or its operator only has a name (see `schema.named`).
+
+    aggregation          its keys (a window as <name>_start and <name>_end), the buffers under the schema's own names
+    session windows      the other keys, session_start; session_end, the buffers
+    dropDuplicates       its columns; expires_at where it goes with the watermark
+    limit                rows_so_far
+    join, of each side   key (key_1, key_2, …), index or event_time and index; the row, matched
+    applyInPandasWithState   its keys; the state's columns, expires_at (NULL where no timeout is set)
+    transformWithState, of each variable
+        value            its keys; the value's columns
+        list             its keys, index; the element's columns
+        map              its keys, the user's keys; the value's columns
+        timers           its keys, expires_at
+                         where it has a TTL: expires_at
+
+Columns that Millpond names keep their names; a user's column that is called alike is numbered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from millpond.schema.definition.expression import Expression, buffer_column
+from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_columns, unique_names
+from millpond.schema.types import Field, SparkType, atomic, is_window, struct_of
+
+EXPIRES_AT = "expires_at"
+INDEX = "index"
+TIMESTAMP = atomic("timestamp")
+_LONG, _BOOLEAN, _INTEGER = atomic("long"), atomic("boolean"), atomic("integer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreShape:
+    """What there is to know of a store, see `checkpoint.operators.StoreSchema`."""
+
+    operator: int
+    operator_name: str
+    store: str
+    family: str
+    key: tuple[Field, ...]
+    value: tuple[Field, ...]
+    variable: str = ""
+    ttl: bool = False
+    many: bool = False
+
+
+@dataclass(slots=True)
+class _Columns:
+    """Columns under their wished names; `our_…` are the places of those that Millpond names."""
+
+    key: list[KeyColumn] = field(default_factory=list)
+    values: list[tuple[str, SparkType, Expression]] = field(default_factory=list)
+    our_keys: set[int] = field(default_factory=set)
+    our_values: set[int] = field(default_factory=set)
+
+    def add_key(self, column: KeyColumn) -> None:
+        """One of ours."""
+        self.our_keys.add(len(self.key))
+        self.key.append(column)
+
+    def add_value(self, name: str, type_: SparkType, expression: Expression) -> None:
+        """One of ours."""
+        self.our_values.add(len(self.values))
+        self.values.append((name, type_, expression))
+
+    def names(self) -> list[str]:
+        """All names, each once: ours stay, of the others that are called alike the later ones are numbered."""
+        wished = [c.name for c in self.key] + [name for name, _, _ in self.values]
+        places = self.our_keys | {len(self.key) + i for i in self.our_values}
+        ours = [wished[i] for i in sorted(places)]
+        numbered = iter(unique_names(ours + [name for i, name in enumerate(wished) if i not in places])[len(ours) :])
+        return [name if i in places else next(numbered) for i, name in enumerate(wished)]
+
+
+def undefined_table(table: str, shape: StoreShape, reason: str | None = None) -> TableDefinition:
+    """The definition of a store without one.
+
+    reason:  why it shows what is stored, said as the table's warning and of each of its columns; None where this is all there is to
+             show, since a user named the table
+    """
+    columns = _columns(shape)
+    if shape.many:
+        columns.add_key(KeyColumn(INDEX, _INTEGER, len(shape.key)))
+    names = columns.names()
+    key = tuple(KeyColumn(name, c.type, c.index, c.path) for name, c in zip(names, columns.key, strict=False))
+    values = tuple(
+        ValueColumn(name, type_, expression, reason)
+        for name, (_, type_, expression) in zip(names[len(key) :], columns.values, strict=True)
+    )
+    return TableDefinition(
+        table=table,
+        operator=shape.operator,
+        store=shape.store,
+        family=shape.family,
+        many=shape.many,
+        key=key,
+        values=values,
+        key_schema=shape.key,
+        value_schema=shape.value,
+        derived=reason is None,
+        warnings=() if reason is None else (reason,),
+    )
+
+
+def table_suffix(shape: StoreShape) -> str:
+    """What tells the table from others of its operator: a join's side, the name of a state variable, `timers`."""
+    if shape.variable == "timer":
+        return "_timers"
+    if shape.variable:
+        return f"_{shape.family}"
+    side = (shape.family or shape.store).partition("-")[0]
+    return f"_{side}" if side in ("left", "right") else ""
+
+
+def _columns(shape: StoreShape) -> _Columns:
+    if shape.variable:
+        return _variable(shape)
+    if shape.operator_name == "sessionWindowStateStoreSaveExec":
+        return _sessions(shape)
+    if shape.operator_name == "symmetricHashJoin":
+        return _join_side(shape)
+    if shape.operator_name == "applyInPandasWithState":
+        return _apply(shape)
+    columns = _Columns(list(key_columns(shape.key)))
+    if shape.operator_name == "globalLimit":
+        columns.key = []
+        columns.add_value("rows_so_far", _LONG, buffer_column(0, _LONG))
+    elif shape.operator_name == "dedupeWithinWatermark" and shape.value:
+        _add_expiry(columns, Expression("timestamp_micros", TIMESTAMP, (buffer_column(0, _LONG),)))
+    else:
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+    return columns
+
+
+def _variable(shape: StoreShape) -> _Columns:
+    columns = _Columns()
+    if shape.variable in ("map", "timer"):
+        members = [(i, f) for i, f in enumerate(shape.key) if f.type.kind == "struct"]
+        columns.key = [KeyColumn(m.name, m.type, i, (m.name,)) for i, f in members for m in f.type.fields]
+    else:
+        columns.key = [KeyColumn(f.name, f.type, i) for i, f in enumerate(shape.key)]
+    if shape.variable == "timer":
+        columns.add_key(KeyColumn(EXPIRES_AT, TIMESTAMP, len(shape.key) - 1))
+    elif shape.ttl:
+        _add_members(columns, 0, shape.value[0].type)
+        _add_expiry(columns, Expression("timestamp_millis", TIMESTAMP, (buffer_column(1, _LONG),)))
+    else:
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+    return columns
+
+
+def session_place(key: tuple[Field, ...], value: tuple[Field, ...]) -> int | None:
+    """Which column of a session's value row is the session, a struct of start and end; None where it isn't as it is known to be.
+
+    Shape:  the value row is all grouping columns, the session as a window among them, and then the buffers.
+    """
+    grouping = value[: len(key)]
+    others = [f.type for f in key[:-1]]
+    places = [
+        i for i, f in enumerate(grouping) if is_window(f.type) and [g.type for j, g in enumerate(grouping) if j != i] == others
+    ]
+    named = [i for i in places if [g.name for j, g in enumerate(grouping) if j != i] == [f.name for f in key[:-1]]]
+    found = named or places
+    return found[0] if found else None
+
+
+def _sessions(shape: StoreShape) -> _Columns:
+    session = session_place(shape.key, shape.value)
+    columns = _Columns(list(key_columns(shape.key)))
+    if session is None:  # nothing is left out
+        _add_buffers(columns, shape.value, range(len(shape.value)))
+        return columns
+    columns.key.pop()
+    columns.add_key(KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1))
+    window = shape.value[session].type
+    end = Expression("get_field", TIMESTAMP, (buffer_column(session, window),), {"ordinal": 1})
+    columns.add_value("session_end", TIMESTAMP, end)
+    _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))
+    return columns
+
+
+def _join_side(shape: StoreShape) -> _Columns:
+    *joined, last = shape.key
+    names = ["key"] if len(joined) == 1 else [f"key_{n}" for n in range(1, len(joined) + 1)]
+    keys = tuple(Field(name, f.type) for name, f in zip(names, joined, strict=True))
+    columns = _Columns()
+    for column in key_columns(keys):
+        columns.add_key(column)
+    columns.add_key(KeyColumn("event_time" if shape.many else INDEX, last.type, len(joined)))
+    _add_buffers(columns, shape.value, range(len(shape.value)))
+    if shape.value and shape.value[-1].name == "matched" and shape.value[-1].type == _BOOLEAN:
+        columns.our_values.add(len(columns.values) - 1)
+    return columns
+
+
+def _apply(shape: StoreShape) -> _Columns:
+    columns = _Columns(list(key_columns(shape.key)))
+    rest = range(len(shape.value))
+    if shape.value and shape.value[0].name == "groupState" and shape.value[0].type.kind == "struct":
+        _add_members(columns, 0, shape.value[0].type)
+        rest = range(1, len(shape.value))
+    for i in rest:
+        if shape.value[i].name == "timeoutTimestamp" and shape.value[i].type == _LONG:
+            stored = buffer_column(i, _LONG)
+            none = Expression("lt", _BOOLEAN, (stored, Expression("literal", _LONG, options={"value": 0})))
+            never = Expression("literal", TIMESTAMP, options={"value": None})
+            time = Expression("timestamp_millis", TIMESTAMP, (stored,))
+            _add_expiry(columns, Expression("if", TIMESTAMP, (none, never, time)))
+        else:
+            _add_buffers(columns, shape.value, (i,))
+    return columns
+
+
+def _add_buffers(columns: _Columns, fields: tuple[Field, ...], places: range | tuple[int, ...]) -> None:
+    # A void column holds nothing (dropDuplicates writes one called __dummy__).
+    columns.values += [
+        (fields[i].name, fields[i].type, buffer_column(i, fields[i].type)) for i in places if fields[i].type.kind != "void"
+    ]
+
+
+def _add_members(columns: _Columns, place: int, type_: SparkType) -> None:
+    """The members of a struct as columns."""
+    whole = buffer_column(place, struct_of(type_.fields))
+    columns.values += [
+        (member.name, member.type, Expression("get_field", member.type, (whole,), {"ordinal": ordinal}))
+        for ordinal, member in enumerate(type_.fields)
+    ]
+
+
+def _add_expiry(columns: _Columns, expression: Expression) -> None:
+    columns.add_value(EXPIRES_AT, TIMESTAMP, expression)

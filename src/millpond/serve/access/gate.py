@@ -1,0 +1,73 @@
+"""What every request passes: who asks, how often, and the count of what was answered."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+from urllib.parse import quote, unquote_to_bytes
+
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from millpond.errors import MillpondError
+from millpond.serve import replies
+from millpond.serve.access.access import Access
+from millpond.serve.access.tokens import EVERYBODY
+from millpond.serve.metrics.counts import Meter
+from millpond.serve.routes import ROUTES
+
+# Counted where the client left before it was answered; nobody gets it.
+_GONE = 499
+_OPEN = frozenset(route.path for route in ROUTES if route.open)
+
+
+def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
+    """The application behind its gate.
+
+    `scope["reader"]` says who asks, `scope["asker"]` whose requests are counted together; `scope["held"]` ends with the request.
+    """
+
+    async def pass_through(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        began, status = time.perf_counter(), 0
+        client = (scope.get("client") or ("",))[0]
+        held = ExitStack()
+        scope = {**scope, "reader": EVERYBODY, "asker": client, "held": held}
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            await send(message)
+            if message["type"] == "http.response.start":
+                status = message["status"]
+
+        try:
+            try:
+                _canonical_path(scope)
+                headers = dict(scope["headers"])
+                if scope["path"] in _OPEN:
+                    access.check_host(headers.get(b"host"))
+                else:
+                    reader = scope["reader"] = access.admit(headers, client)
+                    scope["asker"] = client if reader is EVERYBODY else f"reader {reader.name}"
+                await app(scope, receive, told)
+            except MillpondError as error:
+                await replies.answer_error(None, error)(scope, receive, told)
+        except (asyncio.CancelledError, ClientDisconnect, OSError):
+            status = status or _GONE
+            raise
+        finally:
+            held.close()
+            endpoint = scope.get("endpoint")
+            meter.count(getattr(endpoint, "__name__", "none"), status or 500, time.perf_counter() - began)
+
+    return pass_through
+
+
+def _canonical_path(scope: Scope) -> None:
+    """Route by the raw path with each segment in one canonical encoding, which the endpoints decode."""
+    raw = scope.get("raw_path")
+    if raw is not None and b"%" in raw:
+        segments = [quote(unquote_to_bytes(part), safe=":@!$&'()*+,;=~") for part in raw.split(b"/")]
+        scope["path"] = "/".join(segments)

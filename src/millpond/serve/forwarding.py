@@ -1,0 +1,208 @@
+"""Doors of one server answer for each other: a batch that only one of them can read is read by that one.
+
+A replica opens its newest batch alone.  Earlier ones, of pages and cuts, are readable only in the process that had them open, which
+tokens name (`tables.held.HOLDER`).  The door that gets such a request and can't read that batch has the one that can answer it.
+
+1. Who asks, and that they may, is known by then: the request goes on with its reader, and isn't counted twice.
+2. It goes one step and no further.  Where nobody listens there any more, the batch is gone, and the first door's own error says so.
+
+Wire:  a Unix socket for each door, in a folder that this user alone may enter.  Messages are a length (4 bytes, big-endian) and so
+       many bytes: a request is one of them, `Asked`; an answer is one `Answered`, pieces of its body, and an empty one.  An answer
+       that ends without it was broken off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import struct
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Scope
+
+from millpond.errors import ReplicaError
+from millpond.logs import EventLog
+from millpond.serve.access.tokens import EVERYBODY, Reader
+from millpond.serve.replies import Pieces
+from millpond.tables.job.held_views import HOLDER
+
+log = EventLog(__name__)
+_LENGTH = struct.Struct(">I")
+_HOLDER = re.compile(r"[0-9a-f]{8}")
+# What a neighbour may take for a message beyond the time that a read may take.
+_SLACK_SECONDS = 5.0
+
+
+class Asked(msgspec.Struct, array_like=True):
+    """A request that another door goes on with."""
+
+    method: str
+    path: str
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    reader: tuple[str, list[str], bool]
+
+
+class Answered(msgspec.Struct, array_like=True):
+    """How its answer begins."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
+class Neighbours:
+    """The other doors of this server.
+
+    folder:       where their sockets are, None where there is one door
+    read_seconds: what a read may take
+    """
+
+    def __init__(self, folder: Path | None, read_seconds: float) -> None:
+        self._folder = folder
+        self._wait_seconds = read_seconds + _SLACK_SECONDS
+        self._server: asyncio.Server | None = None
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def listen(self, app: ASGIApp) -> None:
+        """Answer the others by `app`, from here on.  Where that can't be, this door's batches are its own."""
+        if self._folder is None:
+            return
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._answering.add(task)
+            try:
+                with contextlib.suppress(OSError, asyncio.IncompleteReadError, ClientDisconnect):
+                    await _answer(app, reader, writer)
+            finally:
+                writer.close()
+                self._answering.discard(task)
+
+        try:
+            self._server = await asyncio.start_unix_server(answer, self._socket(HOLDER))
+        except OSError as refused:
+            log.warning("neighbours.unreachable", message=f"pages and cuts of this door can't be had at another one: {refused}")
+
+    async def close(self, seconds: float) -> None:
+        """Answer no more; what is being answered may take so long."""
+        if self._server is not None:
+            self._server.close()
+            self._socket(HOLDER).unlink(missing_ok=True)
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=seconds)
+
+    async def try_ask(self, holder: object, scope: Scope) -> Response | None:
+        """The answer of the door of that name; None where there is none.
+
+        holder:  as a token names it, so anything
+        scope:   of the request; its body under `asked_body`
+        """
+        if self._folder is None or not isinstance(holder, str) or holder == HOLDER or not _HOLDER.fullmatch(holder):
+            return None
+        try:
+            return await self._ask(holder, scope)
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            return None
+
+    async def _ask(self, holder: str, scope: Scope) -> Response:
+        reader, writer = await asyncio.open_unix_connection(self._socket(holder))
+        try:
+            _send(writer, msgspec.msgpack.encode(_asked(scope)))
+            async with asyncio.timeout(self._wait_seconds):
+                await writer.drain()
+                begin = msgspec.msgpack.decode(await _receive(reader), type=Answered)
+        except BaseException:
+            writer.close()
+            raise
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in begin.headers}
+        return Pieces(self._pieces(reader, writer), status_code=begin.status, headers=headers)
+
+    async def _pieces(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
+        try:
+            while True:
+                async with asyncio.timeout(self._wait_seconds):
+                    piece = await _receive(reader)
+                if not piece:
+                    return
+                yield piece
+        except (OSError, asyncio.IncompleteReadError, TimeoutError):
+            raise ReplicaError("REPLICA_CLOSED", "The door that answered is gone.", hint="Ask again.") from None
+        finally:
+            writer.close()
+
+    def _socket(self, holder: str) -> Path:
+        assert self._folder is not None
+        return self._folder / f"{holder}.sock"
+
+
+def _asked(scope: Scope) -> Asked:
+    reader: Reader = scope["reader"]
+    return Asked(
+        method=scope["method"],
+        path=scope["path"],
+        query=scope["query_string"],
+        headers=list(scope["headers"]),
+        body=scope.get("asked_body", b""),
+        reader=(reader.name, list(reader.tables), reader.metrics),
+    )
+
+
+async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    asked = msgspec.msgpack.decode(await _receive(reader), type=Asked)
+    name, tables, metrics = asked.reader
+    known = Reader(name, tuple(tables), metrics)
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},  # answers in pieces need no word of a client that is gone
+        "http_version": "1.1",
+        "method": asked.method,
+        "scheme": "http",
+        "path": asked.path,
+        "raw_path": asked.path.encode("latin-1", "replace"),
+        "root_path": "",
+        "query_string": asked.query,
+        "headers": asked.headers,
+        "reader": EVERYBODY if known == EVERYBODY else known,
+        "asker": f"reader {name}",
+        "is_neighbours": True,
+    }
+    told = False
+
+    async def receive() -> Message:
+        nonlocal told
+        if told:
+            await asyncio.Event().wait()
+        told = True
+        return {"type": "http.request", "body": asked.body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            _send(writer, msgspec.msgpack.encode(Answered(message["status"], list(message["headers"]))))
+            return
+        if message.get("body"):
+            _send(writer, message["body"])
+        if not message.get("more_body", False):
+            _send(writer, b"")
+        await writer.drain()
+
+    with ExitStack() as scope["held"]:
+        await app(scope, receive, send)
+
+
+def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    writer.write(_LENGTH.pack(len(data)))
+    writer.write(data)
+
+
+async def _receive(reader: asyncio.StreamReader) -> bytes:
+    (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+    return await reader.readexactly(length)

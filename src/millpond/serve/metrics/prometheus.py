@@ -1,0 +1,121 @@
+"""/metrics: what a server knows of its jobs and requests, in Prometheus' text format.
+
+Labels are jobs, stores, routes and statuses; never a key, a token or a path.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import version
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+
+from millpond.serve.metrics.counts import BUCKETS, Counts
+
+MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
+
+# Name -> the fact in `Pond.statistics`, and what it means.
+_GAUGES = {
+    "millpond_batch": ("batch", "The batch that answers reflect."),
+    "millpond_behind_batches": ("behind_batches", "Batches committed and not applied."),
+    "millpond_behind_seconds": ("behind_seconds", "Age of the oldest commit that isn't applied; 0 when caught up."),
+    "millpond_age_seconds": ("age_seconds", "Since the newest applied commit."),
+    "millpond_event_lag_seconds": ("event_lag_seconds", "Now less the watermark."),
+    "millpond_replica_bytes": ("size_bytes", "What the replica takes on disk."),
+}
+_COUNTERS = {
+    "millpond_applied_batches": ("batches_applied", "Batches applied."),
+    "millpond_applied_rows": ("rows_applied", "Changed rows applied."),
+    "millpond_apply_seconds": ("apply_seconds", "Time spent on applying batches."),
+    "millpond_bootstraps": ("bootstraps", "Replicas built anew."),
+    "millpond_bootstrap_rows": ("bootstrap_records", "Records read to build replicas."),
+    "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent on building replicas."),
+    "millpond_follower_errors": ("errors", "Errors that followers met; they go on by themselves."),
+    "millpond_journal_errors": ("journal_errors", "Times that expired rows couldn't be flushed; it is tried again."),
+}
+
+
+_LOADS = {
+    "millpond_connections": ("connections", "Open connections."),
+    "millpond_streams": ("streams", "Open event streams."),
+    "millpond_waits": ("waits", "Requests that wait for a batch."),
+    "process_resident_memory_bytes": ("memory_bytes", "Memory of all processes."),
+    "process_open_fds": ("descriptors", "Open files of all processes."),
+    "process_start_time_seconds": ("started", "When the first process began, since 1970."),
+}
+
+
+def write_metrics(statistics: dict[str, dict[str, Any]], counts: Counts) -> bytes:
+    """The text of /metrics, from `Pond.statistics` and the counts of all processes."""
+    registry = CollectorRegistry()
+    registry.register(_Facts(statistics, counts))
+    return generate_latest(registry)
+
+
+class _Facts(Collector):
+    def __init__(self, statistics: dict[str, dict[str, Any]], counts: Counts) -> None:
+        self._statistics = statistics
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        for name, (fact, text) in _GAUGES.items():
+            gauge = GaugeMetricFamily(name, text, labels=["job"])
+            for job, facts in self._statistics.items():
+                if facts.get(fact) is not None:
+                    gauge.add_metric([_label(job)], facts[fact])
+            yield gauge
+        yield from self._stores_and_states()
+        for name, (fact, text) in _COUNTERS.items():
+            counter = CounterMetricFamily(name, text, labels=["job"])
+            for job, numbers in self._counts.followers.items():
+                counter.add_metric([_label(job)], numbers.get(fact, 0))
+            yield counter
+        yield from self._requests()
+        yield from self._process()
+
+    def _stores_and_states(self) -> Iterator[Metric]:
+        rows = GaugeMetricFamily("millpond_rows", "Rows in the replica.", labels=["job", "store"])
+        readable = GaugeMetricFamily("millpond_readable", "1 where the job's tables can be read.", labels=["job"])
+        running = GaugeMetricFamily("millpond_job_running", "1 running, 0 stopped; absent where unknown.", labels=["job"])
+        for job, facts in self._statistics.items():
+            for store, number in facts.get("rows", {}).items():
+                rows.add_metric([_label(job), _label(store)], number)
+            readable.add_metric([_label(job)], int(facts.get("batch") is not None))
+            if facts.get("job_state") in ("running", "stopped"):
+                running.add_metric([_label(job)], int(facts["job_state"] == "running"))
+        yield rows
+        yield readable
+        yield running
+
+    def _process(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("millpond_build_info", "1; which version answers.", labels=["version", "python"])
+        build.add_metric([version("millpond"), platform.python_version()], 1)
+        yield build
+        for name, (fact, text) in _LOADS.items():
+            yield GaugeMetricFamily(name, text, value=getattr(self._counts.process, fact))
+        seconds = self._counts.process.cpu_seconds
+        yield CounterMetricFamily("process_cpu_seconds", "Processor time of all processes.", value=seconds)
+
+    def _requests(self) -> Iterator[Metric]:
+        requests = CounterMetricFamily("millpond_requests", "Requests answered.", labels=["door", "route", "status"])
+        durations = HistogramMetricFamily("millpond_request_seconds", "Time to answer requests.", labels=["door", "route"])
+        for route, statuses in self._counts.requests.items():
+            for status, number in statuses.items():
+                requests.add_metric(["http", route, str(status)], number)
+            below, buckets = 0, []
+            for end, number in zip((*map(str, BUCKETS), "+Inf"), self._counts.durations[route], strict=True):
+                below += number
+                buckets.append((end, below))
+            durations.add_metric(["http", route], buckets, self._counts.seconds[route])
+        yield requests
+        yield durations
+
+
+def _label(text: str) -> str:
+    """A name as it may stand in UTF-8: bytes of a folder's name that aren't, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,229 @@
+"""Run the HTTP door: take the port, announce the address, drain at SIGTERM, read files again at SIGHUP.
+
+The socket is bound before anything else is started, so that a taken port costs no bootstrap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import functools
+import signal
+import socket
+import ssl
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from millpond.errors import MillpondError, SetupError, library_missing
+from millpond.logs import EventLog
+from millpond.serve.metrics.counts import Meter, Process
+from millpond.serve.process.signals import ENDING, Terminal, say_end, unblock_hangups
+from millpond.settings import ServeSettings
+
+if TYPE_CHECKING:
+    from millpond.serve.connections.pool import Connections
+    from millpond.serve.ponds import Ponds
+
+log = EventLog(__name__)
+_BACKLOG = 2048
+_SWITCH_SECONDS = 0.0002
+# How often a process leaves its counts for the others.
+_METER_SECONDS = 1.0
+# Settings that count from the start of a server to its end: what is bound, opened or started by them.
+_STAYING = ("host", "port", "workers", "tls_cert", "tls_key", "max_seconds", "log_level", "log_format", "log_requests")
+
+
+def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A listening socket.  `port` 0 takes a free one.
+
+    shared:  others of this program may listen at the same address; the system shares connections out
+    Raises:  PORT_TAKEN where the address is in use, or can't be had on this machine.
+    """
+    try:
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG, reuse_port=shared)
+    except (OSError, OverflowError) as refused:
+        taken = isinstance(refused, OSError) and refused.errno == errno.EADDRINUSE
+        reason = "is taken by another program" if taken else f"can't be had: {refused}"
+        raise SetupError(
+            "PORT_TAKEN",
+            f"The address {host}:{port} {reason}.",
+            hint="Name another with --host and --port; --port 0 takes a free one.",
+            host=host,
+            port=port,
+        ) from refused
+    # Connections inherit it.  asyncio sets it only on sockets whose protocol number is given; without it, head and body of an
+    # answer are two packets, and the second waits 40 ms for the acknowledgement of the first.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def address_of(listener: socket.socket, *, tls: bool = False) -> str:
+    """The URL of a listening socket."""
+    scheme = "https" if tls else "http"
+    host, port = listener.getsockname()[:2]
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def check_libraries() -> None:
+    """Raises LIBRARY_MISSING without `millpond[serve]`."""
+    for library in ("starlette", "httptools", "uvloop", "prometheus_client"):
+        try:
+            __import__(library)
+        except ModuleNotFoundError as missing:
+            raise library_missing(library.replace("_", "-"), "serve") from missing
+
+
+def open_certificate(settings: ServeSettings) -> ssl.SSLContext | None:
+    """What speaks TLS, None where none is asked for.  Raises INVALID_CERTIFICATE where it can't be had."""
+    if settings.tls_cert is None and settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    _load_certificate(context, settings)
+    return context
+
+
+def _load_certificate(context: ssl.SSLContext, settings: ServeSettings) -> None:
+    try:
+        if settings.tls_cert is None or settings.tls_key is None:
+            raise ValueError("certificate and key go together")
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+    except (OSError, ValueError) as wrong:
+        raise SetupError(
+            "INVALID_CERTIFICATE",
+            f"TLS can't be offered: {wrong}.",
+            hint="Name PEM files that belong together with --tls-cert and --tls-key; the key has no password.",
+        ) from wrong
+
+
+def serve_http(
+    ponds: Ponds,
+    listener: socket.socket,
+    *,
+    settings: ServeSettings | None = None,
+    shared: Path | None = None,
+    read_again: Callable[[], ServeSettings] | None = None,
+    on_ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Answer requests until SIGTERM or Ctrl-C; requests that run then are answered within `drain_seconds`.
+
+    shared:    the folder where processes of one server leave what the others need, None where there is one process
+    read_again: gives the settings as they are now, for SIGHUP; None where they stay
+    on_ready:  called once, when requests are answered
+    Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS, INVALID_CERTIFICATE.
+    """
+    check_libraries()
+    import uvloop
+
+    # Whoever follows in this process needs Python's lock for each of its steps, and would wait 5 ms for each while requests come.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    door = _Door(ponds, settings or ServeSettings(), shared, read_again)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(door.answer(listener, on_ready))
+
+
+class _Door:
+    """The door of one process."""
+
+    def __init__(
+        self, ponds: Ponds, settings: ServeSettings, shared: Path | None, read_again: Callable[[], ServeSettings] | None
+    ) -> None:
+        from millpond.serve.access.access import Access
+        from millpond.serve.app import HttpDoor, create_app
+        from millpond.serve.forwarding import Neighbours
+
+        self._settings = settings
+        self._counts = Meter(shared, log_requests=settings.log_requests)
+        self._access = Access(settings, shared)
+        self._neighbours = Neighbours(shared, settings.max_seconds)
+        self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours)
+        self._app, self._behind_gate = create_app(self._door)
+        self._tls = open_certificate(settings)
+        self._read_again = read_again
+        self._ending: asyncio.Event
+        self._connections: Connections
+
+    async def answer(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
+        """Answer until it is to end, then drain."""
+        from millpond.serve.connections.pool import Connections
+        from millpond.serve.hot.protocol import HotRows
+
+        self._ending = asyncio.Event()
+        await self._neighbours.listen(self._behind_gate)
+        refused = functools.partial(self._counts.count, "none", seconds=0.0)
+        connections = self._connections = Connections(self._app, HotRows(self._door), self._settings, tls=self._tls, count=refused)
+        self._counts.note_load = functools.partial(self._note_load, connections)
+        self._mind_signals()
+        with listener:
+            connections.start(listener)
+            writing = asyncio.create_task(_write_counts(self._counts)) if self._counts.is_shared else None
+            on_ready()
+            await self._ending.wait()
+            connections.stop_taking()
+        self._door.end()
+        await connections.close(self._settings.drain_seconds)
+        await self._neighbours.close(self._settings.drain_seconds)
+        if writing is not None:
+            writing.cancel()
+        self._counts.write()
+
+    def _note_load(self, connections: Connections, process: Process) -> None:
+        process.connections, process.streams, process.waits = len(connections), len(self._door.streams), len(self._door.waits)
+
+    def _mind_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        loop = asyncio.get_running_loop()
+        for number in ENDING:
+            loop.add_signal_handler(number, self._end, number)
+        loop.add_signal_handler(signal.SIGHUP, self._reload, Terminal())
+        unblock_hangups()
+
+    def _end(self, number: int) -> None:
+        if not self._counts.is_shared and not self._ending.is_set():
+            say_end(number)  # of several processes, the parent says it
+        self._ending.set()
+
+    def _reload(self, terminal: Terminal) -> None:
+        if terminal.is_gone:
+            self._end(signal.SIGHUP)
+            return
+        try:
+            if self._read_again is not None:
+                self._use(self._read_again())
+        except MillpondError as wrong:
+            log.error("config.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
+        self._access.reload()
+        if self._tls is not None:
+            try:
+                _load_certificate(self._tls, self._settings)
+            except SetupError as wrong:
+                log.error("certificate.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
+
+    def _use(self, now: ServeSettings) -> None:
+        """Answer by these settings from here on, as far as they can change.  Raises OPEN_TO_ALL, INVALID_TOKENS."""
+        from millpond.serve.access.access import check_exposure
+
+        before = self._settings
+        staying = {name: getattr(before, name) for name in _STAYING}
+        wanting = [name for name, value in staying.items() if value != getattr(now, name)]
+        if wanting:
+            log.warning("config.waits", settings=wanting, message="these count from the next start on")
+        settings = replace(now, **staying)
+        check_exposure(settings)
+        self._access.use(settings)
+        self._settings = settings
+        self._door.use(settings)
+        self._connections.use(settings)
+
+
+async def _write_counts(meter: Meter) -> None:
+    while True:
+        await asyncio.sleep(_METER_SECONDS)
+        meter.write()

@@ -1,0 +1,226 @@
+"""One server of several processes: one follows, the others answer at one port, and this one keeps them alive.
+
+1. Every door has a listening socket of its own at the same address (SO_REUSEPORT): the system shares connections out evenly.
+2. All sockets are made here and stay open here: a connection that waits for a door that died is answered by the next one.
+3. The follower keeps the replicas; doors only read them.  Without it doors go on answering, and say how far they are behind.
+4. Whoever ends is started again, at once the first time, then after pauses that double.
+5. At SIGTERM doors drain, then the follower ends.  A process whose parent is gone ends by itself.
+6. At SIGHUP doors read tokens, certificate and options again.
+
+Processes are spawned, never forked: an open LMDB environment doesn't survive a fork.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any
+
+from millpond.logs import EventLog, write_logs
+from millpond.serve.metrics.counts import Meter
+from millpond.serve.ponds import open_ponds
+from millpond.serve.process.server import serve_http
+from millpond.serve.process.shared import staying_in
+from millpond.serve.process.signals import ENDING, Terminal, hangups_blocked, say_end
+from millpond.settings import ReplicaSettings, RetentionWords, ServeSettings
+from millpond.tables.pond import Pond, open
+
+log = EventLog(__name__)
+_LAST_PAUSE_SECONDS = 5.0
+# A process that ran for so long didn't fail at its start.
+_STEADY_SECONDS = 30.0
+_METER_SECONDS = 1.0
+# How long what is to be kept may take to begin before requests are answered: some milliseconds, unless a replica is built.
+_BEGUN_SECONDS = 2.0
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What all processes of one server have in common.
+
+    places:     pond's name -> where it lies
+    allow:      places outside of the ponds that they may name
+    retention:  what is kept of tables beside their rows: pond's name -> table -> that
+    read_again: gives the settings as they are now, when the server is told to read them again
+    shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
+    """
+
+    places: dict[str, str]
+    replica_dir: str | None
+    settings: ServeSettings
+    retention: dict[str, dict[str, RetentionWords]]
+    shared: Path | None
+    read_again: Callable[[], ServeSettings] | None = None
+    allow: tuple[str, ...] = ()
+
+    def open_pond(self, name: str, *, follow: bool) -> Pond:
+        """The pond of that name as this server reads it."""
+        reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
+        place, kept = self.places[name], self.retention[name]
+        pond = open(
+            place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, allow=self.allow, settings=reads
+        )
+        if kept and follow:
+            pond.wait_until_begun(_BEGUN_SECONDS)
+        return pond
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One process and how it fared."""
+
+    name: str
+    run: Callable[..., None]
+    arguments: tuple[Any, ...]
+    process: SpawnProcess
+    started: float
+    failures: int = 0
+    due: float = field(default=0.0)
+
+
+def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Callable[[], None]) -> None:
+    """Answer requests with a door for each listener until SIGTERM or Ctrl-C.
+
+    on_ready:  called once, when every door has answered
+    """
+    ending, reloading, terminal = threading.Event(), threading.Event(), Terminal()
+    woken, wake = socket.socketpair()
+    wake.setblocking(False)
+    signals: list[int] = []
+
+    def end(number: int, _frame: object) -> None:
+        if number == signal.SIGHUP and not terminal.is_gone:
+            reloading.set()
+        else:
+            signals.append(number)
+            ending.set()
+        with suppress(BlockingIOError):
+            wake.send(b"x")
+
+    before = {number: signal.signal(number, end) for number in (*ENDING, signal.SIGHUP)}
+    with hangups_blocked():  # what multiprocessing starts for it lives on, too
+        ready = _SPAWN.Semaphore(0)
+    workers = [_start("follower", _follow, (plan,))]
+    try:
+        workers += [_start(f"door {n}", _answer, (plan, listener, ready)) for n, listener in enumerate(listeners)]
+        threading.Thread(target=_announce, args=(ready, len(listeners), on_ready, ending), daemon=True).start()
+        while not ending.is_set():
+            due = [w.due for w in workers if w.due]
+            alive = [w.process.sentinel for w in workers if not w.due]
+            wait([*alive, woken], timeout=max(0.0, min(due) - time.monotonic()) if due else None)
+            if reloading.is_set():
+                reloading.clear()
+                woken.recv(4096)
+                _reload(workers[1:])
+            if not ending.is_set():
+                _mend(workers)
+        say_end(signals[0])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for listener in listeners:
+            listener.close()  # the doors close theirs before they drain: who comes then is refused, and doesn't wait for nobody
+        _end(workers, plan.settings.drain_seconds)
+        for end_of_pair in (woken, wake):
+            end_of_pair.close()
+
+
+def _start(name: str, run: Callable[..., None], arguments: tuple[Any, ...]) -> _Worker:
+    process = _SPAWN.Process(target=run, args=arguments, name=f"millpond {name}")
+    with hangups_blocked():
+        process.start()
+    return _Worker(name, run, arguments, process, time.monotonic())
+
+
+def _reload(doors: list[_Worker]) -> None:  # 6
+    for door in doors:
+        if door.process.pid is not None and door.process.is_alive():
+            with suppress(ProcessLookupError):
+                os.kill(door.process.pid, signal.SIGHUP)
+
+
+def _mend(workers: list[_Worker]) -> None:
+    """Note who has ended, and start again those whose pause is over."""  # 4
+    now = time.monotonic()
+    for worker in workers:
+        if not worker.due and not worker.process.is_alive():
+            worker.failures = 1 if now - worker.started > _STEADY_SECONDS else worker.failures + 1
+            pause = 0.0 if worker.failures == 1 else min(_LAST_PAUSE_SECONDS, 0.1 * 2**worker.failures)
+            log.error("process.ended", process=worker.name, exit_code=worker.process.exitcode, again_in_seconds=pause)
+            worker.due = now + pause
+        if worker.due and now >= worker.due:
+            fresh = _start(worker.name, worker.run, worker.arguments)
+            worker.process, worker.started, worker.due = fresh.process, fresh.started, 0.0
+
+
+def _end(workers: list[_Worker], drain_seconds: float) -> None:  # 5
+    follower, doors = workers[0], workers[1:]
+    for some in (doors, [follower]):
+        for worker in some:
+            if worker.process.is_alive():
+                worker.process.terminate()
+        deadline = time.monotonic() + drain_seconds + 5
+        for worker in some:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: threading.Event) -> None:
+    told = 0
+    while told < doors and not ending.is_set():
+        told += ready.acquire(timeout=0.2)
+    if not ending.is_set():
+        on_ready()
+
+
+# ---------------------------------------------------------------- in the processes
+
+
+def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
+    """A door: it reads what the follower keeps."""
+    _end_with_parent()
+    write_logs(plan.settings.log_level, plan.settings.log_format)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
+    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
+        serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, read_again=plan.read_again, on_ready=ready.release)
+
+
+def _follow(plan: Plan) -> None:
+    """The follower: it keeps the replicas, and its counts where doors find them."""
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _end_with_parent()
+    write_logs(plan.settings.log_level, plan.settings.log_format)
+    meter = Meter(plan.shared)
+    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
+        while not stop.wait(_METER_SECONDS):
+            meter.note_followers(ponds.statistics())
+            meter.write()
+        meter.note_followers(ponds.statistics())
+        meter.write()
+
+
+def _end_with_parent() -> None:
+    """End as at SIGTERM when the parent is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="millpond-parent", daemon=True).start()

@@ -1,0 +1,79 @@
+"""What a server keeps of tables beside their rows, from words: `page_views=100`, `page_minutes=24h`, `visits=no`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from millpond.catalogue import open_jobs
+from millpond.errors import MillpondError, RequestError
+from millpond.settings import Retention, RetentionWords
+from millpond.tables.cold.table import find_names
+from millpond.tables.pond import unknown_table
+
+
+def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, RetentionWords]:
+    """What was named, by table; the rest is kept as the table's definition says.
+
+    history:  `TABLE=` and what `Retention.parse` takes as history
+    closed:   the same of keep_closed
+    Raises:   INVALID_REQUEST.
+    """
+    out: dict[str, RetentionWords] = {}
+    for word in history:
+        table, text = _split("--history", word)
+        out[table] = replace(out.get(table, RetentionWords()), history=text)
+    for word in closed:
+        table, text = _split("--keep-closed", word)
+        out[table] = replace(out.get(table, RetentionWords()), keep_closed=text)
+    for words in out.values():
+        words.over(Retention())
+    return out
+
+
+def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[str]) -> dict[str, dict[str, RetentionWords]]:
+    """The same for each pond: of `pond/table` in that pond, of a table's own name in each that has it."""
+    out: dict[str, dict[str, RetentionWords]] = {place: {} for place in places}
+    for name, kept in retention.items():
+        pond, slash, table = name.partition("/")
+        if slash and pond in out:
+            out[pond][table] = kept
+        else:
+            for tables in out.values():
+                tables.setdefault(name, kept)
+    return out
+
+
+def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str, str], allow: Iterable[str] = ()) -> list[str]:
+    """Refuse names that no table has, so that nobody believes that something is kept.
+
+    places:  pond's name -> where it lies
+    allow:   as for `millpond.open`
+    Returns: names that no table has yet: some job hasn't committed a batch, can't be read, or isn't there
+    Raises:  UNKNOWN_TABLE.
+    """
+    if not retention:
+        return []
+    known: set[str] = set()
+    whole = True
+    for pond, place in places.items():
+        try:
+            folders = open_jobs(place, allow=allow)
+            whole = whole and bool(folders)  # a pond without jobs is waiting for its first
+            for folder in folders:
+                names, all_of_them = find_names(folder)
+                known |= {shown for name in names for shown in (name, f"{pond}/{name}")}
+                whole = whole and all_of_them
+        except MillpondError:
+            whole = False  # what is wrong there, reads will say
+    missing = sorted(set(retention) - known)
+    if missing and whole:
+        raise unknown_table(missing[0], ", ".join(places.values()), known)
+    return missing
+
+
+def _split(option: str, word: str) -> tuple[str, str]:
+    table, equals, text = word.rpartition("=")
+    if not equals or not table:
+        raise RequestError("INVALID_REQUEST", f"{option} {word!r} names no table and time.", hint=f"Write {option} TABLE=24h.")
+    return table, text

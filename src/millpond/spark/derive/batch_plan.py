@@ -1,0 +1,232 @@
+"""The plan that a micro-batch runs, made from the analyzed plan of a streaming query without running it.
+
+`queryExecution().optimizedPlan()` refuses a streaming DataFrame, and Spark's optimizer alone gives another plan than the one that
+runs where a query asks for the time: it would make a literal of it, which moves columns and filters.
+
+1. Say which columns take something that the state doesn't hold: a time, a user, a time zone that isn't known.
+2. Put the batch's time in place of current_timestamp(), current_date() and localtimestamp(), as Spark does for each micro-batch;
+   put a fixed value in place of what Spark evaluates anew each time it plans a batch, so that the plan is always the same.
+3. Analyze again, which moves the batch's time out of grouping expressions; then optimize.
+
+Source:  MicroBatchExecution.constructNextBatch and runBatch, IncrementalExecution.optimizedPlan, ComputeCurrentTime and
+         ReplaceCurrentLike, Spark 4.3; held against the plans of running queries in tests/spark/derive/test_batch_plan.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from millpond.spark.derive.plan import Java, Zones, class_name, elements, zone_of_session
+
+# What Spark puts the time of the batch for, which its offsets keep.
+_BATCH_TIMES = frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "LocalTimestamp", "LocalTimestampNanos", "CurrentDate"})
+# What Spark evaluates when it plans a batch, and keeps nowhere.
+_PLANNED = frozenset({"Now", "CurrentTime", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentPath", "CurrentTimeZone"})
+_SPECIAL_TIMES = frozenset({"now", "today", "tomorrow", "yesterday"})
+_NO_ZONE = "Dummy TimeZoneId"
+"""What Spark gives a batch's timestamp in place of a zone, which it doesn't need."""
+_ABOVE = frozenset({"Project", "Filter", "Sort", "SubqueryAlias", "EventTimeWatermark", "ResolvedHint"})
+# 2100-01-01 in microseconds: later than any time that a query of today compares with, as the time at which it runs is.
+_FIXED_TIME_MICROS = 4_102_444_800_000_000
+
+
+@dataclass(slots=True)
+class BatchPlan:
+    """The optimized plan of a query's micro-batches, and what of the query it can't tell.
+
+    plan:     the plan
+    outputs:  the query's columns, by name and expression id, as Spark orders them
+    foreign:  expression id -> why a column isn't told by the state alone
+    filtered: why a filter above the aggregation isn't, None where it is
+    mixed:    why the aggregation's buffers may be others in a batch, None where they can't be
+    """
+
+    plan: Java
+    outputs: tuple[tuple[str, int], ...]
+    foreign: dict[int, str] = field(default_factory=dict)
+    filtered: str | None = None
+    mixed: str | None = None
+
+
+def batch_plan(jsession: Java, jvm: Java, analyzed: Java, *, time_zone: str | None, moved: bool = False) -> BatchPlan:
+    """What Spark's optimizer makes of an analyzed plan in a micro-batch.
+
+    time_zone:  of the job's session, None where it isn't known
+    moved:      whether the query was analyzed in another session than the job's, so that its expressions have another zone
+    """
+    while class_name(analyzed).startswith("WriteTo"):
+        analyzed = analyzed.children().apply(0)
+    here = zone_of_session(jsession)
+    lineage = _Lineage(jvm, foreign_zone=moved and time_zone != here, zone=time_zone)
+    lineage.visit(analyzed)  # 1
+    replaced = analyzed
+    if lineage.replacements:
+        replaced = analyzed.transformAllExpressions(_scala_map(jvm, lineage.replacements))  # 2
+    session = jsession.sessionState()
+    plan = session.optimizer().execute(session.analyzer().execute(replaced))  # 3
+    outputs = tuple((str(a.name()), int(a.exprId().id())) for a in elements(analyzed.output()))
+    return BatchPlan(plan, outputs, lineage.foreign, lineage.filtered, lineage.mixed)
+
+
+def _scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:
+    """A Scala Map, which is a partial function as well."""
+    java = jvm.java.util.HashMap()
+    for before, after in pairs:
+        java.put(before, after)
+    return jvm.org.apache.spark.api.python.PythonUtils.toScalaMap(java)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found in an expression.
+
+    reason:   why it isn't told by the state alone, None where it is
+    planned:  whether that is evaluated when a batch is planned, so that Spark folds it
+    of_batch: whether that is the batch's own time, which Spark doesn't fold
+    refers:   whether it uses anything else of the row
+    """
+
+    reason: str | None = None
+    planned: bool = False
+    of_batch: bool = False
+    refers: bool = False
+
+    def __or__(self, other: _Found) -> _Found:
+        return _Found(
+            self.reason or other.reason,
+            self.planned or other.planned,
+            self.of_batch or other.of_batch,
+            self.refers or other.refers,
+        )
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether Spark stores it where it is grouped by: not what it folds, which is no grouping column to it any more."""
+        return self.refers or (self.of_batch and not self.planned)
+
+
+class _Lineage:
+    """A walk from the sources to the sink."""
+
+    def __init__(self, jvm: Java, *, foreign_zone: bool, zone: str | None) -> None:
+        self.foreign: dict[int, str] = {}
+        self.filtered: str | None = None
+        self.mixed: str | None = None
+        self.replacements: list[tuple[Java, Java]] = []
+        self._planned: set[int] = set()
+        self._jvm = jvm
+        self._foreign_zone = foreign_zone
+        self._zone = zone
+        self._zones = Zones(jvm)
+
+    def visit(self, plan: Java) -> None:
+        chain = list(_nodes(plan, True))
+        last = next((i for i, (node, on_top) in enumerate(chain) if on_top and _is_aggregation(node)), None)
+        for place, (node, on_top) in reversed(list(enumerate(chain))):
+            above = on_top and last is not None and place <= last
+            for expression in elements(node.expressions()):
+                self._visit(node, expression, above=above)
+
+    def _visit(self, node: Java, expression: Java, *, above: bool) -> None:
+        kind = class_name(node)
+        grouping = elements(node.groupingExpressions()) if above and kind == "Aggregate" else []
+        found = self._find(expression, grouping)
+        if not above:
+            # What a row below the aggregation has is stored, unless it is no more than a literal to Spark.
+            if class_name(expression) == "Alias" and found.reason is not None and not found.is_stored:
+                self._mark(expression, found)
+            return
+        if found.reason is None:
+            return
+        if found.planned and found.refers:
+            self.mixed = self.mixed or found.reason
+        if kind == "Filter":
+            self.filtered = self.filtered or found.reason
+        elif class_name(expression) == "Alias":
+            self._mark(expression, found)
+
+    def _mark(self, alias: Java, found: _Found) -> None:
+        assert found.reason is not None
+        self.foreign[int(alias.exprId().id())] = found.reason
+        if found.planned:
+            self._planned.add(int(alias.exprId().id()))
+
+    def _find(self, e: Java, grouping: list[Java]) -> _Found:
+        """What an expression takes from elsewhere; its replacements are added on the way.
+
+        grouping:  of the aggregation where it is one of its results: those are stored
+        """
+        name = class_name(e)
+        if name == "AttributeReference":
+            identity = int(e.exprId().id())
+            reason = self.foreign.get(identity)
+            return _Found(reason, identity in self._planned, refers=reason is None)
+        found = self._own(e, name)
+        for child in elements(e.children()):
+            found |= self._find(child, grouping)
+        if name == "AggregateExpression":
+            return _Found(refers=True)
+        if found.reason and found.is_stored and any(e.semanticEquals(g) for g in grouping):
+            return _Found(refers=True)
+        return found
+
+    def _own(self, e: Java, name: str) -> _Found:
+        """What an expression itself takes from elsewhere."""
+        if name in _BATCH_TIMES:
+            self.replacements.append((e, self._batch_time(e)))
+            reason = f"{_called(e)} is the time of the batch that a row was emitted in, which the state doesn't keep"
+            return _Found(reason, of_batch=True)
+        if name in _PLANNED or _is_special_time(e, name):
+            self.replacements.append((e, self._fixed(e)))
+            return _Found(f"{_called(e)} is evaluated when a batch is planned, and the state doesn't keep it", planned=True)
+        if name == "Literal":
+            if self._foreign_zone and str(e.dataType().typeName()) == "timestamp":
+                return _Found("its timestamp was read in this session, and the job's has another time zone, or an unknown one")
+            return _Found()
+        if self._zones.used_by(e):
+            if self._zone is None:
+                return _Found("it depends on the session's time zone, and the job's isn't known")
+            if self._foreign_zone:
+                self.replacements.append((e, e.withTimeZone(self._zone)))
+        return _Found()
+
+    def _batch_time(self, e: Java) -> Java:
+        name = class_name(e)
+        option = self._jvm.scala.Option.apply(_NO_ZONE if name.startswith("CurrentTimestamp") else self._zone_of(e))
+        return self._jvm.org.apache.spark.sql.catalyst.expressions.CurrentBatchTimestamp(
+            _FIXED_TIME_MICROS // 1000, e.dataType(), option
+        )
+
+    def _zone_of(self, e: Java) -> str:
+        return self._zone if self._zone and self._foreign_zone else str(e.timeZoneId().get())
+
+    def _fixed(self, e: Java) -> Java:
+        literals = self._jvm.org.apache.spark.sql.catalyst.expressions.Literal
+        if str(e.dataType().typeName()) == "timestamp":
+            return literals.create(self._jvm.java.lang.Long.valueOf(_FIXED_TIME_MICROS), e.dataType())
+        return literals.default(e.dataType())
+
+
+def _nodes(node: Java, on_top: bool) -> Iterator[tuple[Java, bool]]:
+    """All nodes, parents first, and whether only nodes that may stand above an aggregation are above it."""
+    yield node, on_top
+    below = on_top and class_name(node) in _ABOVE
+    for child in elements(node.children()):
+        yield from _nodes(child, below)
+
+
+def _is_aggregation(node: Java) -> bool:
+    return class_name(node) == "Aggregate" and bool(node.isStreaming())
+
+
+def _is_special_time(e: Java, name: str) -> bool:
+    """Whether it is a cast of 'now', 'today' and the like, which Spark makes a time of when it plans."""
+    if name != "Cast" or class_name(e.child()) != "Literal" or str(e.dataType().typeName()) not in ("date", "timestamp"):
+        return False
+    value = e.child().value()
+    return value is not None and str(value.toString()).strip().lower() in _SPECIAL_TIMES
+
+
+def _called(e: Java) -> str:
+    return str(e.prettyName()) + "()"

@@ -1,0 +1,109 @@
+"""Whether a definition may stand over the state of a checkpoint that has one already.
+
+Spark accepts some changes of an aggregation on an existing checkpoint and then mixes up columns silently.  So what the state is
+must be the same, column by column: grouping expressions, functions, their inputs and filters.  What is made of it may change:
+names, expressions over the aggregates, HAVING.
+"""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+
+from millpond.catalogue import JobFolder
+from millpond.errors import DefinitionError
+from millpond.schema.definition.meaning import Meaning
+from millpond.schema.definition.operator_name import Entry, NamedOperator
+from millpond.schema.types import shape_of
+from millpond.spark.derive.state_words import OF_SESSION
+from millpond.storage.names import numbers
+
+
+def check_same_state(folder: JobFolder, definition: Entry) -> None:
+    """Refuse a definition that would give another meaning, or a second name, to state that is there already.
+
+    Raises:  DEFINITION_CHANGED.
+    """
+    if not numbers(folder.open_checkpoint().names("offsets")):
+        return
+    for there in folder.entries():
+        same_store = _same_store(there, definition)
+        if there.table != definition.table and not same_store:
+            continue
+        changes = _changes(there, definition)
+        if changes:
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The checkpoint {folder.checkpoint} holds the state of another definition of {there.table!r}.\n"
+                + "".join(f"  {line}\n" for line in changes)
+                + _both("It holds", there)
+                + _both("The job has now", definition),
+                hint=_way_back(folder, there, definition),
+                table=definition.table,
+                checkpoint=folder.checkpoint,
+            )
+        if there.table != definition.table:
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The same state has a name already: {there.table!r}; it can't be {definition.table!r} as well.",
+                hint=f"Use table={there.table!r}, or delete {folder.storage.uri}/tables/{there.table}.json to rename it.",
+                table=definition.table,
+                checkpoint=folder.checkpoint,
+            )
+
+
+def _same_store(there: Entry, definition: Entry) -> bool:
+    """Whether two entries speak of one store; a name is given to all stores of its operator."""
+    if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
+        return there.operator == definition.operator
+    return there.store_id == definition.store_id
+
+
+def _changes(there: Entry, definition: Entry) -> list[str]:
+    """What of the state isn't the same any more, a line each."""
+    if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
+        if there.fingerprint() != definition.fingerprint():
+            return ["Its operator isn't the same."]
+        return [] if there.meaning is None or definition.meaning is None else _other_words(there.meaning, definition.meaning)
+    if there.meaning is None or definition.meaning is None:
+        return [] if there.fingerprint() == definition.fingerprint() else ["It isn't the same."]
+    lines = [] if there.store_id == definition.store_id else [f"Its store is {definition.store_id} and was {there.store_id}."]
+    for what, before, now in (
+        ("key", there.stored_key, definition.stored_key),
+        ("value", there.value_schema, definition.value_schema),
+    ):
+        if [shape_of(f.type) for f in before] != [shape_of(f.type) for f in now]:
+            lines.append(
+                f"Its {what} was ({', '.join(str(f.type) for f in before)}), and is ({', '.join(str(f.type) for f in now)})."
+            )
+    if there.parts is not None or definition.parts is not None:
+        before_parts, now_parts = ([] if e.parts is None else list(e.parts.values) for e in (there, definition))
+        if before_parts != now_parts:
+            lines.append(f"It had {len(before_parts)} parts, and has {len(now_parts)}.")
+    lines += _other_words(there.meaning, definition.meaning)
+    zones = there.session_time_zone, definition.session_time_zone
+    if None not in zones and zones[0] != zones[1] and any(OF_SESSION in words for words in there.meaning.describe()):
+        lines.append(f"The session's time zone was {zones[0]}, and is {zones[1]}.")
+    return lines
+
+
+def _other_words(there: Meaning, now: Meaning) -> list[str]:
+    words = zip_longest(there.describe(), now.describe(), fillvalue="nothing")
+    return [f"It was {before}, and is {after}." for before, after in words if before != after]
+
+
+def _way_back(folder: JobFolder, there: Entry, definition: Entry) -> str:
+    before, now = (None if entry.parts is None else entry.parts.values for entry in (there, definition))
+    if before is not None and now is not None and before != now:
+        return (
+            f"The number of shards or salts of a checkpoint can't change: use {len(before)} again, with as many partitions of the "
+            "state, or start it as a new job (job=…, or another pond)."
+        )
+    return (
+        "Start it as a new job (job=…, or another pond), or bring the old definition back; names, what is computed of "
+        f"the aggregates and HAVING may change.  Delete {folder.storage.uri}/tables/{there.table}.json only where you "
+        "know that the state is the same."
+    )
+
+
+def _both(title: str, definition: Entry) -> str:
+    return "".join(f"  {line}\n" for line in (f"{title}:", *(f"  {line}" for line in definition.describe())))

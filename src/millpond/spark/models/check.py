@@ -1,0 +1,146 @@
+"""What a model is held against before it may replace another: on a worker, once, before any shard sees its record.
+
+1. A model's bytes are there, and within the limit; a file lies where it may, and is asked for its size before it is read.
+2. Its format is known, and loads it; it takes the records' inputs.
+3. It scores a sample.
+4. Its bytes are kept in the pond, by their hash; from here on the record is small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from millpond.errors import MillpondError
+from millpond.spark.broadcast.control import CORRUPT, FILE, PUT
+from millpond.spark.models.formats import RUNS_CODE, ModelFormat, first_line
+from millpond.spark.models.publish import RECORD, why_no_part, why_no_type
+from millpond.spark.models.store import ModelStore
+from millpond.storage import open_storage, uri_of
+from millpond.storage.names import is_local_uri, last_name
+from millpond.storage.places import Places
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TOLD_IN = "_told_in"
+"""The column with the URI of the file that a record was read from, NULL where it comes from none."""
+ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
+_GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORRUPT, FILE]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCheck:
+    """Checks records of the model stream.
+
+    places:     where a file may lie that a record names, beside the folder that the record's own file lies in
+    inputs:     the records' columns that models take, with Spark's names of their types
+    sample:     values of these; None for zeros
+    max_bytes:  of a model
+    """
+
+    pond: str
+    places: Places
+    inputs: Mapping[str, str]
+    sample: tuple[float, ...] | None
+    formats: Mapping[str, ModelFormat]
+    max_bytes: int
+
+    def __call__(self, chunks: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """The same records with a hash in place of bytes; `reason` says why one is refused."""
+        import pandas as pd
+
+        for chunk in chunks:
+            rows = [self._admit({k: None if _is_null(v) else v for k, v in row.items()}) for row in chunk.to_dict("records")]
+            types = {"version": "Int64", "size_bytes": "Int64", "shadow": "boolean"}
+            yield pd.DataFrame(rows, columns=_GIVEN).astype(types)
+
+    def _admit(self, record: dict[str, Any]) -> dict[str, Any]:
+        told = {name: record.get(name) for name in _GIVEN}
+        if (told["action"] or PUT) != PUT or told[CORRUPT] is not None:
+            return told
+        told["format"] = told["format"] or "onnx"
+        try:
+            wrong = why_no_type(told["type"]) or why_no_part(str(told["type"]), told["share"], told["shadow"])
+            if wrong is not None:
+                raise _Refused(wrong)
+            content = self._content(record)
+            told["size_bytes"] = len(content)
+            self._try(content, str(told["format"]))
+            told["sha256"] = ModelStore(self.pond).keep(content)
+        except _Refused as refused:
+            told["reason"] = str(refused)
+        return told
+
+    def _content(self, record: dict[str, Any]) -> bytes:
+        content, uri, told_in = record.get("content"), record.get("uri"), record.get(TOLD_IN)
+        if not record.get("name"):
+            raise _Refused("the model has no name")
+        if (content is None) == (uri is None):
+            raise _Refused("a model has either content or a uri")
+        if uri is not None:
+            try:
+                place = uri_of(str(uri))
+                places = self.places if told_in is None else Places((*self.places.uris, _folder_of(str(told_in))))
+                if not places.allow(place):
+                    raise _Refused(
+                        f"PLACE_NOT_ALLOWED: {uri} lies neither in the pond nor beside the record, and nobody has allowed that "
+                        "place: give serve_models allow="
+                    )
+                folder, name = place.rpartition("/")[0], last_name(place)
+                storage = open_storage(folder, fence=places.fence())
+                stamp = storage.stamp(name)
+                if stamp is None:
+                    raise _Refused(f"{uri} isn't there")
+                self._check_size(stamp.size_bytes)
+                content = storage.read(name, self.max_bytes)
+            except MillpondError as error:
+                raise _Refused(f"{uri} can't be read: {error.message}") from None
+            except ValueError as impossible:  # a NUL in it, or half a character
+                raise _Refused(f"no file is called {str(uri)!r}: {impossible}") from None
+        found = bytes(content or b"")
+        self._check_size(len(found))
+        return found
+
+    def _check_size(self, size_bytes: int) -> None:
+        if size_bytes == 0:
+            raise _Refused("the model has no bytes")
+        if size_bytes > self.max_bytes:
+            raise _Refused(f"the model has {size_bytes:,} bytes, and {self.max_bytes:,} is the limit")
+
+    def _try(self, content: bytes, name: str) -> None:
+        if name in RUNS_CODE:
+            raise _Refused(f"{name} runs code of the file's on loading, and is never loaded: convert the model to ONNX")
+        if name not in self.formats:
+            raise _Refused(f"the format {name!r:.40} isn't known; known are {', '.join(sorted(self.formats))}")
+        try:
+            model = self.formats[name].load(content, self.inputs)
+        except MillpondError:
+            raise  # the library isn't there: no fault of the model's
+        except Exception as broken:  # noqa: BLE001 a library's loader may raise anything
+            raise _Refused(f"it doesn't load: {first_line(broken)}") from None
+        sample = self.sample or (0.0,) * len(self.inputs)
+        try:
+            (result,) = model.score([np.array([value]) for value in sample])
+        except Exception as broken:  # noqa: BLE001
+            raise _Refused(f"it doesn't score a sample: {first_line(broken)}") from None
+        if self.sample is not None and not np.isfinite(result):
+            raise _Refused(f"it scores the sample as {result}")
+
+
+def _folder_of(file: str) -> str:
+    """The folder of a file that Spark has read: of a path in a bucket, too, it tells the escaped form."""
+    folder = file.rpartition("/")[0]
+    return uri_of(folder if is_local_uri(folder) else unquote(folder))
+
+
+class _Refused(Exception):
+    """Why a model may not replace another."""
+
+
+def _is_null(value: Any) -> bool:
+    return value is None or value != value

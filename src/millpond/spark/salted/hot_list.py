@@ -1,0 +1,99 @@
+"""Which groups of a stream are hot, judged by what a sketch counted in its batches.
+
+A group is known by the hash of its values, and its values are asked of the stream once: when it has become hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from millpond.errors import RequestError
+from millpond.schema.definition.hot_keys import HotKey, parse_key
+from millpond.schema.types import SparkType
+from millpond.schema.values import decode_json
+
+# What earlier batches weigh in each new one: a group that was hot is forgotten within some ten batches.
+_KEPT = 0.8
+# Fewer rows than this, of all that are remembered, say nothing.
+_FEWEST_ROWS = 1000
+# A hot group stays hot until its share is this part of what made it so: no group comes and goes by turns.
+_STAYS = 0.5
+# Counts that are remembered, for each group that could be hot at once.
+_REMEMBERED = 8
+# Shares are written anew when one has moved by this.
+_MOVED = 0.1
+
+
+class HotList:
+    """The hot groups after each batch.
+
+    share:  a group is hot that gets at least this part of the rows, above 0 and at most 1
+    columns: the types of what groups are told apart by
+    hot:    those that are hot already, by the list of an earlier run
+    """
+
+    def __init__(self, share: float, columns: Mapping[str, SparkType], hot: Iterable[HotKey] = ()) -> None:
+        self.columns = dict(columns)
+        self.naming_error: str | None = None
+        self._share = share
+        self._rows = 0.0
+        self._counts: dict[int, float] = {}
+        self._hot = {key.hash: key for key in hot}
+        self._written = dict(self._hot)
+
+    @property
+    def keys(self) -> list[HotKey]:
+        """The hot groups, that with the largest share first."""
+        return sorted(self._hot.values(), key=lambda key: (-key.share, key.hash))
+
+    def take(self, batch: int, rows: int, counted: Iterable[tuple[int, int]], named: Iterable[str]) -> bool:
+        """Judge by one more batch; whether the list should be written.
+
+        rows:     of the batch
+        counted:  (hash, rows) of the groups that a sketch found to have most
+        named:    `<hash> <values as JSON>` of hot groups that had no name
+        A group whose values can't be read stays without a name, and `naming_error` says why.
+        """
+        if not rows:
+            return False
+        self._rows = self._rows * _KEPT + rows
+        self._counts = {group: count * _KEPT for group, count in self._counts.items()}
+        for group, count in counted:
+            self._counts[group] = self._counts.get(group, 0.0) + count
+        most = sorted(self._counts, key=self._counts.__getitem__, reverse=True)[: int(_REMEMBERED / self._share)]
+        self._counts = {group: self._counts[group] for group in most}
+        if self._rows >= _FEWEST_ROWS:
+            self._judge(batch)
+        for text in named:
+            digits, _, values = text.partition(" ")
+            if (group := int(digits)) not in self._hot:
+                continue
+            try:
+                self._hot[group] = replace(self._hot[group], key=parse_key(decode_json(values), self.columns))
+                self.naming_error = None
+            except (RequestError, ValueError) as wrong:
+                self.naming_error = f"{type(wrong).__name__}: {wrong}"
+        return self._differs()
+
+    def written(self) -> None:
+        """Told that readers have the list as it is now."""
+        self._written = dict(self._hot)
+
+    def _judge(self, batch: int) -> None:
+        shares = {group: min(1.0, count / self._rows) for group, count in self._counts.items()}
+        judged = {}
+        for group, share in shares.items():
+            known = self._hot.get(group)
+            if known is not None and share >= self._share * _STAYS:
+                judged[group] = replace(known, share=share)
+            elif known is None and share >= self._share:
+                judged[group] = HotKey(group, None, share, batch)
+        self._hot = judged
+
+    def _differs(self) -> bool:
+        """Whether readers of what was written last would be told something else."""
+        return self._hot.keys() != self._written.keys() or any(
+            key.key != self._written[group].key or abs(key.share - self._written[group].share) >= _MOVED
+            for group, key in self._hot.items()
+        )

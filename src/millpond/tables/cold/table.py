@@ -1,0 +1,354 @@
+"""A whole table as Arrow straight from the checkpoint: no replica, nothing is followed, nothing is left behind.
+
+1. The batch's settings and stores say what there is to read; the table's definition is held against the store's schema.
+2. Of each partition the newest row of each key is found, in one pass (`checkpoint.newest`); what that says no to is found file by
+   file (`checkpoint.whole`), and of several rows of a key the newest one stays.
+3. Rows become columns, and columns what a reader sees (`finish_columns`), a partition after the other.
+4. commits/N must still be the file that was read.  Where Spark cleaned up meanwhile, the newest batch is another one: begin again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from millpond.catalogue import JobFolder, open_jobs
+from millpond.checkpoint.bulk.newest import read_newest
+from millpond.checkpoint.bulk.partition import Part, read_parts
+from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
+from millpond.checkpoint.lookup import find_row
+from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
+from millpond.checkpoint.position import Batch, Position
+from millpond.checkpoint.real_time import refuse_real_time
+from millpond.checkpoint.rows.columns import Array, Spans, hash_words
+from millpond.checkpoint.state import StateReader, partitions_of
+from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError
+from millpond.native import calls
+from millpond.native.memory import Memory
+from millpond.replica.history.delete_cause import loses_rows, may_expire
+from millpond.replica.record import make_record, make_stores_record
+from millpond.replica.row_stamp import as_final, stamp_at_most
+from millpond.schema.definition.operator_name import Entry
+from millpond.schema.definition.table import TableDefinition
+from millpond.storage import Storage, uri_of
+from millpond.tables.answer import Cut, Lag, Row
+from millpond.tables.cold.merged import MergedRows
+from millpond.tables.finish.columns import ColumnFinish, RowKeys
+from millpond.tables.finish.definition import compile_definition
+from millpond.tables.finish.merge_rows import compile_merge
+from millpond.tables.forms.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
+from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
+from millpond.tables.pond import stored_tables, unknown_table
+from millpond.tables.scan.binding import check_schemas, store_missing
+from millpond.tables.scan.keys import Key, KeyReader
+from millpond.tables.scan.ttl import clock_ms, has_passed
+
+# So often a batch may be cleaned up while it is read.
+_TRIES = 5
+# Partitions that are read at a time, each taking memory for its files.
+_MOST_THREADS = 4
+# Rows that become columns at a time: neither bytes of texts nor places in them outgrow what an array can have.
+_CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
+
+
+def read_arrow(
+    path: str | Path, table: str, *, batch: int | None = None, expired: bool = False, allow: Iterable[str | Path] = ()
+) -> Any:
+    """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
+
+    Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
+    pond.  Takes memory for the result, and for each core (four at most) for one partition's files unpacked, with some 100 bytes
+    for each of its rows.
+
+    path:    a pond or a bare checkpoint
+    batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
+    expired: with rows whose TTL has passed and that Spark hasn't removed yet, see `expiry`
+    allow:   places outside of it that it may name, as for `open`
+    Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
+             DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
+    """
+    pa = pyarrow()
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ColdTable(path, table, batch, allow).read(pa, expired=expired)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or batch is not None or not left:
+                raise
+    raise AssertionError
+
+
+def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, allow: Iterable[str | Path] = ()) -> Row:
+    """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
+
+    Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
+    Of lists, timers, join format 4, Avro and row checksums all of that partition is read.  For who asks once.  Who asks often opens
+    the pond.
+
+    path:    a pond or a bare checkpoint
+    key:     every key column
+    expired: a row whose TTL has passed and that Spark hasn't removed yet is shown as well, as a final one
+    allow:   as for `read_arrow`
+    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where the key doesn't tell its partition, or not
+             its bytes: NULL of calendar intervals, and in keys of transformWithStateInPandas.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            return _ColdTable(path, table, None, allow).row(key, expired=expired)
+        except CheckpointError as error:
+            if error.condition != "FILE_GONE" or not left:
+                raise
+    raise AssertionError
+
+
+def find_definition(path: str | Path, table: str, *, allow: Iterable[str | Path] = ()) -> TableDefinition:
+    """What a table's columns are, from the checkpoint alone.  Raises as `read_arrow`."""
+    return _ColdTable(path, table, None, allow).definition
+
+
+def find_names(folder: JobFolder) -> tuple[list[str], bool]:
+    """The names of a job's tables from its checkpoint alone, and whether these are all.
+
+    Before its first batch only those that somebody defined are known; an operator that can't be read may have others.
+
+    Raises:  what damaged files raise.
+    """
+    storage, entries = folder.open_checkpoint(), folder.read_entries()[0]
+    names = [entry.table for entry in entries if isinstance(entry, TableDefinition)]
+    committed = committed_batches(storage)
+    if not committed:
+        return names, False
+    stores, unread = read_each_operator(storage, committed[-1])
+    record = make_stores_record(job_id(storage), storage.uri, stores, unread)
+    return names + [definition.table for definition, _ in stored_tables(folder, record, entries)], not unread
+
+
+class _ColdTable:
+    def __init__(self, path: str | Path, table: str, batch: int | None, allow: Iterable[str | Path]) -> None:  # 1
+        known: list[str] = []
+        problem: MillpondError | None = None
+        self._as_of = batch is not None
+        for folder in open_jobs(path, allow=allow):
+            storage, entries, broken = folder.open_checkpoint(), list[Entry](), dict[str, MillpondError]()
+            try:
+                entries, broken = folder.read_entries()
+                if table in broken:
+                    raise broken[table]
+                found = self._find(storage, folder, entries, table, batch, known)
+            except MillpondError as error:
+                if table in broken or any(entry.table == table for entry in entries):
+                    raise
+                problem = problem or error  # another job's damage, unless the table is nowhere else
+                continue
+            if found is not None:
+                self._job, self._storage, self._folder = folder.job, storage, folder
+                self._definition, self._batch, self._schema = found
+                return
+        raise problem or unknown_table(table, uri_of(path), known)
+
+    def _find(
+        self, storage: Storage, folder: JobFolder, entries: list[Entry], table: str, number: int | None, known: list[str]
+    ) -> tuple[TableDefinition, CommittedBatch, StoreSchema] | None:
+        """The table, if it is one of this job; if not, its tables are added to `known`."""
+        defined = {entry.table: entry for entry in entries if isinstance(entry, TableDefinition)}
+        committed = committed_batches(storage)
+        known += defined
+        if not committed:
+            if table not in defined:
+                return None
+            raise ReplicaError(
+                "NO_COMMITTED_BATCH",
+                f"The job at {storage.uri} hasn't committed a batch yet.",
+                hint="Start the job, or ask again when its first batch is done.",
+                checkpoint=storage.uri,
+            )
+        at = committed[-1] if number is None else Batch(number)
+        committed_batch = read_batch(storage, at)
+        refuse_real_time(storage, committed_batch)
+        stores, unread = read_each_operator(storage, at)
+        record = make_stores_record(job_id(storage), storage.uri, stores, unread)
+        others = {definition.table: definition for definition, _ in stored_tables(folder, record, entries)}
+        known += others
+        definition = defined.get(table) or others.get(table)
+        if definition is None:
+            return None
+        schema = _store_of(definition, stores, unread)
+        check_schemas(definition, schema.key, schema.value)
+        return definition, committed_batch, schema
+
+    @property
+    def definition(self) -> TableDefinition:
+        """The table's definition."""
+        return self._definition
+
+    def row(self, key: Key, *, expired: bool) -> Row:
+        definition, batch, keys = self._definition, self._batch, KeyReader(self._definition)
+        columns = keys.stored(key)
+        row = keys.row(columns)
+        if row is None:
+            missing = [c.name for c in definition.key if c.name not in columns]
+            raise RequestError(
+                "KEY_MISSING",
+                f"A key of {definition.table} needs {', '.join(missing)} as well.",
+                hint="Name the end of the window too.",
+                table=definition.table,
+                missing=missing,
+            )
+        found = self._find_value(row[:-1] if self._schema.many else row)
+        if found is not None and self._schema.many:  # the last column is the element's place
+            index = row[-1]
+            found = found[index] if index is not None and 0 <= index < len(found) else None
+        is_over = found is not None and self._schema.ttl and has_passed(found, clock_ms(batch.started_ms))
+        hidden = is_over and not expired
+        values = None if found is None or hidden else compile_definition(definition)(row, found)
+        position = Position(
+            batch=batch.batch,
+            offsets=batch.offsets,
+            watermark_ms=batch.watermark_ms,
+            batch_started_ms=batch.started_ms,
+            committed_ns=batch.commit_stamp.modified_ns,
+        )
+        now = time.time()
+        age_seconds, age_from = make_record(batch).age(now)
+        lag = Lag(
+            behind_batches=0,
+            behind_seconds=0.0,
+            age_seconds=age_seconds,
+            age_from=age_from,
+            event_lag_seconds=None if batch.watermark_ms is None else now - batch.watermark_ms / 1000,
+        )
+        cut = Cut(job=self._job, position=position, lag=lag, job_state=self._folder.job_state())
+        evicted = self._may_have_expired() if found is None else hidden
+        return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=evicted)
+
+    def _may_have_expired(self) -> bool | None:
+        """None where a watermark or a TTL takes rows out of this store, which a checkpoint doesn't tell of; else False."""
+        expires = may_expire(self._schema) or loses_rows(self._schema)
+        return None if expires and (self._schema.ttl or self._batch.watermark_ms is not None) else False
+
+    def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """The value of a key, of all parts where the table lies in some."""
+        definition, schema, parts = self._definition, self._schema, self._definition.parts
+        if parts is None:
+            return find_row(self._storage, self._batch, schema, key)
+        merge = compile_merge(definition, parts, schema)
+        found = [find_row(self._storage, self._batch, schema, (parts.key(value), *key)) for value in parts.values]
+        return None if all(row is None for row in found) else merge(key, found)
+
+    def read(self, pa: Any, *, expired: bool) -> Any:
+        definition, batch, schema = self._definition, self._batch, self._schema
+        judged_ms = self._judged_ms() if schema.ttl and not expired else None
+        if definition.parts is not None:
+            return self._read_merged(pa, judged_ms)
+        finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
+
+        held = threading.local()
+
+        def begin_thread() -> None:
+            held.memory = Memory()
+
+        def read_partition(partition: int) -> list[Any]:
+            found, memory = [], held.memory
+            for part in self._parts(pa, partition, memory):  # 2
+                for keys, values, places in _chunks(part):  # 3
+                    failures = Failures()
+                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory, failures)
+                    table = make_table(pa, arrays, shape, failures)
+                    found.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
+            return found
+
+        # Nearly all of it happens in libraries that let go of Python's lock.
+        with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), initializer=begin_thread) as threads:
+            tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
+        check_still_committed(self._storage, batch)  # 4
+        return join_tables(pa, tables, shape)
+
+    def _read_merged(self, pa: Any, judged_ms: int | None) -> Any:
+        """A table whose rows lie in parts: of all partitions together, each row for itself."""
+        definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
+        found = MergedRows(definition, schema)
+        for partition in partitions_of(batch, schema):
+            for part in self._parts(pa, partition, memory):
+                for key, value in zip(part.keys.tolist(), part.values.tolist(), strict=True):
+                    found.add(key, (value,))
+        check_still_committed(self._storage, batch)
+        finish = compile_definition(definition)
+        there = [(key, value) for key, value in found.rows() if judged_ms is None or not has_passed(value, judged_ms)]
+        rows = [row for key, value in there if (row := finish(key, value)) is not None]
+        return rows_table(pa, definition, rows, self._job, batch.batch)
+
+    def _judged_ms(self) -> int:
+        """By which time rows are over."""
+        return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
+
+    def _parts(self, pa: Any, partition: int, memory: Memory) -> Iterable[Part]:
+        """The rows of a partition that count."""
+        reader = StateReader(self._storage)
+        parts = read_newest(reader, self._batch, self._schema, partition, memory)
+        return parts if parts is not None else iter_newest(pa, read_parts(reader, self._batch, self._schema, partition))
+
+
+def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
+    for schema in stores:
+        if (schema.operator, schema.store, schema.family) == definition.store_id:
+            return schema
+    for store in unread:
+        if store.operator == definition.operator:
+            raise store.error
+    raise store_missing(definition)
+
+
+def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
+    """The rows that count, oldest parts first: what is known of newer ones decides what stays of older ones."""
+    if len(parts) == 1 and parts[0].unique and parts[0].gone is None:
+        yield parts[0]
+        return
+    if all(part.sequence is None for part in parts):
+        masks = calls.mark_newest([part.keys[:3] for part in parts], unique=bool(parts) and parts[0].unique)
+        if masks is not None:
+            yield from map(_masked, parts, masks)
+            return
+    kept: list[Part] = []
+    newer: list[tuple[Spans, Array | None]] = []
+    for part in reversed(parts):
+        keys, chosen, hashes = part.keys, None, None
+        if not part.unique or newer:
+            hashes = hash_words(keys)
+        if not part.unique:
+            newest = newest_of_each(pa, keys, hashes, part.sequence)
+            chosen = newest if len(newest) < len(keys.begin) else None
+        mask: Array | None = None if part.gone is None else ~part.gone
+        for others, other_hashes in newer:
+            there = ~is_among(pa, keys, others, hashes, other_hashes)
+            mask = there if mask is None else mask & there
+        if mask is not None:
+            chosen = mask.nonzero()[0] if chosen is None else chosen[mask[chosen]]
+        kept.append(part if chosen is None else _select(part, chosen))
+        if part is not parts[0]:
+            newer.append((keys, hashes))
+    yield from reversed(kept)
+
+
+def _masked(part: Part, newest: Array) -> Part:
+    mask = newest if part.gone is None else newest & ~part.gone
+    return part if mask.all() else _select(part, mask.nonzero()[0])
+
+
+def _select(part: Part, chosen: Array) -> Part:
+    places = None if part.places is None else part.places[chosen]
+    return Part(keys=part.keys.select(chosen), values=part.values.select(chosen), places=places)
+
+
+def _chunks(part: Part) -> Iterator[tuple[Spans, Spans, Array | None]]:
+    count, first = len(part.keys.begin), 0
+    sizes = (part.keys.size + part.values.size).cumsum()
+    while first < count:
+        before = int(sizes[first - 1]) if first else 0
+        end = min(count, first + _CHUNK_ROWS, max(first + 1, int(sizes.searchsorted(before + _CHUNK_BYTES, "right"))))
+        places = None if part.places is None else part.places[first:end]
+        yield part.keys.slice(first, end), part.values.slice(first, end), places
+        first = end

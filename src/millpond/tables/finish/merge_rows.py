@@ -1,0 +1,136 @@
+"""One row of the rows of all parts: copies must be equal, shares are merged function by function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from millpond.checkpoint.encoding import iter_elements, join_elements
+from millpond.checkpoint.operators import StoreSchema
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
+from millpond.errors import CheckpointError, DefinitionError
+from millpond.replica.keys.codec import KeyCodec
+from millpond.replica.merged.snapshot import StoreParts
+from millpond.schema.definition.parts import Parts, number_type, why_not_merged
+from millpond.schema.definition.table import TableDefinition
+from millpond.tables.finish.merge_buffers import MergeBuffers, compile_buffers
+
+Row = tuple[Any, ...]
+"""in stored form; of a list all of its rows"""
+MergeRows = Callable[[Row, Sequence[Row | None]], Row]
+"""(key without its part, row of each part, None where it has none, at least one has) -> the row of all"""
+
+
+def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts | None:
+    """How a replica's rows of a table lie in parts; None where they don't.
+
+    schema:  of the store as it is, which the definition was held against
+    Raises:  DEFINITION_MISMATCH where the state can't lie so, or a column has no function that merges it.
+    """
+    parts = definition.parts
+    if parts is None:
+        return None
+    try:
+        number_type(parts.column.type)
+        stored, rest = KeyCodec(definition.stored_key), KeyCodec(definition.key_schema)
+        prefixes = tuple(stored.encode_prefix([parts.key(value)], []) for value in parts.values)
+    except (ValueError, OverflowError) as broken:
+        raise _mismatch(definition, str(broken)) from broken
+    merge = compile_merge(definition, parts, schema)
+    decode, encode = _list_decoder(schema), _list_encoder(schema)
+
+    def merge_stored(ordered: bytes, rows: Sequence[bytes | None]) -> bytes:
+        there = [row for row in rows if row is not None]
+        # Most copies are alike to the byte, and most keys of shares are in one part.
+        enough = len(rows) if parts.merges is None else 1
+        if len(there) == enough and all(row == there[0] for row in there):
+            return there[0]
+        return encode(merge(rest.decode(ordered), [None if row is None else decode(row) for row in rows]))
+
+    return StoreParts(
+        store=schema.id,
+        prefixes=prefixes,
+        is_single=not definition.key_schema,
+        are_copies=parts.merges is None,
+        merge=merge_stored,
+    )
+
+
+def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema) -> MergeRows:
+    """The function that makes one row of those of a key.
+
+    Raises:  DEFINITION_MISMATCH where a column of shares has no function, or more than one.
+    Raises (the function):  COPIES_DIFFER, VALUE_OUT_OF_RANGE.
+    """
+    if parts.merges is None:
+        return _copies(definition.table, parts)
+    places = [place for merge in parts.merges for place in merge.options["buffers"]]
+    if sorted(places) != list(range(len(schema.value))) or schema.many:
+        lacking = [f.name for i, f in enumerate(schema.value) if places.count(i) != 1]
+        raise _mismatch(definition, f"nothing says how its parts are merged in {', '.join(lacking) or 'a list'}")
+    each: list[tuple[list[int], MergeBuffers]] = []
+    for expression in parts.merges:
+        why = why_not_merged(expression, [f.type for f in schema.value])
+        if why is not None:
+            raise _mismatch(definition, why)
+        buffers = expression.options["buffers"]
+        each.append((buffers, compile_buffers(expression, [schema.value[place].type for place in buffers])))
+
+    def merge_shares(_: Row, rows: Sequence[Row | None]) -> Row:
+        there = [row for row in rows if row is not None]
+        out: list[Any] = [None] * len(schema.value)
+        for buffers, merge in each:
+            merged = merge([[row[place] for place in buffers] for row in there])
+            for place, value in zip(buffers, merged, strict=True):
+                out[place] = value
+        return tuple(out)
+
+    return merge_shares
+
+
+def _copies(table: str, parts: Parts) -> MergeRows:
+    def merge(key: Row, rows: Sequence[Row | None]) -> Row:
+        # NaN equals no NaN, and NULLs are not always written alike.
+        contents = [None if row is None else repr(row) for row in rows]
+        first = rows[0]
+        if first is not None and all(text == contents[0] for text in contents):
+            return first
+        raise copies_differ(table, key, dict(zip(parts.values, contents, strict=True)))
+
+    return merge
+
+
+def _list_decoder(schema: StoreSchema) -> Callable[[bytes], Row]:
+    """What decodes a stored row; of a list all of its rows."""
+    decode = decoder(schema.value)
+    return (lambda row: tuple(map(decode, iter_elements(row)))) if schema.many else decode
+
+
+def _list_encoder(schema: StoreSchema) -> Callable[[Row], bytes]:
+    encode = encoder(schema.value)
+    return (lambda rows: join_elements(map(encode, rows))) if schema.many else encode
+
+
+def copies_differ(table: str, key: tuple[Any, ...], contents: dict[int, str | None]) -> CheckpointError:
+    """Parts that should have the same row don't: which of them have what."""
+    groups: dict[str | None, list[int]] = {}
+    for part, text in contents.items():
+        groups.setdefault(text, []).append(part)
+    said = "; ".join(f"{', '.join(map(str, at))}: {'no row' if text is None else text[:80]}" for text, at in groups.items())
+    return CheckpointError(
+        "COPIES_DIFFER",
+        f"Every part of {table} should have the same row for {key!r:.80}; by part they have {said}.",
+        hint="Look at them with `millpond inspect`; send the control record again, or start the job from a checkpoint before it.",
+        table=table,
+        key=repr(key)[:200],
+        parts=list(groups.values()),
+    )
+
+
+def _mismatch(definition: TableDefinition, why: str) -> DefinitionError:
+    return DefinitionError(
+        "DEFINITION_MISMATCH",
+        f"The parts of {definition.table} can't be read as one table: {why}.",
+        hint="Define the table again with the DataFrame that the job runs.",
+        table=definition.table,
+    )

@@ -1,0 +1,391 @@
+"""Answers as Arrow tables.  The only module that imports pyarrow."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from millpond.checkpoint.files.codecs import corrupt
+from millpond.checkpoint.rows.columns import Array, Column, Spans
+from millpond.errors import RequestError, SetupError, library_missing
+from millpond.native import calls
+from millpond.native.memory import Memory
+from millpond.schema.convert import to_python
+from millpond.schema.definition.default_table import EXPIRES_AT
+from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
+from millpond.schema.far_time import FarTime
+from millpond.schema.types import SparkType
+from millpond.tables.answer import Rows
+from millpond.tables.failed import FailedValue
+from millpond.tables.forms.arrow_errors import KEY, Failures, join_tables, make_table, select_rows, without_errors
+
+# Rows of a record batch in a stream: enough for columns to pay, few enough to be sent piece by piece.
+_STREAM_ROWS = 1 << 14
+
+
+def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
+    """A pyarrow.Table of the rows, a column each, typed as Spark's; batch and job in its schema's metadata.
+
+    Raises:  LIBRARY_MISSING where pyarrow isn't installed; WRONG_TYPE for a column that Arrow has no type for.
+    """
+    return rows_table(pyarrow(), definition, rows, rows.cut.job, rows.batch)
+
+
+def rows_table(pa: Any, definition: TableDefinition, rows: Sequence[dict[str, Any]], job: str, batch: int) -> Any:
+    """The same of rows by column name.  Raises WRONG_TYPE."""
+    schema, failures = table_schema(pa, definition, job, batch), Failures()
+    columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
+    # As they lie in the row: reading one that failed would raise its error.
+    arrays = [python_array(pa, c.type, (dict.__getitem__(row, c.name) for row in rows), failures, c.name) for c in columns]
+    return make_table(pa, arrays, schema, failures)
+
+
+def pyarrow() -> Any:
+    """The library.  Raises LIBRARY_MISSING."""
+    try:
+        import pyarrow as pa
+    except ImportError as missing:
+        raise library_missing("pyarrow", "arrow") from missing
+    return pa
+
+
+def table_schema(pa: Any, definition: TableDefinition, job: str, batch: int) -> Any:
+    """The schema of a table's answers.  Raises WRONG_TYPE for a column that Arrow has no type for."""
+    columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
+    metadata = {"millpond.job": job, "millpond.batch": str(batch)}
+    return pa.schema([pa.field(c.name, arrow_type(pa, c.type)) for c in columns], metadata=metadata)
+
+
+def unexpired(pa: Any, table: Any, now_ms: int) -> Any:
+    """The rows of a table with a TTL that hadn't passed by then."""
+    from pyarrow import compute
+
+    now = pa.scalar(now_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
+    alive = compute.greater(table[EXPIRES_AT], now)
+    return select_rows(table, compute.fill_null(alive, fill_value=True))
+
+
+def arrow_type(pa: Any, type_: SparkType) -> Any:
+    """The Arrow type of a Spark type, as `toArrow` of PySpark gives it."""
+    simple = {
+        "boolean": pa.bool_(),
+        "byte": pa.int8(),
+        "short": pa.int16(),
+        "integer": pa.int32(),
+        "long": pa.int64(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "string": pa.string(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", tz="UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+        "day_time_interval": pa.duration("us"),
+        "year_month_interval": pa.int32(),
+        "time": pa.time64("ns"),
+        "void": pa.null(),
+    }
+    if type_.kind in simple:
+        return simple[type_.kind]
+    if type_.kind == "decimal":
+        return pa.decimal128(type_.precision, type_.scale)
+    if type_.kind == "struct":
+        return pa.struct([pa.field(f.name, arrow_type(pa, f.type)) for f in type_.fields])
+    if type_.kind == "array":
+        assert type_.element is not None
+        return pa.list_(arrow_type(pa, type_.element))
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        return pa.map_(arrow_type(pa, type_.key), arrow_type(pa, type_.value))
+    raise RequestError(
+        "WRONG_TYPE",
+        f"A column of type {type_} has no Arrow form.",
+        hint="Read the table by `scan`.",
+        type=str(type_),
+    )
+
+
+def python_array(pa: Any, type_: SparkType, values: Iterable[Any], failures: Failures, column: str) -> Any:
+    """An array of values as Python programs have them.
+
+    NULL stands for those that failed, and for what pyarrow doesn't take from Python: strings in lists, maps and structs that aren't
+    UTF-8, decimals of more digits than their type.
+
+    failures:  they are added to it, as of `column`
+    """
+    arrow, shown = arrow_type(pa, type_), []
+    for row, value in enumerate(values):
+        if type(value) is FailedValue:
+            failures.add(row, column, value.error)
+            value = None
+        shown.append(_arrow_value(type_, value))
+    if type_.kind != "string":
+        try:
+            return pa.array(shown, type=arrow)
+        except (pa.ArrowInvalid, UnicodeEncodeError):
+            return pa.array([_or_null(pa, arrow, value, row, failures, column) for row, value in enumerate(shown)], type=arrow)
+    # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
+    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
+
+
+def _or_null(pa: Any, arrow: Any, value: Any, row: int, failures: Failures, column: str) -> Any:
+    try:
+        pa.array([value], type=arrow)
+    except (pa.ArrowInvalid, UnicodeEncodeError) as refused:
+        message = f"Column {column!r}: The value has no form as {arrow} in Arrow: {refused!s:.200}."
+        failures.add(row, column, RequestError("VALUE_OUT_OF_RANGE", message, hint="Read the row by `get` or `scan`."))
+        return None
+    return value
+
+
+def column_array(pa: Any, column: Column, memory: Memory | None = None, *, failures: Failures, name: str) -> Any:
+    """An array of a column of rows; its texts may have 2 GiB less one byte in all.
+
+    memory:    where texts are put, to stay
+    failures:  as of `python_array`, of the column `name`
+    """
+    import numpy as np
+
+    type_, kind, size = column.type, column.type.kind, column.size
+    arrow = arrow_type(pa, type_)
+    if kind == "void":
+        return pa.nulls(size)
+    if column.stored is not None:
+        convert = to_python(type_)
+        return python_array(pa, type_, (None if v is None else convert(v) for v in column.stored), failures, name)
+    valid = None if column.valid is None else pa.py_buffer(np.packbits(column.valid, bitorder="little"))
+    if column.numbers is not None:
+        numbers = np.packbits(column.numbers != 0, bitorder="little") if kind == "boolean" else column.numbers
+        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(np.ascontiguousarray(numbers))])
+    if column.texts is not None:
+        gathered = calls.gather_texts(*column.texts[:3], memory)
+        if gathered is not None:
+            return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(gathered[1]), pa.py_buffer(gathered[0])])
+        offsets: Array = np.zeros(size + 1, np.int32)
+        np.cumsum(column.texts.size, out=offsets[1:])
+        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), _gathered(pa, column.texts)])
+    members = [column_array(pa, member, memory, failures=failures, name=name) for member in column.members]
+    return pa.Array.from_buffers(arrow, size, [valid], children=members)
+
+
+def _gathered(pa: Any, texts: Spans) -> Any:
+    """The bytes of all pieces, one after the other."""
+    import numpy as np
+
+    begin, size = texts.begin, texts.size
+    count = len(begin)
+    if not count:
+        return pa.py_buffer(b"")
+    if count == 1:
+        return pa.py_buffer(bytes(texts.data[int(begin[0]) : int(begin[0] + size[0])]))
+    gathered = calls.gather(texts.data, begin, size)
+    if gathered is not None:
+        return pa.py_buffer(gathered)
+    # Every second piece of an array is what stands between two of ours, so that Arrow itself can pick ours.  Empty ones (NULL among
+    # them) lie anywhere, and are moved behind the one before.
+    begin = np.maximum.accumulate(np.where(size == 0, 0, begin))
+    ends = begin + size
+    if (begin[1:] >= ends[:-1]).all():
+        bounds: Array = np.empty(2 * count, np.int64)
+        bounds[::2], bounds[1::2] = begin, ends
+        pieces = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.data)])
+        ours = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(0, 2 * count - 1, 2))])
+        return pieces.take(ours).buffers()[2]
+    starts = np.cumsum(size) - size
+    places: Array = np.repeat(texts.begin - starts, size)
+    places += np.arange(len(places))
+    return pa.py_buffer(np.frombuffer(texts.data, np.uint8)[places])
+
+
+def _arrow_value(type_: SparkType, value: Any) -> Any:
+    """Maps as lists of pairs, which Arrow takes whatever the keys are; times that Python has no object for as numbers."""
+    if value is None:
+        return None
+    if type_.kind == "map":
+        assert type_.key is not None
+        assert type_.value is not None
+        pairs = value.items() if isinstance(value, dict) else value
+        return [(_arrow_value(type_.key, k), _arrow_value(type_.value, v)) for k, v in pairs]
+    if type_.kind == "array":
+        assert type_.element is not None
+        return [_arrow_value(type_.element, v) for v in value]
+    if type_.kind == "struct":
+        return {f.name: _arrow_value(f.type, value[f.name]) for f in type_.fields}
+    return value.since_1970 if type(value) is FarTime else value
+
+
+def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:
+    """Where each key is last, in order of place; with `sequence`, where that is greatest.
+
+    hashes:  of the keys, by `columns.hash_words`
+    Raises:  CORRUPT_FILE where two versions of a key have one sequence number.
+    """
+    import numpy as np
+
+    if hashes is not None:
+        ordered = np.sort(hashes)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if not len(twice):  # all differ, and so do the keys
+            return np.arange(len(hashes))
+        if 4 * len(twice) < len(hashes):  # only keys with one of these can be alike
+            found = np.searchsorted(twice, hashes).clip(max=len(twice) - 1)
+            again = np.flatnonzero(twice[found] == hashes)
+            last = newest_of_each(pa, keys.select(again), None, None if sequence is None else sequence[again])
+            kept: Array = np.ones(len(hashes), bool)
+            kept[again] = False
+            kept[again[last]] = True
+            return np.flatnonzero(kept)
+    codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
+    count, codes = len(codes.dictionary), np.frombuffer(codes.indices.buffers()[1], np.int32)[: len(codes)]
+    if count == len(codes):
+        return np.arange(count)
+    order = np.arange(len(codes)) if sequence is None else np.lexsort((sequence, codes))
+    if sequence is not None and ((np.diff(codes[order]) == 0) & (np.diff(sequence[order]) == 0)).any():
+        raise corrupt("two versions of a key have one sequence number", 0)
+    newest: Array = np.empty(count, np.int64)
+    # Of several values for one place numpy keeps the last.
+    newest[codes[order]] = order
+    newest.sort()
+    return newest
+
+
+def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, other_hashes: Array | None = None) -> Array:
+    """A mask of the keys that are among the others.  Hashes, of both, as for `newest_of_each`."""
+    import numpy as np
+    import pyarrow.compute as pc
+
+    if hashes is not None and other_hashes is not None:
+        # Nearly all that aren't there are told by a few bits of their hash; the others are looked up.
+        bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
+        marks: Array = np.zeros(int(bits) + 1, bool)
+        marks[other_hashes & bits] = True
+        found: Array = marks[hashes & bits]
+        likely = np.flatnonzero(found)
+        if len(likely) < len(found):
+            found[likely] = is_among(pa, keys.select(likely), others)
+            return found
+    width = _width(keys)
+    width = width if width == _width(others) else 0
+    there = pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width))
+    # `to_numpy` of booleans would import pandas.
+    return np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), count=len(there), bitorder="little").view(bool)
+
+
+def _width(keys: Spans) -> int:
+    """The size of all keys; 0 where they differ."""
+    first = int(keys.size[0]) if len(keys.size) else 0
+    return first if (keys.size == first).all() else 0
+
+
+def _key_array(pa: Any, keys: Spans, width: int) -> Any:
+    """The keys, for pyarrow to hash."""
+    import numpy as np
+
+    count = len(keys.begin)
+    if width:
+        view = np.ndarray((len(keys.data) - width + 1,), f"V{width}", keys.data, strides=(1,))
+        return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(view[keys.begin])])
+    offsets: Array = np.zeros(count + 1, np.int64)
+    np.cumsum(keys.size, out=offsets[1:])
+    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), _gathered(pa, keys)])
+
+
+class _Pieces(io.RawIOBase):
+    """Where a writer leaves bytes that a reader takes piece by piece."""
+
+    def __init__(self) -> None:
+        self.waiting: list[bytes] = []
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self.waiting.append(bytes(data))
+        return len(data)
+
+    def take(self) -> bytes:
+        """What was written since the last call."""
+        taken = b"".join(self.waiting)
+        self.waiting.clear()
+        return taken
+
+
+def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
+    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table.
+
+    What a table says of values that failed is a batch's metadata, but for the first table, whose schema is the stream's.
+    """
+    pa, sink, rest = pyarrow(), _Pieces(), iter(tables)
+    first = next(rest)
+    with pa.ipc.new_stream(sink, first.schema) as writer:
+        yield sink.take()
+        for number, table in enumerate(chain([first], rest)):
+            metadata = table.schema.metadata or {}
+            told = {KEY: metadata[KEY]} if KEY in metadata and number else None
+            for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
+                writer.write_batch(batch, custom_metadata=told)
+                told = None
+                yield sink.take()
+    yield sink.take()
+
+
+def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]) -> int:
+    """Write pages of rows to a Parquet file, a row group each, and return how many rows; the file is there whole or not at all.
+
+    Raises:  LIBRARY_MISSING; NOT_WRITABLE; WRONG_TYPE for a column, or a text, that Parquet can't hold.
+    """
+    pa, count, failures = pyarrow(), 0, Failures()
+    from pyarrow import parquet
+
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with ExitStack() as opened:
+            opened.callback(temporary.unlink, missing_ok=True)
+            writer = None
+            for rows in pages:
+                table = to_arrow(definition, rows)
+                table.validate(full=True)  # Spark's strings may hold any bytes
+                failures.add_table(table.schema.metadata, count)
+                table = table.replace_schema_metadata(without_errors(table.schema.metadata))
+                if writer is None:
+                    writer = opened.enter_context(parquet.ParquetWriter(temporary, table.schema))
+                writer.write_table(table)
+                count += len(rows)
+            if writer is not None:
+                writer.add_key_value_metadata(failures.metadata())
+                writer.close()
+            temporary.replace(path)
+    except OSError as broken:
+        raise SetupError(
+            "NOT_WRITABLE", f"{path} can't be written: {_reason(broken)}.", hint="Name another file, or free some room."
+        ) from broken
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as refused:
+        raise RequestError("WRONG_TYPE", f"Parquet can't hold this table: {refused}.", hint="Write it as CSV or JSON.") from refused
+    return count
+
+
+def _reason(broken: OSError) -> str:
+    """What is wrong, without the name of the file that pyarrow puts before it."""
+    return str(broken) if broken.errno is None else os.strerror(broken.errno)
+
+
+def read_ipc_stream(data: bytes) -> Any:
+    """The pyarrow.Table of an Arrow IPC stream.  Raises LIBRARY_MISSING."""
+    pa = pyarrow()
+    tables: list[Any] = []
+    with pa.ipc.open_stream(data) as reader:
+        schema = reader.schema.remove_metadata().with_metadata(without_errors(reader.schema.metadata))
+        while True:
+            try:
+                batch, told = reader.read_next_batch_with_custom_metadata()
+            except StopIteration:
+                break
+            metadata = reader.schema.metadata if not tables else dict(told or {})
+            tables.append(pa.Table.from_batches([batch]).replace_schema_metadata(metadata))
+    return join_tables(pa, tables, schema)

@@ -1,0 +1,37 @@
+"""How rows and tables are shown to whoever types their names in a notebook: as HTML.
+
+Values come from strangers: in HTML they are escaped.  A text reads nothing; a notebook's view of a table reads its first rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from millpond.schema.definition.table import TableDefinition
+
+# Rows of a notebook's view, and characters of a value there.
+ROWS = 10
+_SHOWN = 120
+
+
+def columns_text(definition: TableDefinition) -> str:
+    """page string (key), hits bigint"""
+    key = [f"{column.name} {column.type} (key)" for column in definition.key]
+    return ", ".join([*key, *(f"{column.name} {column.type}" for column in definition.values)])
+
+
+def html_rows(rows: Sequence[dict[str, Any]], caption: str, *, most: int | None = ROWS) -> str:
+    """Rows as an HTML table with a line below; at most so many of them."""
+    names = list(dict.fromkeys(name for row in rows[:most] for name in row))
+    head = "".join(f"<th>{escape(name)}</th>" for name in names)
+    body = "".join("<tr>" + "".join(f"<td>{_cell(dict.get(row, name))}</td>" for name in names) + "</tr>" for row in rows[:most])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{escape(caption)}</p>"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "<i>NULL</i>"
+    text = str(value)
+    return escape(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

@@ -1,0 +1,189 @@
+"""What happened to the rows of a table, batch by batch, and where to go on.
+
+    token   (lineage, store, batch, number): everything up to that change was seen
+
+A token goes on where it stood without loss or repetition as long as the changes behind it are kept, over restarts of the reader and
+builds of the replica.  A lineage is one run of the job as one chain of replicas saw it; a token of another is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import msgspec
+
+from millpond.checkpoint.encoding import iter_elements
+from millpond.errors import ReplicaError, RequestError
+from millpond.replica.history.as_of import check_kept, kept_of
+from millpond.replica.history.delete_cause import Kind
+from millpond.replica.history.keeper import Change
+from millpond.replica.keys.codec import split_value
+from millpond.replica.record import KeptRecord
+from millpond.replica.replica import View
+from millpond.replica.row_stamp import without_stamp
+from millpond.tables.answer import Answer, Cut
+from millpond.tables.scan.binding import Binding, iter_changes
+from millpond.tables.scan.deadline import Deadline
+from millpond.tables.scan.token import pack, unpack
+
+_LAST = 0xFFFFFFFF
+# A batch's number may be one of another run by then; a token never is.
+_START_OVER = "Start over: take a token with changes(), read the table, and go on from the token behind the batch that was read."
+Values = dict[str, Any]
+RowReader = Callable[[bytes, bytes | None], list[Values | None]]
+"""(stored key, stored value) -> the rows that they mean: one, or one for each element of a list; None where HAVING leaves it out"""
+
+
+class RowChange(msgspec.Struct, frozen=True, kw_only=True):
+    """One row's change by one batch.
+
+    kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL; remove, where that isn't told
+    batch:        the batch that did it
+    first_batch:  the same, or where the batches up to it were gone before they could be read, the first of them: what is told then
+                  is what they did together
+    old, new:     the row before and after, by column name, None where there was none
+    final:        of `expire`, what the row was in the end, where that was seen
+    """
+
+    kind: Kind
+    batch: int
+    first_batch: int
+    old: Values | None
+    new: Values | None
+    final: Values | None = None
+
+    @property
+    def row(self) -> Values:
+        """The row after the change, or the last there was."""
+        return self.new or self.final or self.old or {}
+
+
+class Changes(list[RowChange], Answer):
+    """Changes in order: by batch, within one by key.
+
+    token:  what to go on with
+    more:   whether the limit cut off further changes
+    """
+
+    def __init__(self, changes: Iterable[RowChange], cut: Cut, *, token: str, more: bool) -> None:
+        super().__init__(changes)
+        self.cut = cut
+        self.token = token
+        self.more = more
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    lineage: str
+    store: str
+    batch: int
+    number: int
+
+
+def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None, limit: int | None, deadline: Deadline) -> Changes:
+    """The changes behind a token or a batch; from now on where `since` is None.
+
+    limit:   at most so many; what one batch did to one list isn't torn apart
+    Raises:  READ_TOO_LONG, INVALID_TOKEN, HISTORY_GONE, NOT_UP_TO_BOUND where the batch is yet to come.
+    """
+    table, store, newest = binding.definition.table, binding.table, view.record.batch
+    kept = kept_of(view.record, store)
+    if kept.history_from is None:
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"The changes of {table} aren't kept.",
+            hint="Have whoever follows the job keep them: `millpond serve --history TABLE=…`, or millpond.open(…, retention=…).",
+            table=table,
+        )
+    if since is None:
+        return Changes([], cut, token=_write(binding, newest, _LAST), more=False)
+    batch, number = (since, _LAST) if isinstance(since, int) else _parse(since, view, binding)
+    try:
+        # In the middle of a batch its changes must be there, and not the state before it: of batches known as one there is none.
+        if number == _LAST or not kept.history_from <= batch <= newest:
+            check_kept(view.record, store, batch if number == _LAST else batch - 1, table=table)
+    except ReplicaError as gone:
+        if gone.condition != "HISTORY_GONE":
+            raise
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"Changes of {table} after batch {batch} aren't kept any more.",
+            hint=_START_OVER,
+            **gone.context,
+        ) from None
+    first, place = (batch + 1, 0) if number == _LAST else (batch, number + 1)
+    found: list[RowChange] = []
+    reached = (newest, _LAST)
+    more = False
+    decode = _decoder(binding, kept)
+    for at, place_in_batch, change in deadline.watch(iter_changes(view, binding, first, place)):
+        if limit is not None and len(found) >= limit:
+            more = True
+            break
+        found += decode(at, change)
+        reached = (at, place_in_batch)
+    return Changes(found, cut, token=_write(binding, *(reached if more else (newest, _LAST))), more=more)
+
+
+def _decoder(binding: Binding, kept: KeptRecord) -> Callable[[int, Change], Iterator[RowChange]]:
+    firsts = {last: first for first, last in kept.collapsed}
+    rows = row_reader(binding)
+
+    def decode(batch: int, change: Change) -> Iterator[RowChange]:
+        first = firsts.get(batch, batch)
+        old, after = rows(change.key, change.old), rows(change.key, change.new)
+        gone = change.kind not in ("insert", "update")
+        for place in range(max(len(old), len(after), 1)):
+            before = old[place] if place < len(old) else None
+            now = after[place] if place < len(after) else None
+            if before == now and not gone:
+                continue  # an element that stayed, or a row that HAVING leaves out before and after
+            if gone:
+                if before is not None or now is not None:
+                    yield RowChange(kind=change.kind, batch=batch, first_batch=first, old=before, new=None, final=now)
+            else:
+                kind: Kind = "insert" if before is None else "update" if now is not None else "delete"
+                yield RowChange(kind=kind, batch=batch, first_batch=first, old=before, new=now)
+
+    return decode
+
+
+def row_reader(binding: Binding) -> RowReader:
+    """What reads the rows of a table."""
+    decode_key, decode_value, finish, many = binding.codec.decode, binding.decode_value, binding.finish, binding.many
+
+    def read(stored_key: bytes, stored: bytes | None) -> list[Values | None]:
+        if stored is None:
+            return []
+        ordered, row = split_value(stored_key, without_stamp(stored))
+        key = decode_key(ordered)
+        if many:
+            return [finish((*key, i), decode_value(element)) for i, element in enumerate(iter_elements(row))]
+        return [finish(key, decode_value(row))]
+
+    return read
+
+
+def _write(binding: Binding, batch: int, number: int) -> str:
+    return pack(_Token(binding.stores.lineage, binding.table, batch, number))
+
+
+def _parse(text: str, view: View, binding: Binding) -> tuple[int, int]:
+    table = binding.definition.table
+    token = unpack(text, _Token)
+    if token is None or token.store != binding.table:
+        why = "it is damaged" if token is None else "it is of another table"
+        raise RequestError(
+            "INVALID_TOKEN",
+            f"The token isn't one of the changes of {table}: {why}.",
+            hint="Give the token of an earlier answer, a batch's number, or nothing to begin now.",
+            table=table,
+        )
+    if token.lineage != view.stores.lineage:
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"The token is of another run of the job, or of a replica of {table} that isn't there any more.",
+            hint=_START_OVER,
+            table=table,
+        )
+    return token.batch, token.number

@@ -1,0 +1,157 @@
+"""Is this event in?  In which batch the job read it, whether this replica has that batch, and whether it came too late.
+
+Late is what Spark drops: a row whose window ends at or before the watermark by which its batch was filtered, which is the one that
+the batch before was planned with.  It goes by operator and key, so it is said only where the table's key has the event's time.
+
+1. The batch that read it is the first whose end is beyond it.
+2. The watermark is that of offsets/(N-1); batch 0 has none.
+3. The key's window, or its plain time, is held against that.  Where only the time of the event is given, every window that may hold
+   it is: as long as the windows of the table are, wherever they begin.
+
+Source:  IncrementalExecution and WatermarkSupport, Spark 4.3, with statefulOperator.allowMultiple as it is by default; held against
+Spark's own count of dropped rows in tests/spark/accesslog/test_late.py and test_closed.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from millpond.replica.history.as_of import first_position, iter_positions
+from millpond.replica.history.delete_cause import loses_rows
+from millpond.replica.history.with_expired import SnapshotWithClosed
+from millpond.replica.keys.codec import split_value
+from millpond.replica.record import ReplicaRecord
+from millpond.replica.replica import View
+from millpond.tables.answer import Answer, Cut
+from millpond.tables.scan.binding import Binding
+
+Late = Literal["yes", "no", "unknown"]
+Micros = int
+
+
+class EventAnswer(Answer):
+    """Where one event is.
+
+    batch_read:  the batch whose input it was, None where that isn't known
+    applied:     whether the replica has that batch; False where the job hasn't read the event yet
+    late:        whether Spark dropped it as too late: yes, no, unknown
+    reason:      how that is known, or why it isn't, in a sentence
+    """
+
+    def __init__(self, cut: Cut, *, batch_read: int | None, applied: bool, late: Late, reason: str) -> None:
+        self.cut = cut
+        self.batch_read = batch_read
+        self.applied = applied
+        self.late = late
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"EventAnswer(batch_read={self.batch_read}, applied={self.applied}, late={self.late!r}, reason={self.reason!r})"
+
+
+def find_event(
+    view: View,
+    cut: Cut,
+    binding: Binding,
+    is_read: Callable[[ReplicaRecord], bool],
+    key: tuple[Any, ...] | None,
+    time: Micros | None,
+) -> EventAnswer:
+    """Where an event is.
+
+    is_read:  whether the input up to a position has it
+    key:      the state's key row that it belongs to, None where the caller doesn't tell
+    time:     the event's own time, None where the caller doesn't tell
+    """
+    if not is_read(view.record):
+        return EventAnswer(
+            cut, batch_read=None, applied=False, late="unknown", reason="The job hasn't read it, as far as this replica has come."
+        )
+    before: ReplicaRecord | None = None
+    for record in iter_positions(view.rows):
+        if is_read(record):
+            break
+        before = record
+    if before is None and record.batch > 0:
+        reason = f"It was read in batch {record.batch} or before, which is as far as positions are kept."
+        return EventAnswer(cut, batch_read=None, applied=True, late="unknown", reason=reason)
+    if before is not None and record.batch != before.batch + 1:
+        reason = f"It was read in one of the batches {before.batch + 1} to {record.batch}, which were gone before they were read."
+        return EventAnswer(cut, batch_read=None, applied=True, late="unknown", reason=reason)
+    late, reason = _judge(view, binding, before.planned_watermark_ms * 1000 if before is not None else None, key, time)
+    return EventAnswer(cut, batch_read=record.batch, applied=True, late=late, reason=reason)
+
+
+def _judge(
+    view: View, binding: Binding, watermark: Micros | None, key: tuple[Any, ...] | None, time: Micros | None
+) -> tuple[Late, str]:
+    """Whether a row was late for a batch that was filtered by this watermark."""
+    schema = binding.schema
+    if len(view.stores.operators()) > 1:
+        return "unknown", "The job has several stateful operators: what reaches one of them hangs on the others."
+    if view.record.watermark_ms is None:
+        return "no", "The job has no watermark."
+    if watermark is None:
+        return "no", "Nothing is late for a job's first batch."
+    if schema.operator_name == "dedupeWithinWatermark":
+        return _by_time(watermark, time)
+    if schema.operator_name == "sessionWindowStateStoreSaveExec":
+        if time is not None and time > watermark:
+            return "no", "Its time is after the watermark."
+        return "unknown", "Where the session of a late event would end isn't known."
+    if schema.operator_name not in ("stateStoreSave", "dedupe") or not schema.watermarked:
+        return "unknown", "The watermark doesn't go by this table's key."
+    column = schema.watermarked[0]
+    if schema.key[column].type.kind != "struct":
+        return _by_time(watermark, time if key is None else key[column])
+    if key is not None:
+        end = key[column][1]
+        return _said(end <= watermark, "Its window ends", watermark)
+    return _by_any_window(view, binding, column, watermark, time)
+
+
+def _by_any_window(view: View, binding: Binding, column: int, watermark: Micros, time: Micros | None) -> tuple[Late, str]:
+    """By the time alone: every window that has it ends after it, and at most the windows' length after it."""
+    if time is None:
+        return "unknown", "Its window or its time wasn't given."
+    if time >= watermark:
+        return "no", "Every window that it belongs to ends after the watermark."
+    first = next(SnapshotWithClosed(binding.rows(view)).iterate(binding.table, b"\x00"), None)
+    if first is None:
+        return "unknown", "How long the table's windows are isn't known as long as it is empty."
+    start, end = binding.codec.decode(split_value(*first)[0])[column]
+    if time + (end - start) <= watermark:
+        return "yes", "Every window that it belongs to had ended when its batch was read."
+    return "unknown", "Some windows that may have it had ended when its batch was read, and others not: give the window."
+
+
+def _by_time(watermark: Micros, time: Micros | None) -> tuple[Late, str]:
+    if time is None:
+        return "unknown", "Its time wasn't given."
+    return _said(time <= watermark, "Its time is", watermark)
+
+
+def _said(late: bool, what: str, watermark: Micros) -> tuple[Late, str]:
+    relation = "not after" if late else "after"
+    return ("yes" if late else "no"), f"{what} {relation} the watermark by which its batch was filtered, {watermark // 1000} ms."
+
+
+def is_built_late(view: View) -> bool:
+    """Whether rows may have expired before the replica, or what it kept, began."""
+    first = first_position(view.rows)
+    return (view.record.batch if first is None else first) > 0
+
+
+def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
+    """Whether a row with this key would no longer be in the state, if it had been."""
+    schema = binding.schema
+    if loses_rows(schema):
+        return schema.ttl or view.record.watermark_ms is not None
+    if schema.operator_name not in ("stateStoreSave", "dedupe"):
+        return True
+    if not schema.watermarked:
+        return False
+    value = key[schema.watermarked[0]]
+    end = value[1] if isinstance(value, tuple) else value
+    return end is not None and bool(end <= view.record.planned_watermark_ms * 1000)

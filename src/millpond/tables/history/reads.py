@@ -1,0 +1,197 @@
+"""What a table tells beside its rows as they are: rows that expired, earlier batches, changes, and where one event is."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import time
+from abc import ABC, abstractmethod
+from copy import copy
+from typing import Any, Self
+
+from millpond.errors import RequestError
+from millpond.replica.history.as_of import check_kept, kept_of
+from millpond.replica.replica import View
+from millpond.schema.definition.table import TableDefinition
+from millpond.tables.answer import Cut
+from millpond.tables.history.changes import Changes, read_changes
+from millpond.tables.history.find_event import EventAnswer, find_event
+from millpond.tables.history.versions import Versions, read_versions
+from millpond.tables.job.as_of import EarlierReads, batch_of, time_micros
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.pinned import Pin, PinnedReads, pin
+from millpond.tables.job.reads import JobReads
+from millpond.tables.scan.binding import Binding
+from millpond.tables.scan.deadline import Deadline
+from millpond.tables.scan.key_range import range_span
+from millpond.tables.scan.keys import Key, KeyReader
+
+
+class PastReads(ABC):
+    """The reads of a table that go beyond its rows as they are.  `Table` is the one that there is."""
+
+    definition: TableDefinition
+    _job: JobReads
+    _keys: KeyReader
+    _closed: bool | None
+
+    @abstractmethod
+    def read_by(self, job: JobReads) -> Self:
+        """The same table, read by other views of its job."""
+
+    def _deadline(self) -> Deadline:
+        """By when a read that begins now has to be done."""
+        return Deadline(self.definition.table, self._job.settings.read_deadline_seconds)
+
+    @abstractmethod
+    def _open(self, bounds: Bounds | None) -> tuple[View, Binding, Cut]:
+        """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
+
+    def live(self) -> Self:
+        """The same table without rows that expired: only what is in Spark's state, and whose TTL, if it has one, hasn't passed."""
+        other = copy(self)
+        other._closed = False
+        return other
+
+    def with_closed(self) -> Self:
+        """The same table with rows that a watermark or a TTL took out of the state, as long as they are kept: these are `final`.
+
+        So are rows whose TTL has passed and that Spark hasn't removed yet, which no other read shows.
+        Tables of windows, sessions among them, are read so by default.
+        """
+        other = copy(self)
+        other._closed = True
+        return other
+
+    @property
+    def job_reads(self) -> JobReads:
+        """What this table is read by: its job, as of now or of one batch."""
+        return self._job
+
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+        """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
+
+        Rows with a TTL are left out that were over when the batch was planned, or at the time that is given, alone or with a batch.
+
+        pin:     the batch of `pin`'s token, which any process reads that can; whether it still can, each read says
+        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a pin
+                 INVALID_TOKEN, OTHER_JOB, and CUT_EXPIRED when it is read.
+        """
+        if (pin is None) == (batch is None and time is None):
+            raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
+        if pin is not None:
+            return self.read_by(PinnedReads(self._job, pin, self.definition.table))
+        view, binding, _ = self._open(None)
+        with view:
+            when = time if batch is None else batch
+            assert when is not None, "it isn't a pin"
+            wanted, asked_ms = batch_of(view, when), None if time is None else time_micros(time) // 1000
+            with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted, asked_ms)
+            check_kept(view.record, binding.table, wanted, table=self.definition.table)
+        return self.read_by(with_store)
+
+    def pin(self, *, bounds: Bounds | None = None) -> Pin:
+        """The newest batch, kept readable for a while: its token opens it by `at`, for this table and others of the job.
+
+        Raises:  as `get`.
+        """
+        return pin(self._job, bounds)
+
+    def changes(
+        self,
+        since: str | int | None = None,
+        *,
+        limit: int | None = None,
+        wait_seconds: float = 0.0,
+        bounds: Bounds | None = None,
+    ) -> Changes:
+        """What happened to the rows since a token or a batch, in order, without loss or repetition; `token` goes on from there.
+
+        since:         `token` of an earlier answer; a batch's number, for all changes after it; None to begin now
+        limit:         at most so many changes
+        wait_seconds:  where there are none yet, wait so long for some
+        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; READ_TOO_LONG;
+                       as `scan`.
+        """
+        check_limit(limit)
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            view, binding, cut = self._open(bounds)
+            with view:
+                found = read_changes(view, cut, binding, since, limit, self._deadline())
+            left = deadline - time.monotonic()
+            if found or left <= 0:
+                return found
+            since = found.token
+            self._job.replica.wait_for_step(left)
+
+    def history(
+        self,
+        key: Any = None,
+        /,
+        *,
+        start: Key | None = None,
+        end: Key | None = None,
+        since: int | dt.datetime | str | None = None,
+        until: int | dt.datetime | str | None = None,
+        limit: int | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Versions:
+        """Every version of a row, or of the rows of a range of keys, between two batches or times.
+
+        key, start, end:  which rows, as `range`
+        since, until:     versions that held at some time between: a batch's number, a datetime or an ISO text; all that are kept by
+                          default
+        Raises:           HISTORY_GONE where `since` isn't kept any more; as `range`.
+        """
+        check_limit(limit)
+        prefix = self._keys.stored(self._keys.given(key, columns))
+        low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
+        view, binding, cut = self._open(bounds)
+        with view:
+            span = range_span(binding.definition, binding.codec, self._keys.order, prefix, low, high)
+            first = kept_of(view.record, binding.table).history_from
+            begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
+            last = view.record.batch if until is None else batch_of(view, until)
+            return read_versions(view, cut, binding, span, begin, last, limit, self._deadline())
+
+    def find_event(
+        self,
+        *,
+        offset: str | None = None,
+        file: str | os.PathLike[str] | None = None,
+        line: int | None = None,
+        key: Any = None,
+        event_time: dt.datetime | str | None = None,
+        bounds: Bounds | None = None,
+    ) -> EventAnswer:
+        """Is this event in: which batch read it, is that batch applied here, and did it come too late?
+
+        offset:      its own, as a Kafka producer gets it: "views:0:11170"
+        file:        the file it was in, for a file source
+        line:        its line there, from 1: of a log that the source `accesslog` reads.  Spark's own file source reads a file
+                     whole, in one batch, so that a line is where its file is; whether the file has that line isn't looked at
+        key:         the key of the row that it belongs to, a window's columns among them
+        event_time:  its own time, where the key isn't known
+        Raises:      INVALID_BOUND, UNKNOWN_OFFSET; KEY_MISSING, WRONG_TYPE; as `get`.
+        """
+        if (offset is None) == (file is None):
+            raise RequestError(
+                "INVALID_REQUEST", "Give the event's offset or its file.", hint='Write find_event(offset="views:0:7").'
+            )
+        if line is not None and (file is None or isinstance(line, bool) or not isinstance(line, int) or line < 1):
+            raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
+        wanted = Bounds(contains_offset=offset, contains_file=file)
+        columns = self._keys.stored(self._keys.given(key)) if key is not None else None
+        view, binding, cut = self._open(bounds)
+        with view:
+            row = self._keys.row(columns) if columns else None
+            moment = None if event_time is None else time_micros(event_time)
+            return find_event(view, cut, binding, self._job.reader_of(wanted, line), row, moment)
+
+
+def check_limit(limit: int | None) -> None:
+    """Raise INVALID_LIMIT where it is no number of rows."""
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))

@@ -1,0 +1,112 @@
+"""A job as it was at an earlier batch, where history is kept: every read of a table, as of then."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import msgspec
+
+from millpond.checkpoint.position import Batch
+from millpond.errors import ReplicaError
+from millpond.replica.history.as_of import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
+from millpond.replica.record import ReplicaRecord
+from millpond.replica.replica import View
+from millpond.schema.convert import to_stored
+from millpond.schema.definition.default_table import TIMESTAMP
+from millpond.schema.values import from_text
+from millpond.tables.answer import Cut
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.reads import JobReads
+from millpond.tables.scan.ttl import clock_ms
+
+
+class EarlierReads(JobReads):
+    """The reads of one table's job, as of a batch, or as of a time whose batch it is."""
+
+    fixed = True
+
+    def __init__(self, job: JobReads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
+        super().__init__(job.folder, job.replica, job.settings)
+        self.held = job.held
+        self._now = job
+        self._store = store
+        self._table = table
+        self._batch = batch
+        self._asked_ms = asked_ms
+
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """A view of that batch.
+
+        Raises:  HISTORY_GONE; NOT_UP_TO_BOUND where it is yet to come, or doesn't meet the bounds, for which nobody need wait; as
+                 `JobReads.open`.
+        """
+        now, _ = self._now.open()
+        try:
+            view = as_of(now, self._store, self._table, self._batch)
+            cut = self.cut(view)
+            self.check(bounds, cut)
+            return view, cut
+        except BaseException:
+            now.__exit__()
+            raise
+
+    def clock_ms(self, record: ReplicaRecord) -> int:
+        """When the batch was planned, which tells what was over then; of a time that was asked for that time."""
+        return record.started_ms if self._asked_ms is None else clock_ms(record.started_ms, self._asked_ms)
+
+
+class _AsOf(View):
+    """A view of an earlier batch through one of now, which ends with it."""
+
+    __slots__ = ("_now",)
+
+    def __init__(self, now: View, rows: SnapshotAsOf) -> None:
+        super().__init__(rows, rows.record(), now.stores, now.newer, now.generation)
+        self._now = now
+
+    def __exit__(self, *error: object) -> None:
+        self._now.__exit__(*error)
+
+
+def as_of(now: View, store: str, table: str, batch: int) -> View:
+    """The same view as of an earlier batch; ending it ends the one given.  Raises HISTORY_GONE, NOT_UP_TO_BOUND."""
+    check_kept(now.record, store, batch, table=table)
+    if batch == now.record.batch:
+        return now
+    record = position_at(now.rows, batch)
+    if record is None:
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"Where batch {batch} stood isn't kept any more.",
+            hint="Ask for a newer batch.",
+            batch=batch,
+        )
+    return _AsOf(now, SnapshotAsOf(now.rows, now.stores, msgspec.structs.replace(record, kept=now.record.kept)))
+
+
+def batch_of(view: View, when: int | dt.datetime | str) -> int:
+    """A batch by its number, or by a time.  Raises as `batch_at`; WRONG_TYPE."""
+    return when if isinstance(when, int) else batch_at(view, time_micros(when) // 1000)
+
+
+def time_micros(when: dt.datetime | str) -> int:
+    """Microseconds since 1970 UTC of an aware datetime or an ISO text.  Raises WRONG_TYPE."""
+    moment = from_text(TIMESTAMP, column="time")(when) if isinstance(when, str) else when
+    return int(to_stored(TIMESTAMP, column="time")(moment))
+
+
+def batch_at(view: View, time_ms: int) -> Batch:
+    """The newest batch that was committed by then.  Raises HISTORY_GONE where no batch so old is known."""
+    if time_ms >= view.record.committed_ms:
+        return Batch(view.record.batch)
+    found = position_at_time(view.rows, time_ms)
+    if found is None:
+        first = next(iter_positions(view.rows), view.record)
+        raise ReplicaError(
+            "HISTORY_GONE",
+            f"Which batch was the newest at that time isn't known: the first that is was committed later, batch {first.batch}.",
+            hint="Ask for a later time.",
+            first=first.batch,
+            time_ms=time_ms,
+        )
+    return Batch(found.batch)

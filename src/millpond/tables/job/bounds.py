@@ -1,0 +1,306 @@
+"""What a caller insists on: at least this batch or these offsets, at most so far behind or so old.
+
+A bound that names an offset that nobody knows yet isn't met, and waits like any other: topics grow partitions.  When the time is
+over, the error says which it was.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import posixpath
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from millpond.checkpoint.source_files import find_file
+from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError
+from millpond.replica.replica import View
+from millpond.storage import Storage
+from millpond.tables.answer import Cut
+from millpond.tables.job.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
+
+# What a table that isn't there yet may be refused by.
+ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
+_MAX_DEPTH = 8
+_STOPPED = " The job has stopped."
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an answer must reflect.  All that are given must hold.
+
+    min_batch:           at least this batch
+    min_offsets:         each source's end, as in Spark's offsets/N: exclusive, the next offset to read.  By source,
+                         {"0": {"views": {"0": 11171}}}, or simply by topic, {"views": {"0": 11171}}
+    contains_offset:     records by their own offset, as a Kafka producer gets it: "views:0:11170", or several of these
+    contains_file:       a file that a file source has read: a path, or a URI as Spark logs it
+    max_behind_seconds:  the oldest commit that isn't applied is at most so old
+    max_age_seconds:     the newest applied commit is at most so old
+    wait_seconds:        wait so long for all of them, and for the job's first batch; 0 answers or refuses at once.  A job that
+                         said that it stopped isn't waited for; one that was killed is, since it may be starting again
+
+    Raises:  INVALID_BOUND.
+    """
+
+    min_batch: int | None = None
+    min_offsets: Mapping[Any, Any] | None = None
+    contains_offset: str | Iterable[str] | None = None
+    contains_file: str | os.PathLike[str] | None = None
+    max_behind_seconds: float | None = None
+    max_age_seconds: float | None = None
+    wait_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        batch = self.min_batch
+        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int)):
+            raise invalid(f"min_batch is {batch!r:.80}", "Give a batch's number.")
+        if self.min_offsets is not None:
+            _put(self, "min_offsets", _tree(self.min_offsets, 0))
+        if self.contains_offset is not None:
+            several: Any = self.contains_offset
+            given = tuple(several) if isinstance(several, Iterable) and not isinstance(several, str) else (several,)
+            if not all(isinstance(text, str) for text in given):
+                raise invalid(f"contains_offset is {given!r:.120}", "Write topic:partition:offset, like views:0:11170.")
+            for text in given:
+                parse_record(text)
+            _put(self, "contains_offset", given)
+        if self.contains_file is not None:
+            try:
+                path = os.fspath(self.contains_file)
+            except TypeError:
+                path = ""
+            if not isinstance(path, str) or not path:
+                raise invalid(f"contains_file is {self.contains_file!r:.120}", "Give the path of one file.")
+            _put(self, "contains_file", path)
+        for name in ("max_behind_seconds", "max_age_seconds", "wait_seconds"):
+            seconds = getattr(self, name)
+            if seconds is None and name != "wait_seconds":
+                continue
+            if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+                raise invalid(f"{name} is {seconds!r:.80}", "Give a number of seconds, at least 0.")
+
+    def records(self) -> Iterator[Wanted]:
+        """What `contains_offset` asks for."""
+        given: Any = self.contains_offset or ()
+        return map(parse_record, given)
+
+
+_put = msgspec.structs.force_setattr
+
+
+class Unmet(msgspec.Struct, frozen=True):
+    """The first bound that doesn't hold.
+
+    missing:  how far it is: batches, offsets or seconds; None where that can't be told
+    """
+
+    condition: str
+    message: str
+    context: dict[str, Any]
+
+
+class BoundCheck:
+    """One caller's bounds, checked again and again while it waits."""
+
+    def __init__(self, bounds: Bounds, storage: Storage) -> None:
+        self._bounds = bounds
+        self._storage = storage
+        # Entries of each file source's log that don't have the file: they needn't be read again.
+        self._searched: dict[str, int] = {}
+
+    def unmet(self, cut: Cut) -> Unmet | None:
+        """The first bound that this cut doesn't meet.  Raises INVALID_BOUND where one can't be held against this job."""
+        bounds, position, lag = self._bounds, cut.position, cut.lag
+        if bounds.min_batch is not None and position.batch < bounds.min_batch:
+            return _unmet(cut, "min_batch", bounds.min_batch, position.batch, bounds.min_batch - position.batch, "batches")
+        wanted = list(bounds.records())
+        if bounds.min_offsets is not None:
+            wanted += plan_ends(bounds.min_offsets, position.offsets)
+        for each in wanted:
+            missing = missing_of(each, position.offsets)
+            if missing is not None:
+                return _missing_offset(cut, missing)
+        behind, age = lag.behind_seconds, lag.age_seconds
+        if bounds.max_behind_seconds is not None and behind > bounds.max_behind_seconds:
+            return _too_late(cut, "max_behind_seconds", bounds.max_behind_seconds, behind)
+        if bounds.max_age_seconds is not None and age > bounds.max_age_seconds:
+            return _too_late(cut, "max_age_seconds", bounds.max_age_seconds, age)
+        if bounds.contains_file is not None and not self._has_file(str(bounds.contains_file), cut):
+            return Unmet(
+                "NOT_UP_TO_BOUND",
+                f"Up to batch {position.batch} no file source has read {bounds.contains_file}.",
+                {"bound": "contains_file", "wanted": str(bounds.contains_file), "batch": position.batch},
+            )
+        return None
+
+    def _has_file(self, path: str, cut: Cut) -> bool:
+        offsets = cut.position.offsets
+        sources = {name: o["logOffset"] for name, o in offsets.items() if _is_file_offset(o)}
+        if not sources and all(offset is not None for offset in offsets.values()):
+            raise invalid(
+                f"contains_file is given, but no source of this job reads files: {describe(offsets)}",
+                "Use contains_offset or min_offsets.",
+            )
+        is_it = same_file(path)
+        for name, upto in sources.items():
+            searched = self._searched.get(name, -1)
+            if searched < upto and find_file(self._storage, name, is_it, upto=upto, after=searched) is not None:
+                return True
+            self._searched[name] = upto
+        return False
+
+
+def open_within(
+    bounds: Bounds,
+    storage: Storage,
+    open_view: Callable[[], tuple[View, Cut]],
+    wait_for_step: Callable[[float], None],
+    *,
+    said_stopped: Callable[[], bool],
+    settle_seconds: float,
+) -> tuple[View, Cut]:
+    """A view that meets the bounds, once there is one.
+
+    said_stopped:    whether the job itself said that it stopped
+    settle_seconds:  a job is known to have stopped once it looked so, with nothing left to apply, for so long: its last batch and
+                     its last heartbeat aren't seen at the same instant
+    Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET where there is none in time, or the job has stopped; INVALID_BOUND; as `open_view`.
+    """
+    began, check = time.monotonic(), BoundCheck(bounds, storage)
+    stopped_at: float | None = None
+    while True:
+        problem: MillpondError
+        is_stopped = False
+        try:
+            view, cut = open_view()
+        except MillpondError as error:
+            if error.condition not in PASSING:
+                raise
+            problem = error
+        else:
+            try:
+                unmet = check.unmet(cut)
+            except BaseException:
+                view.__exit__()
+                raise
+            if unmet is None:
+                return view, cut
+            view.__exit__()
+            is_stopped = cut.job_state == "stopped" and cut.lag.behind_batches == 0 and said_stopped()
+            waited = min(bounds.wait_seconds, round(time.monotonic() - began, 3))
+            problem = error_of(unmet, waited, is_stopped=is_stopped)
+        now = time.monotonic()
+        left = began + bounds.wait_seconds - now
+        stopped_at = (stopped_at or now) if is_stopped else None
+        if left <= 0 or (stopped_at is not None and now - stopped_at >= settle_seconds):
+            raise problem
+        wait_for_step(left if stopped_at is None else min(left, settle_seconds))
+
+
+def may_pass(error: MillpondError) -> bool:
+    """Whether the next batch may change that: a bound isn't met yet, or the job can't be read now."""
+    return "waited_seconds" in error.context or error.condition in PASSING
+
+
+def is_of_stopped(error: MillpondError) -> bool:
+    """Whether a bound isn't met and the job looks as if it had stopped."""
+    return error.context.get("job_state") == "stopped"
+
+
+def after(error: MillpondError, waited_seconds: float) -> MillpondError:
+    """The error that a caller gets who has waited so long."""
+    if "waited_seconds" not in error.context:
+        return error
+    stopped = _STOPPED if error.message.endswith(_STOPPED) else ""
+    message = f"{error.message.removesuffix(stopped).removesuffix('.')} after {waited_seconds:g} seconds.{stopped}"
+    context = {**error.context, "waited_seconds": waited_seconds}
+    return type(error)(error.condition, message, hint=error.hint, **context)
+
+
+def error_of(unmet: Unmet, waited_seconds: float, *, is_stopped: bool = False) -> MillpondError:
+    """The error that a caller gets whose bounds aren't met in time, or can't be while the job is stopped."""
+    waited = f" after {waited_seconds:g} seconds" if waited_seconds else ""
+    message = f"{unmet.message.removesuffix('.')}{waited}."
+    context = {**unmet.context, "waited_seconds": waited_seconds}
+    if is_stopped:
+        message += _STOPPED
+        hint = "Start the job again, or ask for less."
+        context["job_state"] = "stopped"
+    elif unmet.condition == "UNKNOWN_OFFSET":
+        hint = "Correct the topic or partition, or wait until Spark reads it."
+    else:
+        hint = "Wait longer (wait_seconds), or ask for less."
+    kind = RequestError if unmet.condition == "UNKNOWN_OFFSET" else ReplicaError
+    return kind(unmet.condition, message, hint=hint, **context)
+
+
+def _unmet(cut: Cut, bound: str, wanted: Any, here: Any, missing: Any, unit: str) -> Unmet:
+    return Unmet(
+        "NOT_UP_TO_BOUND",
+        f"{bound} is {wanted}, and the replica of {cut.job} is at {here}: {missing} {unit} to go.",
+        {"bound": bound, "wanted": wanted, "here": here, "missing": missing, "batch": cut.position.batch},
+    )
+
+
+def _too_late(cut: Cut, bound: str, allowed: float, found: float) -> Unmet:
+    return Unmet(
+        "NOT_UP_TO_BOUND",
+        f"{bound} is {allowed:g}, and the replica of {cut.job} is {found:.3f} seconds {'old' if 'age' in bound else 'behind'} "
+        f"at batch {cut.position.batch}.",
+        {"bound": bound, "wanted": allowed, "here": found, "missing": found - allowed, "batch": cut.position.batch},
+    )
+
+
+def _missing_offset(cut: Cut, missing: Missing) -> Unmet:
+    wanted, batch = missing.wanted, cut.position.batch
+    name = wanted.bound.partition(" ")[0]
+    context = {"bound": name, "wanted": wanted.end, "here": missing.here, "batch": batch}
+    if missing.unknown is not None:
+        return Unmet("UNKNOWN_OFFSET", f"{wanted.bound}: batch {batch} has no such offset; {missing.unknown}", context)
+    if missing.here is None:
+        return Unmet("NOT_UP_TO_BOUND", f"{wanted.bound}: up to batch {batch} that source has read nothing.", context)
+    short = wanted.end - missing.here
+    return Unmet(
+        "NOT_UP_TO_BOUND",
+        f"{wanted.bound}: batch {batch} ends at offset {missing.here}, exclusive, and would have to end at {wanted.end}: "
+        f"{short} to go.",
+        {**context, "missing": short},
+    )
+
+
+def same_file(path: str) -> Callable[[str], bool]:
+    """A function that says whether a logged path, a percent-encoded URI, is the file at `path`.
+
+    path:  with a scheme a URI, percent-encoded as well; without one a path on the local disk, as it is
+    """
+    wanted = _canonical(unquote(path)) if ":/" in path else os.path.abspath(path)
+    return lambda logged: _canonical(unquote(logged)) == wanted
+
+
+def _canonical(uri: str) -> str:
+    """One spelling for file:///a, file:/a and /a, and for s3a:// and s3://."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon or "/" in scheme:
+        return posixpath.normpath(uri)
+    if scheme == "file":
+        return posixpath.normpath("/" + rest.lstrip("/"))
+    return f"{'s3' if scheme in ('s3a', 's3n') else scheme}:{rest}"
+
+
+def _is_file_offset(offset: Any) -> bool:
+    return isinstance(offset, dict) and offset.keys() == {"logOffset"} and isinstance(offset["logOffset"], int)
+
+
+def _tree(given: Any, depth: int) -> Any:
+    """min_offsets with names as Spark writes them: texts."""
+    hint = "Write it like {'views': {'0': 11171}}, or {'0': …} with the offset of source 0 as in offsets/N."
+    if isinstance(given, Mapping) and given and depth < _MAX_DEPTH:
+        if not all(isinstance(name, str | int) and not isinstance(name, bool) for name in given):
+            raise invalid(f"min_offsets has the names {list(given)!r:.120}", hint)
+        return {str(name): _tree(below, depth + 1) for name, below in given.items()}
+    if isinstance(given, bool) or not isinstance(given, int) or depth == 0:
+        raise invalid(f"min_offsets holds {given!r:.120}", hint)
+    return given

@@ -1,0 +1,42 @@
+"""Whether a line of a log was read, by the offsets of sources that read logs line by line (`accesslog`).
+
+offset   {"files": {path: {"line": number of the last line read, from 1, …}}}
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import Any
+from urllib.parse import unquote
+
+from millpond.tables.job.offsets import Offsets, invalid
+
+# Of Spark's own file source; a file is read whole there, and found by `checkpoint.source_files`.
+_BY_FILE = "logOffset"
+
+
+def line_is_read(path: str, line: int | None, found: Offsets) -> bool | None:
+    """Whether the sources that read this log have come to the line; None where it takes a source that reads whole files to tell.
+
+    Raises:  INVALID_BOUND where no line is given: a log grows, and is read piece by piece.
+    """
+    by_line = [offset["files"] for offset in found.values() if _is_by_line(offset)]
+    if not by_line:
+        return None
+    name = posixpath.normpath("/" + unquote(path.partition(":")[2]).lstrip("/")) if path.startswith("file:/") else path
+    reached = [files[os.path.abspath(name)]["line"] for files in by_line if os.path.abspath(name) in files]
+    if not reached:
+        return None if any(isinstance(offset, dict) and _BY_FILE in offset for offset in found.values()) else False
+    if line is None:
+        raise invalid(f"{path} is read line by line, and no line is given", 'Write find_event(file="/logs/access.log", line=3000).')
+    return all(line <= end for end in reached)
+
+
+def _is_by_line(offset: Any) -> bool:
+    return (
+        isinstance(offset, dict)
+        and offset.keys() == {"files"}
+        and isinstance(offset["files"], dict)
+        and all(isinstance(place, dict) and isinstance(place.get("line"), int) for place in offset["files"].values())
+    )

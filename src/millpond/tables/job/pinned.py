@@ -1,0 +1,117 @@
+"""A batch by a token: requests that share nothing but that token read the same rows, of any table of the job.
+
+    token   = place, generation, batch, holder; see `token`
+    place   = hash of where the job's checkpoint lies
+    holder  = the process that keeps the batch readable
+
+A pin is the view of a page (`held`) under another name: it ends by itself, and there are as few of them.
+Like a page it is read by whoever can: who has the batch as its newest one, or holds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from millpond.errors import ReplicaError, RequestError
+from millpond.replica.replica import View
+from millpond.tables.answer import Answer, Cut
+from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.held_views import HOLDER
+from millpond.tables.job.reads import JobReads
+from millpond.tables.scan.token import pack, unpack
+
+_PLACE_BYTES = 12
+
+
+class Pin(Answer):
+    """A batch that stays readable for a while.
+
+    token:    what it is read by: `table.at(pin=token)`, of this table or another one of the job
+    seconds:  at most so long; less where many batches are kept
+    """
+
+    def __init__(self, cut: Cut, *, token: str, seconds: float) -> None:
+        self.cut = cut
+        self.token = token
+        self.seconds = seconds
+
+
+class _Token(msgspec.Struct, frozen=True, array_like=True):
+    place: bytes
+    generation: str
+    batch: int
+    holder: str
+
+
+def pin(job: JobReads, bounds: Bounds | None) -> Pin:
+    """Keep the newest batch readable.  Raises as `JobReads.open`."""
+    view, cut = job.open(bounds)
+    token = pack(_Token(_place(job), view.generation, view.record.batch, HOLDER))
+    job.keep(view)
+    return Pin(cut, token=token, seconds=job.settings.page_view_seconds)
+
+
+class PinnedReads(JobReads):
+    """A job as of a pinned batch."""
+
+    fixed = True
+
+    def __init__(self, job: JobReads, text: str, table: str) -> None:
+        """Raises INVALID_TOKEN, and OTHER_JOB where the pin is one of another job than this table's."""
+        super().__init__(job.folder, job.replica, job.settings)
+        self.held = job.held
+        self._now = job
+        token = unpack(text, _Token)
+        if token is None:
+            raise RequestError(
+                "INVALID_TOKEN",
+                "The token isn't one of a cut: it is damaged, or of something else.",
+                hint="Give the token of GET /tables/{table}/cut.",
+                table=table,
+            )
+        if token.place != _place(job):
+            raise RequestError(
+                "OTHER_JOB",
+                f"{table} is a table of {job.folder.job}, and this cut is one of another job: they share no batches.",
+                hint="Open another cut for it.",
+                table=table,
+                job=job.folder.job,
+            )
+        self._token = token
+
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """A view of that batch.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
+        token, now = self._token, self.replica.snapshot()
+        try:
+            found = self._now.try_batch(now, token.generation, token.batch)
+            if found is None:
+                raise self._expired(now)
+        except BaseException:
+            now.__exit__()
+            raise
+        if found is not now:
+            now.__exit__()
+        try:
+            cut = self.cut(found)
+            self.check(bounds, cut)
+        except BaseException:
+            found.__exit__()
+            raise
+        return found, cut
+
+    def _expired(self, now: View) -> ReplicaError:
+        token = self._token
+        why = "its time is over" if now.generation == token.generation else "the replica was built anew"
+        return ReplicaError(
+            "CUT_EXPIRED",
+            f"The cut of {self.folder.job} at batch {token.batch} can't be read any more: {why}.",
+            hint="Open a new one, and read what belongs together sooner.",
+            batch=token.batch,
+            holder=token.holder,
+        )
+
+
+def _place(job: JobReads) -> bytes:
+    return hashlib.blake2b(job.folder.checkpoint.encode(), digest_size=_PLACE_BYTES).digest()

@@ -1,0 +1,201 @@
+"""A job as its tables read it: views of its replica, and what tells how old an answer from one is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+
+from millpond.catalogue import JobFolder
+from millpond.checkpoint.position import Position
+from millpond.errors import ReplicaError
+from millpond.replica.record import ReplicaRecord
+from millpond.replica.replica import Replica, View
+from millpond.settings import ReplicaSettings
+from millpond.storage import Storage
+from millpond.tables.answer import Cut, Lag
+from millpond.tables.job.bounds import BoundCheck, Bounds, error_of, open_within
+from millpond.tables.job.held_views import Held, HeldViews
+from millpond.tables.job.log_lines import line_is_read
+from millpond.tables.scan.ttl import clock_ms
+
+# How long a job's heartbeat file isn't looked at again.
+_HEARTBEAT_CACHE_SECONDS = 0.5
+# A batch that was committed before the job's last heartbeat is seen this much later at the latest.
+_SETTLE_SECONDS = 0.2
+
+
+class JobReads:
+    """A job as its tables read it.
+
+    fixed:  whether all reads are of one batch, so that a page of another has no place among them
+    """
+
+    fixed = False
+
+    def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
+        self.folder = folder
+        self.replica = replica
+        self.settings = settings
+        self.held = HeldViews(most=settings.page_views, seconds=settings.page_view_seconds)
+        self._heartbeat = ("unknown", 0.0)
+        self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
+
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """A view of the newest batch, which the caller ends, and where an answer from it comes from.
+
+        Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND; as `Replica.snapshot`.
+        """
+        if bounds is not None:
+            return open_within(
+                bounds,
+                self._checkpoint,
+                self.open,
+                self.replica.wait_for_step,
+                said_stopped=self.folder.said_stopped,
+                settle_seconds=self.settle_seconds,
+            )
+        view = self.replica.snapshot()
+        try:
+            return view, self.cut(view)
+        except BaseException:
+            view.__exit__()
+            raise
+
+    @property
+    def settle_seconds(self) -> float:
+        """A job that looks as if it had stopped for so long has: see `open_within`."""
+        remote = self.settings.remote_heartbeat_seconds + self.settings.remote_idle_poll_seconds
+        return remote if self._checkpoint.is_remote else _SETTLE_SECONDS
+
+    def try_batch(self, now: View, generation: str, batch: int) -> View | None:
+        """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.
+
+        now:  a view of the newest batch, opened before: so the job is still the same
+
+        What this process holds is all that is looked at; a table whose history is kept has the batch there as well.
+        """
+        if (now.generation, now.record.batch) == (generation, batch):
+            return now
+        if self.fixed or now.generation != generation:
+            return None  # built anew, perhaps since the job was rewound: another run of this batch has other rows
+        lease = self.held.try_page(generation, batch)
+        return lease and self._looked_at(lease)
+
+    @cached_property
+    def _checkpoint(self) -> Storage:
+        return self.folder.open_checkpoint()
+
+    def keep(self, view: View) -> None:
+        """Give back the view of a page that has more behind it: its batch stays readable for a while."""
+        self.held.keep_page(view)
+
+    def cut(self, view: View) -> Cut:
+        """Where an answer from this view comes from, and how far it is behind now."""
+        record, newer, now = view.record, view.newer, time.time()
+        known, position = self._position
+        if known is not record:
+            position = record.position()
+            self._position = (record, position)
+        assert position is not None
+        age_seconds, age_from = record.age(now)
+        lag = Lag(
+            behind_batches=newer.batches,
+            behind_seconds=max(0.0, now - newer.oldest_commit_ns / 1e9) if newer.oldest_commit_ns is not None else 0.0,
+            age_seconds=age_seconds,
+            age_from=age_from,
+            event_lag_seconds=None if record.watermark_ms is None else now - record.watermark_ms / 1000,
+        )
+        job, state = self.folder.job, self.job_state()
+        return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
+
+    def clock_ms(self, record: ReplicaRecord) -> int:
+        """By which time rows of this batch are over, where they have a TTL: see `expiry`."""
+        return clock_ms(record.started_ms)
+
+    def check(self, bounds: Bounds | None, cut: Cut) -> None:
+        """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""
+        if bounds is not None:
+            unmet = BoundCheck(bounds, self._checkpoint).unmet(cut)
+            if unmet is not None:
+                raise error_of(unmet, 0.0)
+
+    def reader_of(self, event: Bounds, line: int | None = None) -> Callable[[ReplicaRecord], bool]:
+        """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND.
+
+        line:  of the file that they name, where it is a log that is read by lines
+        """
+        check = BoundCheck(event, self._checkpoint)
+        fresh = Lag(behind_batches=0, behind_seconds=0.0, age_seconds=0.0, age_from="commit", event_lag_seconds=None)
+
+        def is_read(record: ReplicaRecord) -> bool:
+            if event.contains_file is not None:
+                by_line = line_is_read(str(event.contains_file), line, record.offsets)
+                if by_line is not None:
+                    return by_line
+            cut = Cut(job=self.folder.job, position=record.position(), lag=fresh, job_state="unknown")
+            return check.unmet(cut) is None
+
+        return is_read
+
+    def job_state(self) -> str:
+        """running, stopped or unknown: at most half a second old, a few seconds on an object store."""
+        state, seen = self._heartbeat
+        now = time.monotonic()
+        if seen and self.folder.storage.is_remote:
+            return state  # the pond reads it, not its readers
+        if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
+            state = self.read_heartbeat()
+        return state
+
+    def read_heartbeat(self) -> str:
+        """The same, as of now."""
+        state = self.folder.job_state()
+        self._heartbeat = (state, time.monotonic())
+        return state
+
+    def close(self) -> None:
+        """Stop following, and end the views that are held."""
+        self.held.close()
+        self.replica.close()
+
+    def _looked_at(self, lease: View) -> View:
+        """The same view, knowing what is committed beyond it now."""
+        try:
+            lease.newer = self.replica.newer_than(lease)
+        except BaseException:
+            lease.__exit__()
+            raise
+        return lease
+
+
+class CutReads(JobReads):
+    """A job as the tables of one cut read it: always the same view, one read at a time."""
+
+    fixed = True
+
+    def __init__(self, job: JobReads, held: Held) -> None:
+        super().__init__(job.folder, job.replica, job.settings)
+        self._held = held
+
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """The view of the cut.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
+        with self.replica.snapshot() as now:
+            same_generation = now.generation == self._held.view.generation
+        lease = self._held.try_lease() if same_generation else None
+        if lease is None:
+            why = "its time is over" if same_generation else "the replica was built anew"
+            raise ReplicaError(
+                "CUT_EXPIRED",
+                f"The cut of {self.folder.job} at batch {self._held.view.record.batch} can't be read any more: {why}.",
+                hint="Open a new one with `pond.cut`; a cut is kept for so long as one read may take.",
+                batch=self._held.view.record.batch,
+            )
+        view = self._looked_at(lease)
+        try:
+            cut = self.cut(view)
+            self.check(bounds, cut)
+        except BaseException:
+            view.__exit__()
+            raise
+        return view, cut

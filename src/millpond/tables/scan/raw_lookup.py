@@ -1,0 +1,54 @@
+"""Lookups of whole keys in one view that leave rows as they are stored: for a door that writes its answers from these bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from millpond.replica.history.delete_cause import loses_rows
+from millpond.replica.keys.codec import MAX_KEY_BYTES
+from millpond.replica.replica import View
+from millpond.tables.answer import Cut, Row
+from millpond.tables.scan.binding import Binding
+
+GetRow = Callable[[View, Binding, dict[str, Any], Cut], Row]
+"""(view, binding, key columns in stored form, cut) -> the row as `Table.get` has it"""
+
+
+class Lookups:
+    """One table at one batch.
+
+    cut:      where answers come from
+    binding:  how keys and rows are read
+    """
+
+    __slots__ = ("_get_row", "_is_plain", "_may_expire", "_rows", "_table", "_view", "binding", "cut")
+
+    def __init__(self, view: View, binding: Binding, cut: Cut, get_row: GetRow) -> None:
+        self._view = view
+        self._get_row = get_row
+        self.binding = binding
+        self.cut = cut
+        self._rows, self._table = binding.rows(view), binding.table
+        self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire or loses_rows(binding.schema)
+
+    def get(self, ordered: bytes) -> bytes | None:
+        """What is stored under an ordered key, with its stamp: empty where there is no such row.
+
+        None where `row` alone can tell: rows that may have expired or have a TTL, that lie in a list, or under a hash of their key.
+        """
+        if self._is_plain and len(ordered) < MAX_KEY_BYTES:
+            found = self._rows.get(self._table, ordered)
+            if found is not None:
+                return found
+            return None if self._may_expire else b""
+        return None
+
+    def row(self, key: tuple[Any, ...]) -> Row:
+        """The row of a key in stored form, its columns in the table's order, as `Table.get` has it."""
+        columns = {column.name: value for column, value in zip(self.binding.definition.key, key, strict=True)}
+        return self._get_row(self._view, self.binding, columns, self.cut)
+
+    def close(self) -> None:
+        """End the view."""
+        self._view.__exit__()

@@ -1,0 +1,68 @@
+"""Keys as callers write them: pairs of texts (URLs, the command line) or JSON, read by the types of a table's key columns.
+
+    column=value       the value as text; `column=` is the empty string
+    column__isnull=1   NULL
+    column.member=…    a member of a struct, where a part of a key will do
+
+Only the form is judged here.  Whether a column exists, belongs to the key, or is missing is the table's to say, so that every
+door says the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from millpond.errors import RequestError
+from millpond.schema.definition.table import TableDefinition, key_parts
+from millpond.schema.values import from_json, from_text
+
+Key = dict[str, Any]
+NULL_SUFFIX = "__isnull"
+
+
+def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -> Key:
+    """A key, or a part of one, from pairs of column and text.
+
+    Raises:  WRONG_TYPE; INVALID_REQUEST where a column is named twice or `__isnull` says anything but 1.
+    """
+    types = {c.name: c.type for c in key_parts(definition)}
+    key: Key = {}
+    for name, text in pairs:
+        column = name.removesuffix(NULL_SUFFIX)
+        if column in key:
+            raise RequestError(
+                "INVALID_REQUEST",
+                f"{column} is named twice.",
+                hint="Name each column once; ask for several rows with several keys in one POST …/rows:get.",
+                column=column,
+            )
+        if column != name:
+            if text != "1":
+                raise RequestError(
+                    "INVALID_REQUEST",
+                    f"{name}={text} says nothing that a key can mean.",
+                    hint=f"Write {name}=1 for NULL, or {column}=VALUE.",
+                    column=column,
+                )
+            key[column] = None
+        elif column in types:
+            key[column] = from_text(types[column], column=column)(text)
+        else:
+            key[column] = text
+    return key
+
+
+def parse_object(definition: TableDefinition, data: Any) -> Key:
+    """A key, or a part of one, from a decoded JSON object with a member for each column.
+
+    Raises:  WRONG_TYPE; INVALID_REQUEST where it is no object.
+    """
+    if not isinstance(data, dict):
+        raise RequestError(
+            "INVALID_REQUEST",
+            "A key must be a JSON object with a member for each key column.",
+            hint="Write it like {" + ", ".join(f'"{c.name}": …' for c in definition.key) + "}.",
+        )
+    types = {c.name: c.type for c in key_parts(definition)}
+    return {n: from_json(types[n], column=n)(v) if n in types else v for n, v in data.items()}

@@ -1,0 +1,467 @@
+"""The demo on a real log, read over HTTP by processes of their own: at the end and at every batch on the way.
+
+Two runs, each read in a loop from its first batch on:
+
+    cut    3,000 lines, with lines that are late, told twice or no requests at all.  The main job follows the file while it
+           grows, on four partitions, and is stopped; `millpond demo --once` reads the rest from the same checkpoints.
+    whole  `millpond demo --once` on all 30,969 requests
+
+The oracle is the csv module over the same lines, and Spark's own batch query where a function is approximate.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytest.importorskip("pyspark")
+REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[3] / ".." / "shared" / "data")) / (
+    "nasa_pageviews_1995-08-01.tsv"
+)
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)"),
+]
+COMMAND = Path(sys.executable).with_name("millpond")
+# A cold Spark on a busy machine with two cores.
+LONG_SECONDS = 300
+PARTITIONS = 4
+CUT_LINES = 3000
+# Of these the followed file has so many when its job is stopped.
+FOLLOWED_LINES = 2400
+AHEAD_LINES = 400
+# What a server says of a table whose job hasn't come so far yet.
+EARLY = {"UNKNOWN_TABLE", "NO_CHECKPOINT", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"}
+TABLES = ("page_views", "page_minutes", "hosts", "bad_lines")
+BUSY_PAGE = "/images/NASA-logosmall.gif"
+
+FOLLOWING_JOB = f"""
+import sys
+from millpond.spark.accesslog.source import log_stream
+from millpond.spark.job import run_until_stopped
+from millpond.demo.pageviews import main_job
+from millpond.spark.session import session
+
+conf = {{"spark.ui.enabled": "false", "spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}}
+spark = session("following", **conf)
+events = log_stream(spark, sys.argv[1])
+run_until_stopped(main_job(events, pond=sys.argv[2], trigger="100 milliseconds", partitions={PARTITIONS}))
+"""
+
+_LONG_LINE = "x" * 70_000
+# Lines that are no requests, each with its reason; put into the cut.
+BAD_LINES = {
+    "gibberish": "9 columns expected, 1 found",
+    "h.example\t-\t807256800\tGET\t/x\t200\t1": "9 columns expected, 7 found",
+    "\t-\t807256800\tGET\t/\t200\t1\t\t": "no host",
+    "h.example\t-\tnoon\tGET\t/\t200\t1\t\t": "the time 'noon' isn't a whole number from 0 to 253402300799",
+    "h.example\t-\t807256800\tG T\t/\t200\t1\t\t": "'G T' is no HTTP method",
+    "h.example\t-\t807256800\tGET\t\t200\t1\t\t": "no URL",
+    "h.example\t-\t807256800\tGET\t/\t2000\t1\t\t": "the response '2000' isn't a whole number from 0 to 999",
+    "h.example\t-\t807256800\tGET\t/\t200\t1e3\t\t": "the bytes '1e3' isn't a whole number from 0 to 9223372036854775807",
+    _LONG_LINE: "longer than 65536 bytes; the text is its beginning",
+}
+# Lines that are requests, though odd ones.
+ODD_LINES = [
+    b"h.example\t-\t807256800\tGET\t/ksc.html?a=1#b\t200\t7\t\t",
+    b"h.example\t-\t807256800\tGET\thttp://www.ksc.nasa.gov/ksc.html\t500\t-\t\t",
+    b"caf\xe9.example\t-\t807256800\tHEAD\t/%7Euser/\xc3\xbc\xff\t404\t\t\t",
+    b"",
+]
+
+
+# ---------------------------------------------------------------- the oracle
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    line: int
+    host: str
+    seconds: int
+    page: str
+    status: int
+    size: int
+
+
+def read_log(path: Path) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
+    """The requests of a TSV log, and for each line that is none its reason and text."""
+    visits, bad = [], {}
+    with path.open(encoding="utf-8", errors="backslashreplace", newline="") as file:
+        for line, fields in enumerate(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), start=1):
+            text = "\t".join(fields)
+            if text in BAD_LINES:
+                bad[line] = (BAD_LINES[text], text[:65536])
+            elif fields and line > 1:
+                host, _, seconds, _, url, status, size, _, _ = fields
+                # To urlsplit "//ksc.html" is a host, to a server it is a path.
+                page = urlsplit(url).path if url.startswith("http") else url.partition("#")[0].partition("?")[0]
+                visits.append(Visit(line, host, int(seconds), page, int(status), int(size) if size.isdecimal() else 0))
+    return visits, bad
+
+
+def clock(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+PAGE_VIEWS = ("hits", "bytes", "visitors", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
+
+
+def page_views_at(visits: Sequence[Visit], last_line: int) -> dict[str, tuple[int, ...]]:
+    """PAGE_VIEWS by page, over the lines up to `last_line`."""
+    hits, size, status = Counter[str](), Counter[str](), Counter[tuple[str, int]]()
+    hosts = defaultdict(set)
+    for visit in visits:
+        if visit.line <= last_line:
+            hits[visit.page] += 1
+            size[visit.page] += visit.size
+            status[visit.page, visit.status // 100] += 1
+            hosts[visit.page].add(visit.host)
+    return {page: (n, size[page], len(hosts[page]), *(status[page, digit] for digit in (2, 3, 4, 5))) for page, n in hits.items()}
+
+
+def page_minutes_at(visits: Sequence[Visit], last_line: int) -> dict[tuple[str, str], tuple[int, int]]:
+    hits, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for visit in visits:
+        if visit.line <= last_line:
+            key = visit.page, clock(visit.seconds - visit.seconds % 60)
+            hits[key] += 1
+            size[key] += visit.size
+    return {key: (n, size[key]) for key, n in hits.items()}
+
+
+def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines: set[int]) -> dict[int, dict[str, int]]:
+    """What Spark's batch approx_count_distinct says by page, over the lines up to each of `last_lines`."""
+    import pyarrow as pa
+    from pyspark.sql import functions as F
+
+    columns = {"line": [v.line for v in visits], "page": [v.page for v in visits], "host": [v.host for v in visits]}
+    rows = spark.createDataFrame(pa.table(columns))
+    ends = spark.createDataFrame(pa.table({"end": sorted(last_lines)}))
+    grouped = rows.join(F.broadcast(ends), F.col("line") <= F.col("end")).groupBy("end", "page")
+    found: dict[int, dict[str, int]] = defaultdict(dict)
+    for row in grouped.agg(F.approx_count_distinct("host").alias("n")).collect():
+        found[row["end"]][row["page"]] = row["n"]
+    return found
+
+
+# ---------------------------------------------------------------- reading over HTTP
+
+
+class Door:
+    """One connection to `millpond serve`."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._connection = HTTPConnection(str(address.hostname), address.port, timeout=60)
+
+    def ask(self, path: str, body: Any = None) -> tuple[int, Any]:
+        self._connection.request("GET" if body is None else "POST", path, None if body is None else json.dumps(body))
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def answer(self, path: str, body: Any = None) -> Any:
+        status, answer = self.ask(path, body)
+        assert status == 200, answer
+        return answer
+
+    def all_rows(self, table: str) -> list[dict[str, Any]]:
+        """Every row of a table that doesn't change any more, by growing limits; each answer begins as the one before."""
+        rows: list[dict[str, Any]] = []
+        for limit in (100, 2_000, 100_000):
+            answer = self.answer(f"/tables/{table}/rows?_limit={limit}")
+            assert answer["rows"][: len(rows)] == rows
+            rows = answer["rows"]
+            if not answer["more"]:
+                return rows
+            assert len(rows) == limit
+        raise AssertionError(f"{table} has more than 100,000 rows")
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a batch's answers said: the last line that the job had read by then, and the rows."""
+
+    line: int
+    rows: list[dict[str, Any]]
+
+
+def last_line_of(answer: Any) -> int:
+    """Up to which line of the only log an answer stands; every source that Spark names must say the same.
+
+    Spark names one stream once for each branch of a query that reads it, so page_views has it twice.
+    """
+    (line,) = {file["line"] for source in answer["position"]["offsets"].values() for file in source["files"].values()}
+    assert isinstance(line, int)
+    return line
+
+
+class Reader(threading.Thread):
+    """Reads in a loop.
+
+    answers:   by table and batch
+    looked_up: the busy page by batch
+    problems:  answers that went back, that differ from another one of their batch, or errors after the first answer
+    """
+
+    def __init__(self, url: str) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self._ended = threading.Event()
+        self._newest: dict[str, int] = {}
+        self.answers: dict[str, dict[int, Seen]] = {"page_views": {}, "page_minutes": {}}
+        self.looked_up: dict[int, Seen] = {}
+        self.problems: list[str] = []
+
+    def run(self) -> None:
+        try:
+            door = Door(self.url)
+            while not self._ended.wait(0.1):
+                for table, answers in self.answers.items():
+                    self._read(door, table, f"/tables/{table}/rows?_limit=100000", answers)
+                self._read(door, "page_views", f"/tables/page_views/rows?page={quote(BUSY_PAGE)}", self.looked_up)
+        except Exception as broken:
+            self.problems.append(repr(broken))
+            raise
+
+    def _read(self, door: Door, table: str, path: str, answers: dict[int, Seen]) -> None:
+        status, answer = door.ask(path)
+        if status != 200:
+            if table in self._newest or answer["error"]["condition"] not in EARLY:
+                self.problems.append(f"{path}: {answer}")
+            return
+        batch = answer["batch"]
+        if batch < self._newest.get(table, 0):
+            self.problems.append(f"{path}: batch {batch} after {self._newest[table]}")
+        seen = Seen(last_line_of(answer), answer["rows"])
+        if answer["more"] or answers.setdefault(batch, seen) != seen:
+            self.problems.append(f"{path}: two answers of batch {batch} differ")
+        self._newest[table] = batch
+
+    def last_line(self) -> int:
+        """The line up to which every answer stands by now; 0 before the first ones."""
+        newest = [answers[max(answers)] for answers in self.answers.values() if answers]
+        return min(seen.line for seen in newest) if len(newest) == len(self.answers) else 0
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join(90)
+        assert not self.is_alive()
+
+
+# ---------------------------------------------------------------- the runs
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A process in a group of its own with its output in <folder>/<name>.out and .err; killed where the block leaves it."""
+    env = {**os.environ, "MILLPOND_HOME": str(folder / "home"), "TMPDIR": str(folder)}
+    with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
+        process = subprocess.Popen(
+            command, env=env, stdout=out, stderr=err, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait(30)
+
+
+def wait_until(what: Callable[[], Any], folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
+    """Until `what` is true; fails where that takes too long, or where the process ends without it."""
+    deadline = time.monotonic() + LONG_SECONDS
+    while not what():
+        ended = process is not None and process.poll() is not None
+        if time.monotonic() > deadline or (ended and not what()):
+            raise AssertionError("\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.err"))))
+        time.sleep(0.02)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run that is over, with its server still there.
+
+    lines:  of the log, the header included
+    """
+
+    name: str
+    log: Path
+    lines: int
+    pond: Path
+    door: Door
+    reader: Reader
+
+
+def make_cut() -> list[bytes]:
+    """The first lines of the real log, some of them late, some twice, with bad and odd ones between them."""
+    header, *lines = REAL_LOG.read_bytes().split(b"\n")[: CUT_LINES - 100]
+    lines += lines[::97]  # told twice, and late
+    for number, extra in enumerate([*(text.encode() for text in BAD_LINES), *ODD_LINES]):
+        lines.insert(number * 211 + 50, extra)
+    lines[100:1500:7] = reversed(lines[100:1500:7])
+    return [header, *lines]
+
+
+def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], lines: list[bytes]) -> None:
+    """Let the main job follow the log while these lines are written to it, now and then half a line; stop it at their end."""
+    folder = log.parent
+    data = b"".join(line + b"\n" for line in lines)
+    with running([sys.executable, "-c", FOLLOWING_JOB, str(log), str(pond)], folder, "following") as job, log.open("ab") as file:
+        wait_until((pond / "pond.json").exists, folder, job)
+        reading = reader()
+        written = 0
+
+        def not_far_ahead() -> bool:
+            """Whether the next lines may be written: the slower they come, the more batches and answers there are."""
+            return written < reading.last_line() + AHEAD_LINES
+
+        while data:
+            wait_until(not_far_ahead, folder, job)
+            part, data = data[:631], data[631:]
+            file.write(part)
+            file.flush()
+            written += part.count(b"\n")
+            time.sleep(0.02)
+        wait_until(lambda: reading.last_line() == len(lines), folder, job)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 0, (folder / "following.err").read_text()
+
+
+@pytest.fixture(scope="module", params=["cut", "whole"])
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+    folder = tmp_path_factory.mktemp(request.param)
+    pond, log = folder / "pond", folder / "access.tsv"
+    readers: list[Reader] = []
+
+    with contextlib.ExitStack() as stack:
+
+        def start_reading() -> Reader:
+            """Start the server, on a pond that is just there, and a reader."""
+            if not readers:
+                server = stack.enter_context(running([COMMAND, "serve", pond, "--port", "0", "--json"], folder, "serve"))
+                out = folder / "serve.out"
+                wait_until(lambda: out.read_text().endswith("\n"), folder, server)
+                readers.append(Reader(json.loads(out.read_text())["url"]))
+                readers[0].start()
+                stack.callback(readers[0].end)
+            return readers[0]
+
+        if request.param == "cut":
+            cut = make_cut()
+            follow_a_growing_log(log, pond, start_reading, cut[:FOLLOWED_LINES])
+            with log.open("ab") as file:
+                file.write(b"\n".join(cut[FOLLOWED_LINES:]))  # the last line without its line end
+            count = len(cut)
+        else:
+            log.write_bytes(REAL_LOG.read_bytes())
+            count = log.read_bytes().count(b"\n")
+        demo = stack.enter_context(running([COMMAND, "demo", "--log", log, "--pond", pond, "--once"], folder, "demo"))
+        wait_until((pond / "pond.json").exists, folder, demo)
+        reader = start_reading()
+        assert demo.wait(LONG_SECONDS) == 0, (folder / "demo.err").read_text()
+        door = Door(reader.url)
+        # The server follows all five jobs by itself: it may have their last batches a moment after the demo has ended.
+        wait_until(lambda: all(last_line_of(door.answer(f"/tables/{table}")) == count for table in TABLES), folder)
+        wait_until(lambda: reader.last_line() == count or reader.problems, folder)
+        reader.end()
+        yield Run(name=request.param, log=log, lines=count, pond=pond, door=door, reader=reader)
+
+
+@pytest.fixture(scope="module")
+def told(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
+    """What the oracle reads in the run's log: requests, and bad lines."""
+    visits, bad = read_log(run.log)
+    assert visits[-1].line == run.lines
+    assert len(bad) == (len(BAD_LINES) if run.name == "cut" else 0)
+    return visits, bad
+
+
+Told = tuple[list[Visit], dict[int, tuple[str, str]]]
+
+
+def test_at_the_end_page_views_are_what_the_file_says(run: Run, told: Told, spark: SparkSession) -> None:
+    rows = run.door.all_rows("page_views")
+    assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in rows} == page_views_at(told[0], run.lines)
+    expected = approx_visitors_at(spark, told[0], {run.lines})[run.lines]
+    assert {row["page"]: row["approx_visitors"] for row in rows} == expected
+    assert [row["page"] for row in rows] == sorted(expected, key=str.encode)
+
+
+def test_at_the_end_page_minutes_are_what_the_file_says(run: Run, told: Told) -> None:
+    rows = run.door.all_rows("page_minutes")
+    expected = page_minutes_at(told[0], run.lines)
+    assert {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+def test_at_the_end_hosts_are_what_the_file_says(run: Run, told: Told) -> None:
+    times = defaultdict(list)
+    for visit in told[0]:
+        times[visit.host].append(visit.seconds)
+    rows = run.door.all_rows("hosts")
+    expected = {host: (len(seen), clock(min(seen)), clock(max(seen))) for host, seen in times.items()}
+    assert {row["host"]: (row["hits"], row["first_seen"], row["last_seen"]) for row in rows} == expected
+    assert len(rows) == len(expected)
+
+
+def test_at_the_end_every_bad_line_is_told_with_its_number_and_reason(run: Run, told: Told) -> None:
+    rows = run.door.all_rows("bad_lines")
+    assert [(row["file"], row["line"], row["error"], row["text"]) for row in rows] == [
+        (str(run.log), line, *said) for line, said in sorted(told[1].items())
+    ]
+
+
+def test_every_row_of_a_scan_is_found_by_its_key(run: Run) -> None:
+    for table in TABLES:
+        shown = run.door.answer(f"/tables/{table}")
+        rows = run.door.all_rows(table)
+        assert shown["row_count"] == len(rows)
+        keys = [{column: row[column] for column in shown["key"]} for row in rows]
+        for at in range(0, len(keys), 5_000):
+            part = run.door.answer(f"/tables/{table}/rows:get", {"keys": keys[at : at + 5_000]})
+            assert part["rows"] == rows[at : at + 5_000]
+
+
+def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_batch(run: Run) -> None:
+    assert run.reader.problems == []
+    assert len(run.reader.answers["page_views"]) >= 5
+    assert len(run.reader.answers["page_minutes"]) >= 5
+    partitions = {path.name for path in (run.pond / "jobs/page_views/checkpoint/state/0").iterdir() if path.name.isdecimal()}
+    assert len(partitions) == (PARTITIONS if run.name == "cut" else 2)
+
+
+def test_while_it_runs_every_answer_is_what_the_lines_of_its_batch_say(run: Run, told: Told, spark: SparkSession) -> None:
+    visits, _ = told
+    seen = run.reader.answers["page_views"]
+    approx = approx_visitors_at(spark, visits, {one.line for one in seen.values()})
+    for batch, one in seen.items():
+        expected = page_views_at(visits, one.line)
+        assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in one.rows} == expected, (batch, one.line)
+        assert {row["page"]: row["approx_visitors"] for row in one.rows} == approx[one.line], (batch, one.line)
+    for batch, one in run.reader.looked_up.items():
+        expected = page_views_at(visits, one.line)
+        found = {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in one.rows}
+        assert found == {page: row for page, row in expected.items() if page == BUSY_PAGE}, (batch, one.line)
+    for batch, one in run.reader.answers["page_minutes"].items():
+        found_minutes = {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in one.rows}
+        assert found_minutes == page_minutes_at(visits, one.line), (batch, one.line)

@@ -1,0 +1,311 @@
+"""A salted aggregation is read as the same aggregation without salts, batch by batch; what can't be merged is refused by name."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_job
+from millpond.errors import MillpondError
+from millpond.schema.definition.hot_keys import HotKey
+from millpond.schema.types import atomic
+from millpond.spark import derive
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BATCHES = 4
+SALTS = 5
+SCHEMA = "page string, n long, x double, price decimal(9,2), big decimal(38,0), word string, at timestamp"
+
+
+def write_batch(folder: Path, batch: int) -> None:
+    """One page has half of the rows; some pages come in one batch only; every column has NULLs."""
+    draw = random.Random(batch)
+    rows: list[dict[str, Any]] = []
+    for i in range(120):
+        page = "/hot" if i % 2 else draw.choice(["/a", "/b", "/\u00fc", None, f"/only-{batch}"])
+        row = {
+            "page": page,
+            "n": draw.randrange(-50, 50),
+            "x": draw.choice([0.0, -0.0, 1e9, draw.random()]),
+            "price": f"{draw.randrange(-99999, 99999) / 100:.2f}",
+            "big": "9" * 37,
+            "word": draw.choice(["", "a", "ab", "\u00e4", "z" * 40]),
+            "at": f"2026-01-01T00:{5 * batch + i % 2:02d}:{i // 2:02d}Z",
+        }
+        rows.append({name: value for name, value in row.items() if name in ("page", "at") or draw.random() < 0.9})
+    (folder / f".{batch}").write_text("\n".join(json.dumps(row) for row in rows))
+    (folder / f".{batch}").rename(folder / f"{batch}.json")
+
+
+@pytest.fixture(scope="module")
+def incoming(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in")
+    for batch in range(BATCHES):
+        write_batch(folder, batch)
+    return folder
+
+
+@pytest.fixture
+def events(spark: SparkSession, incoming: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(incoming))
+
+
+def aggregates() -> list[Any]:
+    from pyspark.sql import functions as sf
+
+    texts = [
+        "count(*)", "count(n)", "sum(n)", "sum(x)", "avg(n)", "avg(x)", "min(n)", "max(n)", "min(x)", "max(x)", "min(word)",
+        "max(word)", "sum(price)", "avg(price)", "min(price)", "max(price)", "min(page)", "max(at)", "max(struct(n, word))",
+        "try_sum(n)", "bit_and(n)", "bit_or(n)", "bit_xor(n)", "max_by(n, at)", "min_by(n, at)", "sum(n) filter (where n > 0)",
+        "max_by(n, at, 3)", "min_by(word, at, 40)",
+        "try_sum(big)", "approx_count_distinct(n)", "approx_count_distinct(word, 0.2)", "stddev(x)", "stddev_pop(n)", "var_samp(x)",
+        "var_pop(n)", "skewness(n)", "kurtosis(n)", "covar_pop(n, x)", "covar_samp(n, x)", "corr(n, x)",
+        "collect_list(n)", "collect_set(word)", "collect_set(n)", "size(collect_set(word))",
+        "percentile(n, array(0.1, 0.5))", "median(x)", "percentile_disc(0.4) WITHIN GROUP (ORDER BY n DESC)",
+        "percentile_approx(n, 0.5)", "mode(word, true)", "listagg(word, ',') WITHIN GROUP (ORDER BY word)",
+        "listagg(word, ',') WITHIN GROUP (ORDER BY length(word), word DESC)", "regr_slope(n, x)", "regr_intercept(n, x)",
+        "regr_r2(n, x)", "regr_sxx(n, x)", "regr_syy(n, x)", "regr_sxy(n, x)", "regr_count(n, x)", "regr_avgx(n, x)",
+    ]  # fmt: skip
+    return [sf.expr(text).alias(f"c{number}") for number, text in enumerate(texts)]
+
+
+def run(df: DataFrame, pond: Path, job: str, **how: Any) -> None:
+    with millpond.start(df, table="t", pond=pond / job, partitions=4, trigger="available-now", **how) as running:
+        assert running.wait_for_end(timeout_seconds=240)
+
+
+def shown(rows: list[Any]) -> list[dict[str, Any]]:
+    return [{name: _comparable(value) for name, value in row.items()} for row in rows]
+
+
+def _comparable(value: Any) -> Any:
+    """Lists have no order that Spark promises; sums of floats hang on theirs."""
+    if isinstance(value, list):
+        return sorted(value, key=repr)
+    if isinstance(value, float) and not math.isnan(value):
+        return pytest.approx(value, rel=1e-9, abs=1e-6)
+    return "NaN" if isinstance(value, float) else value
+
+
+KEEP = millpond.Retention(history_batches=None)
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[Callable[[str], millpond.Pond]]:
+    ponds: list[millpond.Pond] = []
+
+    def open_(job: str) -> millpond.Pond:
+        ponds.append(millpond.open(tmp_path / job, replica_dir=tmp_path / "home", retention=KEEP))
+        return ponds[-1]
+
+    yield open_
+    for pond in ponds:
+        pond.close()
+
+
+@pytest.mark.parametrize("hot", [None, ["/hot", None]], ids=["all", "hot"])
+def test_every_read_is_that_of_the_aggregation_without_salts(
+    events: DataFrame, tmp_path: Path, opened: Callable[[str], millpond.Pond], hot: list[Any] | None
+) -> None:
+    run(millpond.salted(events, by=["page"], salts=SALTS, hot=hot).agg(*aggregates()), tmp_path, "salted")
+    run(events.groupBy("page").agg(*aggregates()), tmp_path, "plain")
+    salted, plain = (opened(job)["t"] for job in ("salted", "plain"))
+    assert salted.columns == plain.columns
+    assert salted.scan().batch == plain.scan().batch == BATCHES - 1
+    for column in plain.columns:
+        assert [row[column] for row in shown(plain.scan())] == [row[column] for row in shown(salted.scan())], column
+    assert [row.changed_batch for row in salted.scan()] == [row.changed_batch for row in plain.scan()]
+    assert salted.count() == plain.count()
+    assert shown(plain.scan(reverse=True, limit=2)) == shown(salted.scan(reverse=True, limit=2))
+    for row in plain.scan():
+        assert shown([plain.get(page=row["page"])]) == shown([salted.get(page=row["page"])])
+    assert shown(plain.to_arrow().to_pylist()) == shown(salted.to_arrow().to_pylist())
+
+
+def test_every_batch_is_that_of_the_aggregation_without_salts(
+    spark: SparkSession, tmp_path: Path, opened: Callable[[str], millpond.Pond]
+) -> None:
+    from pyspark.sql import functions as sf
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    events = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+    windowed = events.withWatermark("at", "5 minutes")
+    window = sf.window("at", "6 minutes")
+    measured = [sf.count("*").alias("hits"), sf.max("n").alias("most"), sf.avg("price").alias("price")]
+    jobs = {
+        "salted": millpond.salted(windowed, by=["page", window], salts=SALTS, source=["at", "n"]).agg(*measured),
+        "plain": windowed.groupBy("page", window).agg(*measured),
+    }
+    write_batch(folder, 0)
+    tables: dict[str, Any] = {}
+    for job, df in jobs.items():
+        run(df, tmp_path, job)
+        tables[job] = opened(job)["t"]
+    began = tables["plain"].scan().batch
+    for batch in range(1, BATCHES):
+        write_batch(folder, batch)
+    for job, df in jobs.items():
+        run(df, tmp_path, job)
+        opened(job)  # waits until all is read
+    salted, plain = ([dict(row) | {"final": row.final} for row in tables[job].scan()] for job in ("salted", "plain"))
+    assert salted == plain
+    assert {row["final"] for row in plain} == {True, False}
+    newest = tables["plain"].scan().batch
+    assert newest > BATCHES
+    for at in range(began, newest):
+        as_of = [tables[job].at(batch=at) for job in jobs]
+        assert [dict(row) for row in as_of[0].scan()] == [dict(row) for row in as_of[1].scan()]
+        assert as_of[0].count() == as_of[1].count()
+    told = [[(c.kind, c.batch, c.old, c.new, c.final) for c in tables[job].changes(began)] for job in jobs]
+    assert told[0] == told[1]
+    assert {kind for kind, *_ in told[0]} == {"insert", "update", "expire"}
+
+
+PARTITIONS = 6
+
+
+def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: SparkSession, tmp_path: Path) -> None:
+    """Some reduce tasks have read the output of map tasks when it is lost: the rest read what these write when they run again."""
+    from pyspark.errors import StreamingQueryException
+    from pyspark.sql import functions as sf
+
+    folder = tmp_path / "in"
+    folder.mkdir()
+    rows = [json.dumps({"page": f"/{n % 7}", "n": n}) for n in range(4000)]
+    for file in range(4):
+        (folder / f"{file}.json").write_text("\n".join(rows[file::4]))
+    truth = {f"/{page}": sum(1 for n in range(4000) if n % 7 == page) for page in range(7)}
+    events = spark.readStream.schema("page string, n long").json(str(folder))
+
+    def counted(df: DataFrame, job: str) -> dict[str, int]:
+        lost = tmp_path / f"{job}-lost"
+        hot_keys = tmp_path / job / "jobs" / "t" / "hot_keys.json"
+        shuffles = str(spark.conf.get("spark.local.dir"))
+
+        def lose_shuffles(batches: Any) -> Any:
+            """In the last partition, once: what the map tasks wrote is gone."""
+            import glob
+            import os
+
+            from pyspark import TaskContext
+
+            context = TaskContext.get()
+            if context is not None and context.partitionId() == PARTITIONS // 2:
+                try:
+                    os.close(os.open(lost, os.O_CREAT | os.O_EXCL))
+                except FileExistsError:
+                    pass
+                else:
+                    if os.path.exists(hot_keys):  # a list that says otherwise by the time that map tasks run again
+                        with open(f"{hot_keys}.next", "w") as file:
+                            file.write('{"hot": [], "unnamed": [], "keys": []}')
+                        os.rename(f"{hot_keys}.next", hot_keys)
+                    for path in glob.glob(f"{shuffles}/**/shuffle_*", recursive=True):
+                        os.remove(path)
+            yield from batches
+
+        def sink(batch: DataFrame, _: int) -> None:
+            batch.mapInPandas(lose_shuffles, batch.schema).write.format("noop").mode("overwrite").save()
+
+        with millpond.start(
+            df, table="t", pond=tmp_path / job, partitions=PARTITIONS, trigger="available-now", sink=sink, job="t"
+        ) as running:
+            assert running.wait_for_end(timeout_seconds=240)
+        assert lost.exists()
+        with millpond.open(tmp_path / job, replica_dir="memory://") as pond:
+            found: dict[str, int] = {}
+            for row in pond["t"].scan():
+                found[row["page"]] = found.get(row["page"], 0) + row["hits"]
+        return found
+
+    # Of salts that are drawn Spark sees that the second output isn't the first, and fails the job: so some had been read.
+    drawn = events.withColumn("drawn", sf.udf(lambda _: random.randrange(SALTS), "int").asNondeterministic()("n"))
+    with pytest.raises(StreamingQueryException, match="indeterminate"):
+        counted(drawn.groupBy("drawn", "page").agg(sf.count("*").alias("hits")), "drawn")
+    salted = millpond.salted(events, by=["page"], salts=SALTS)
+    assert counted(salted.agg(sf.count("*").alias("hits")), "salted") == truth
+    # A list of hot keys that is found live may change at any time, but not for a batch that runs.
+    hashes = [row[0] for row in spark.range(7).select(sf.xxhash64(sf.concat(sf.lit("/"), sf.col("id").cast("string")))).collect()]
+    create_job(tmp_path / "live", "t").write_hot_keys([HotKey(group, None, 0.2, 0) for group in hashes], {"page": atomic("string")})
+    live = millpond.salted(events, by=["page"], salts=SALTS, hot=millpond.HotKeys(tmp_path / "live", "t"))
+    assert counted(live.agg(sf.count("*").alias("hits")), "live") == truth
+
+
+def refused(ask: Callable[[], Any]) -> MillpondError:
+    with pytest.raises(MillpondError) as raised:
+        ask()
+    return raised.value
+
+
+def test_what_cannot_be_merged_is_refused_by_name(events: DataFrame) -> None:
+    for text, named in [
+        ("first(n)", "first(n)"),
+        ("histogram_numeric(n, 4)", "histogram_numeric"),
+        ("hll_sketch_agg(n)", "hll sketch of apache datasketches"),
+        ("count_min_sketch(n, 0.5d, 0.5d, 1)", "count_min_sketch"),
+        ("min(collate(word, 'UTF8_LCASE'))", "min("),
+    ]:
+        df = millpond.salted(events, by=["page"]).agg(*_named(text))
+        error = refused(lambda df=df: derive(df, table="t"))
+        assert error.condition == "NOT_DERIVABLE"
+        assert named in error.message.lower()
+
+
+def _named(text: str) -> list[Any]:
+    from pyspark.sql import functions as sf
+
+    return [sf.expr(text).alias("c")]
+
+
+def test_what_would_see_parts_of_groups_is_refused(events: DataFrame) -> None:
+    from pyspark.sql import functions as sf
+
+    counts = millpond.salted(events, by=["page"]).agg(sf.count("*").alias("hits"))
+    session = sf.session_window(sf.col("at"), "1 minute")
+    sessions = millpond.salted(events.withWatermark("at", "1 minute"), by=["page", session]).agg(sf.count("*").alias("hits"))
+    for df in (counts.where("hits > 3"), counts.limit(3), counts.withColumn("odd", sf.col("salt") + 1), sessions):
+        assert refused(lambda df=df: derive(df, table="t")).condition == "NOT_DERIVABLE"
+    assert derive(counts.select("page", "hits"), table="t").columns == ("page", "hits")
+
+
+def test_another_number_of_salts_is_refused(events: DataFrame, tmp_path: Path) -> None:
+    from pyspark.sql import functions as sf
+
+    def job(salts: int) -> DataFrame:
+        return millpond.salted(events, by=["page"], salts=salts).agg(sf.count("*").alias("hits"))
+
+    run(job(3), tmp_path, "job")
+    error = refused(lambda: millpond.start(job(4), table="t", pond=tmp_path / "job"))
+    assert error.condition == "DEFINITION_CHANGED"
+    assert "number of shards or salts" in error.hint
+    run(job(3), tmp_path, "job")
+
+
+def test_wrong_calls_are_refused(events: DataFrame) -> None:
+    from pyspark.sql import functions as sf
+
+    calls: list[dict[str, Any]] = [
+        {"by": "page"}, {"by": []}, {"by": ["page"], "salts": 0}, {"by": ["page"], "salts": True}, {"by": ["page"], "salts": 5000},
+        {"by": ["page"], "hot": "/hot"}, {"by": ["page"], "hot": ["/hot", 1]}, {"by": ["PAGE", "Salt"]},
+        {"by": ["page"], "source": []}, {"by": ["page"], "source": ["offset"]}, {"by": [sf.col("page")], "hot": ["/hot"]},
+    ]  # fmt: skip
+    for how in calls:
+        assert refused(lambda how=how: millpond.salted(events, **how)).condition == "INVALID_REQUEST"
+    assert refused(lambda: millpond.salted(events.withColumn("salt", sf.lit(1)), by=["page"])).condition == "INVALID_REQUEST"
+    drawn = events.withColumn("drawn", sf.rand())
+    assert "source=" in refused(lambda: millpond.salted(drawn, by=["page"])).hint
+    assert "source=" in refused(lambda: millpond.salted(drawn, by=["page"], source=["at", "drawn"])).hint
+    millpond.salted(drawn, by=["page"], source=["at", "n"])
+    mapped = events.withColumn("all", sf.array(sf.create_map("page", "n")))
+    assert "all" in refused(lambda: millpond.salted(mapped, by=["page"])).message
+    millpond.salted(mapped, by=["page"], source=["at"])
