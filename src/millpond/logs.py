@@ -82,16 +82,16 @@ class Trouble:
 
         expected:  as it does where nothing is wrong yet, so that `info` is enough
         """
-        told = {"message": repr(error)}
+        reason = {"message": repr(error)}
         if isinstance(error, MillpondError):
-            told = {"condition": error.condition, "message": error.message, "hint": error.hint}
-        condition = told.get("condition", "")
-        found = condition, told["message"]
+            reason = {"condition": error.condition, "message": error.message, "hint": error.hint}
+        condition = reason.get("condition", "")
+        found = condition, reason["message"]
         self._times += 1
         if found == self._last and time.monotonic() - self._said_at < _AGAIN_SECONDS:
             return
         self._last, self._said_at = found, time.monotonic()
-        facts = {**self._facts, **told, "times": self._times}
+        facts = {**self._facts, **reason, "times": self._times}
         if expected:
             self._log.info(f"{self._name}.waits", **facts)
         elif condition in PASSING:

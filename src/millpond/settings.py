@@ -164,14 +164,14 @@ class RetentionWords:
 
     def over(self, before: Retention) -> Retention:
         """The retention, with what was named.  Raises INVALID_REQUEST."""
-        kept = before
+        retention = before
         if self.keep_closed is not None:
-            kept = replace(kept, closed_seconds=parse_length("keep_closed", self.keep_closed))
+            retention = replace(retention, closed_seconds=parse_length("keep_closed", self.keep_closed))
         if self.history is not None and re.fullmatch("[0-9]{1,9}", self.history):
-            kept = replace(kept, history_batches=int(self.history), history_seconds=None)
+            retention = replace(retention, history_batches=int(self.history), history_seconds=None)
         elif self.history is not None:
-            kept = replace(kept, history_batches=None, history_seconds=parse_length("history", self.history))
-        return kept
+            retention = replace(retention, history_batches=None, history_seconds=parse_length("history", self.history))
+        return retention
 
 
 def parse_length(name: str, text: str) -> float | None:
@@ -200,7 +200,7 @@ class ReplicaSettings:
     map_size_bytes:        LMDB's address space, not its disk use: growing it later fails under open transactions, so it is
                            1 TiB from the start (the file is sparse).
     max_readers:           LMDB's default of 126 is a few door processes with threads; slots cost 64 bytes each.
-    poll_seconds:          how often the follower asks for the next commit on a local disk where the system hasn't told of the last
+    poll_seconds:          how often the follower asks for the next commit on a local disk where the system didn't report the last
                            one (a network file system).  5 ms adds 2.5 ms on average to commit-to-visible, and costs about 5 % of a
                            core for each job while batches come.
     idle_poll_seconds:     the same where it has, and after `idle_after_seconds` without a commit: nobody who waits so long for a

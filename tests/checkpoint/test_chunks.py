@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from millpond.checkpoint.bulk import stream as chunks
-from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.files.codecs import decompress
 from millpond.checkpoint.files.records import Record
 from millpond.checkpoint.log import read_batch
@@ -37,8 +37,8 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
     return made
 
 
-def records_of(rows: Part | Iterable[Record]) -> list[Record]:
-    return list(rows.records() if isinstance(rows, Part) else rows)
+def records_of(rows: RowChunk | Iterable[Record]) -> list[Record]:
+    return list(rows.records() if isinstance(rows, RowChunk) else rows)
 
 
 @pytest.mark.parametrize("window_bytes", [1, 100_000, 1 << 30])

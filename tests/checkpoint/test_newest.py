@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from millpond.checkpoint.bulk.newest import read_newest
-from millpond.checkpoint.bulk.partition import read_parts
+from millpond.checkpoint.bulk.partition import read_chunks
 from millpond.checkpoint.files.records import PUT
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
 from millpond.checkpoint.operators import StoreSchema, read_stores
@@ -118,6 +118,6 @@ def test_a_damaged_file_is_left_to_who_says_what_is_wrong_with_it(tmp_path: Path
             path.write_bytes(damaged)
         assert read_at_once(StateReader(storage), batch, store, 0) is None
         with pytest.raises(CheckpointError) as refused:
-            read_parts(StateReader(storage), batch, store, 0)
+            read_chunks(StateReader(storage), batch, store, 0)
         assert refused.value.condition == condition
         assert "1.delta" in str(refused.value.context["path"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.rows import columns
 from millpond.checkpoint.rows.columns import hash_words, join_spans, span
 from millpond.errors import CheckpointError
@@ -17,7 +17,7 @@ pa = pytest.importorskip("pyarrow")
 np: Any = pytest.importorskip("numpy")
 
 
-def content(parts: list[Part]) -> dict[bytes, bytes]:
+def content(parts: list[RowChunk]) -> dict[bytes, bytes]:
     rows = [pair for part in cold.iter_newest(pa, parts) for pair in zip(part.keys.tolist(), part.values.tolist(), strict=True)]
     assert len(dict(rows)) == len(rows)
     return dict(rows)
@@ -55,7 +55,7 @@ def test_the_newest_row_of_each_key_stays(monkeypatch: pytest.MonkeyPatch, seed:
             random_.shuffle(order)
             sequence = np.array(order, np.uint64)
         parts.append(
-            Part(
+            RowChunk(
                 keys=join_spans([span([b"gap"]), span([chosen[i] for i in order])]).slice(1, len(order) + 1),
                 values=span([values[i] for i in order]),
                 gone=np.array([gone[i] for i in order], bool) if any(gone) else None,
@@ -80,7 +80,7 @@ def test_a_number_doesnt_depend_on_the_pieces_beside() -> None:
 
 
 def test_two_versions_with_one_sequence_number_are_refused() -> None:
-    part = Part(keys=span([b"same key", b"same key"]), values=span([b"a", b"b"]), sequence=np.array([7, 7], np.uint64))
+    part = RowChunk(keys=span([b"same key", b"same key"]), values=span([b"a", b"b"]), sequence=np.array([7, 7], np.uint64))
     with pytest.raises(CheckpointError) as refused:
         content([part])
     assert refused.value.condition == "CORRUPT_FILE"

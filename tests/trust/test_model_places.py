@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from millpond.spark.models.check import _GIVEN, TOLD_IN, ModelCheck
+from millpond.spark.models.check import _GIVEN, RECORD_URI, ModelCheck
 from millpond.spark.models.formats import FORMATS
 from millpond.storage import uri_of
 from millpond.storage.places import Places
@@ -20,12 +20,18 @@ pytest.importorskip("onnxruntime")
 MODEL = linear([1.0, 2.0], 0.0)
 
 
-def reason(root: Path, uri: str, *allow: str | Path, told_in: str | None = None) -> Any:
+def reason(root: Path, uri: str, *allow: str | Path, record_uri: str | None = None) -> Any:
     """Why the model of a file is refused; None where it is admitted."""
     pond = uri_of(root / "pond")
     inputs = {"a": "double", "b": "double"}
     check = ModelCheck(pond=pond, places=Places.of((pond, *allow)), inputs=inputs, sample=None, formats=FORMATS, max_bytes=1 << 20)
-    record = dict.fromkeys((*_GIVEN, "content", TOLD_IN)) | {"type": "all", "name": "m", "uri": uri, TOLD_IN: told_in, "order": 1}
+    record = dict.fromkeys((*_GIVEN, "content", RECORD_URI)) | {
+        "type": "all",
+        "name": "m",
+        "uri": uri,
+        RECORD_URI: record_uri,
+        "order": 1,
+    }
     told: Iterator[pd.DataFrame] = check(iter([pd.DataFrame([record], dtype=object)]))
     return next(iter(told)).reason[0]
 
@@ -41,11 +47,11 @@ def test_a_record_names_files_where_it_may(tmp_path: Path, folder: str) -> None:
     for path in (put(tmp_path / "pond" / folder / "m.onnx"), put(tmp_path / "records" / folder / "m.onnx")):
         record = (tmp_path / "records" / "1.json").as_uri()
         for uri in (str(path), path.as_uri(), f"file:{path.as_uri()[7:]}"):
-            assert reason(tmp_path, uri, told_in=record) is None, uri
+            assert reason(tmp_path, uri, record_uri=record) is None, uri
             assert (reason(tmp_path, uri) is None) == ("pond" in path.parts[:-2]), uri
     record = (tmp_path / "records" / folder / "1.json").as_uri()
-    assert reason(tmp_path, str(path), told_in=record) is None
-    assert "PLACE_NOT_ALLOWED" in reason(tmp_path, str(put(tmp_path / "records/m.onnx")), told_in=record)
+    assert reason(tmp_path, str(path), record_uri=record) is None
+    assert "PLACE_NOT_ALLOWED" in reason(tmp_path, str(put(tmp_path / "records/m.onnx")), record_uri=record)
 
 
 def test_a_file_elsewhere_is_read_only_where_that_is_allowed(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Its aggregations are operators of another name (`operators.py`).  Nothing else names the mode, but the times of files tell it: a
 micro-batch is planned, written down in offsets/N, and run; in real-time mode a batch is planned, runs for seconds, writes state,
-then offsets/N, and is committed.  Copies have other times, and are told by commits/N-1, which in an original is there before batch
+then offsets/N, and is committed.  Copies have other times, but not commits/N-1, which in an original is there before batch
 N is planned.
 """
 

@@ -59,12 +59,12 @@ def write_export(
     if export.order_by is not None:
         if limit is None:
             raise RequestError("INVALID_REQUEST", "All rows by their values don't fit in memory.", hint="Give --limit too.")
-        kept, more = first_by(definition, export.order_by, rows, limit, reverse=reverse)
-        rows = iter(kept)
+        chosen, more = first_by(definition, export.order_by, rows, limit, reverse=reverse)
+        rows = iter(chosen)
     elif limit is not None and not (export.csv or export.parquet):
-        kept = list(islice(rows, limit + 1))
-        more = len(kept) > limit
-        rows = iter(kept[:limit])
+        chosen = list(islice(rows, limit + 1))
+        more = len(chosen) > limit
+        rows = iter(chosen[:limit])
     elif limit is not None:
         rows = islice(rows, limit)
     _write(definition, rows, first.cut, export, as_json=as_json, closed=closed)

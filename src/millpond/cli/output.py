@@ -58,28 +58,28 @@ def write_page(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
         say(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}")
 
 
-def write_one(told: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:
+def write_one(answer: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:
     """An answer that is no rows: of `told`, which HTTP would say, what has these names; the rest is its footer."""
     if as_json:
-        write_json({name: told[name] for name in names})
-        write_json_footer({name: value for name, value in told.items() if name not in names})
+        write_json({name: answer[name] for name in names})
+        write_json_footer({name: value for name, value in answer.items() if name not in names})
         return
     if len(names) == 1:
-        write_line(str(told[names[0]]))
+        write_line(str(answer[names[0]]))
     else:
-        write_texts(list(names), [[_word(told[name]) for name in names]])
+        write_texts(list(names), [[_word(answer[name]) for name in names]])
     write_footer(cut)
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:
     """Versions of rows: the columns of each, then since when it was so, and until when."""
-    told = versions_json(definition.table, versions, row_writer(definition))
-    shown = told.pop("versions")
+    answer = versions_json(definition.table, versions, row_writer(definition))
+    shown = answer.pop("versions")
     assert isinstance(shown, list)
     if as_json:
         for version in shown:
             write_json(version)
-        write_json_footer(told)
+        write_json_footer(answer)
         return
     columns = _text_columns(definition)
     facts = [free_name(fact, definition.columns) for fact in ("_kind", "_batch", "_until_batch", "_committed", "_until")]
@@ -93,8 +93,8 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
         for version in versions
     )
     numbers, times = facts[1:3], facts[3:]
-    told_facts = [*(GridColumn(n, True, True) for n in numbers), *(GridColumn(n, False, True, apart) for n in times)]
-    write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *told_facts])
+    fact_columns = [*(GridColumn(n, True, True) for n in numbers), *(GridColumn(n, False, True, apart) for n in times)]
+    write_texts([*(name for name, _ in columns), *facts], lines, [*_grid_columns(definition), *fact_columns])
     _write_failures(version.row for version in versions)
     write_footer(versions.cut)
     if versions.more:
@@ -141,10 +141,10 @@ def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
         write_json({**(write(row) or {}), **marks})
 
 
-def write_json_footer(told: dict[str, Json]) -> None:
+def write_json_footer(footer: dict[str, Json]) -> None:
     """Where an answer comes from, as stderr's last line; after the rows, also where both go to one file."""
     sys.stdout.flush()
-    write_json(told, err=True)
+    write_json(footer, err=True)
 
 
 def write_footer(cut: Cut) -> None:
@@ -167,17 +167,17 @@ def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
     show_rows([GridColumn(visible(name), is_whole=True) for name in names], [[Text(visible(text)) for text in row] for row in rows])
 
 
-def write_texts(names: list[str], lines: Iterable[Sequence[Cell]], told: Iterable[GridColumn] = ()) -> None:
+def write_texts(names: list[str], lines: Iterable[Sequence[Cell]], shown: Iterable[GridColumn] = ()) -> None:
     """Lines of texts, None for NULL.
 
-    told:  how columns are shown on a terminal; those that aren't among them as texts
+    shown: how columns are shown on a terminal; those that aren't among them as texts
     """
     if not sys.stdout.isatty():
         write_line("\t".join(name.translate(_PLAIN) for name in names))
         for line in lines:
             write_line("\t".join(_plain(cell) for cell in line))
         return
-    known = {column.name: column for column in told}
+    known = {column.name: column for column in shown}
     columns = [known.get(name, GridColumn(name)) for name in names]
     rows = [[_cell(c.form(t) if isinstance(t, str) else t) for c, t in zip(columns, line, strict=True)] for line in lines]
     show_rows([column._replace(name=visible(column.name)) for column in columns], rows)

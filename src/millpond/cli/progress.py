@@ -33,8 +33,8 @@ class Progress:
             return
         self._next = now + (_TERMINAL_SECONDS if self._terminal else _PIPE_SECONDS)
         self._written = True
-        told = f"catching up: {visible(text)}"
-        sys.stderr.write(f"\r\x1b[K{told}" if self._terminal else f"{told}\n")
+        line = f"catching up: {visible(text)}"
+        sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
 
     def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:

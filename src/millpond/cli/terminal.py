@@ -1,6 +1,6 @@
 """The only way out for text: names and values come from strangers, and a terminal obeys control characters.
 
-On a terminal they are shown as escapes, in JSON as JSON's own.  In a pipe stdout says everything as it is.  What is told to people
+On a terminal they are shown as escapes, in JSON as JSON's own.  In a pipe stdout says everything as it is.  What is shown to people
 on stderr is escaped in a pipe, too: a log is looked at later, and a name with a line's end in it would be a line of its own.
 """
 

@@ -84,8 +84,8 @@ def error_of(reply: Reply) -> MillpondError | None:
     if reply.status == 200:
         return None
     try:
-        told = with_floats(decode_json(reply.body)["error"])
-        condition, message, hint, context = told["condition"], told["message"], told["hint"], dict(told["context"])
+        error = with_floats(decode_json(reply.body)["error"])
+        condition, message, hint, context = error["condition"], error["message"], error["hint"], dict(error["context"])
     except (ValueError, KeyError, TypeError):
         if reply.status in _GATEWAY:
             return unavailable(f"something before it answers {reply.status}")

@@ -112,8 +112,8 @@ class ServerReads:
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> Exchange[dict[str, int]]:
         """At which batch each of these tables has read the same input.  Raises as `Pond.at`."""
-        asked: dict[str, Json] = {"tables": list(tables)}
-        reply = yield post("/at", asked if offsets is None else {**asked, "offsets": dict(offsets)})
+        body: dict[str, Json] = {"tables": list(tables)}
+        reply = yield post("/at", body if offsets is None else {**body, "offsets": dict(offsets)})
         return {table["table"]: table["batch"] for table in read_facts(reply)["tables"]}
 
 
@@ -354,8 +354,8 @@ class TableReads:
 
         _, reply = yield from self._ask(ask)
         data = read_facts(reply)
-        told = {name: data[name] for name in ("batch_read", "applied", "late", "reason")}
-        return EventAnswer(cut_of(data), **told)
+        facts = {name: data[name] for name in ("batch_read", "applied", "late", "reason")}
+        return EventAnswer(cut_of(data), **facts)
 
     def _meant(self, as_of: dict[str, Json]) -> Self:
         """The same table in another state."""
@@ -451,10 +451,10 @@ class TableReads:
         self, route: str, question: Mapping[str, Json], bounds: Bounds | None, *, accept: str = JSON, wait_seconds: float = 0.0
     ) -> Request:
         """A question about this table in the state that is meant; what is None isn't sent."""
-        asked = {name: value for name, value in {**question, **self._as_of}.items() if value is not None}
+        body = {name: value for name, value in {**question, **self._as_of}.items() if value is not None}
         given = _bounded(bounds)
         wait_seconds += given.get("bounds", {}).get("wait_seconds", 0.0)
-        return post(f"{self._path}/{route}", {**asked, **given}, accept=accept, wait_seconds=wait_seconds)
+        return post(f"{self._path}/{route}", {**body, **given}, accept=accept, wait_seconds=wait_seconds)
 
 
 def _bounded(bounds: Bounds | None) -> dict[str, Json]:

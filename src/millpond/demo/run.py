@@ -103,8 +103,8 @@ def check_jobs(jobs: list[Job], *, spark_log: Path) -> bool:
 def _failure(name: str, text: str, spark_log: Path) -> MillpondError:
     # An error that a source raises in a worker arrives as text: "… millpond.errors.SetupError: [LOG_REPLACED] … Hint: …".
     for line in text.splitlines():
-        told = line.partition("millpond.errors.")[2].partition(": [")[2]
-        condition, _, message = told.partition("] ")
+        failure = line.partition("millpond.errors.")[2].partition(": [")[2]
+        condition, _, message = failure.partition("] ")
         if condition in CONDITIONS:
             said, _, hint = message.partition(" Hint: ")
             return CONDITIONS[condition].kind(condition, said, hint=hint, job=name)

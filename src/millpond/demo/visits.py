@@ -204,7 +204,7 @@ def plan_ranges(start: int, end: int, partitions: int) -> list[RowRange]:
 def iter_visits(options: VisitOptions, start: int, end: int) -> Iterator[Request]:
     """Rows start <= i < end of the stream."""
     rows: Array = np.arange(start, end, dtype=np.uint64)
-    # A duplicate is an earlier row told again, under its own line number.
+    # A duplicate is an earlier row repeated under its own line number.
     back: Array = 1 + (_uniform(options.seed, rows, 1) * _DUPLICATE_ROWS).astype(np.uint64)
     repeats = (_uniform(options.seed, rows, 2) < _DUPLICATE) & (rows >= back)
     source = np.where(repeats, rows - back, rows)

@@ -31,7 +31,7 @@ _MORE_ROOM = -2
 _SEED = secrets.randbits(63)
 
 
-class _Run(ctypes.Structure):
+class _RunStruct(ctypes.Structure):
     """See `Run` in runs.c."""
 
     _fields_ = (
@@ -263,12 +263,12 @@ def _merge(parts: Sequence[MergedPart], delimiter: bytes, gone: Array | None) ->
     import numpy as np
 
     # The arrays that a structure points into are held by `parts`, or here.
-    held = [[_held(array) for array in (key_at, key_n, tags, at, n)] for (_, key_at, key_n), tags, (_, at, n), _, _ in parts]
-    runs = (_Run * len(parts))()
+    arrays = [[_held(array) for array in (key_at, key_n, tags, at, n)] for (_, key_at, key_n), tags, (_, at, n), _, _ in parts]
+    runs = (_RunStruct * len(parts))()
     entries = key_room = room = 0
     for i, ((keys, _, key_size), _, (values, _, size), first, end) in enumerate(parts):
-        key_at, key_n, tags_at, at, n = (_at(array) for array in held[i])
-        runs[i] = _Run(keys, len(keys), key_at, key_n, tags_at, values, len(values), at, n, first, end)
+        key_at, key_n, tags_at, at, n = (_at(array) for array in arrays[i])
+        runs[i] = _RunStruct(keys, len(keys), key_at, key_n, tags_at, values, len(values), at, n, first, end)
         entries += end - first
         key_room += int(key_size[first:end].sum())
         room += int(size[first:end].sum()) + len(delimiter) * (end - first)
@@ -306,15 +306,15 @@ def newest_entries(
     import numpy as np
 
     stood = np.array(before, np.int64)
-    held = [[_held(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values in runs]
+    arrays = [[_held(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values in runs]
     entries = (_Sorted * len(runs))()
-    for i, ((keys, _, values), (key_begin, key_size, tags, begin, size)) in enumerate(zip(runs, held, strict=True)):
+    for i, ((keys, _, values), (key_begin, key_size, tags, begin, size)) in enumerate(zip(runs, arrays, strict=True)):
         key_places = (_start(keys[0]), len(keys[0]), _at(key_begin), _at(key_size), _at(tags))
         entries[i] = _Sorted(*key_places, _start(values[0]), len(values[0]), _at(begin), _at(size), len(tags), 0)
     if native.c.newest_entries(len(runs), ctypes.addressof(entries), family, len(family), _at(stood)) < 0:
         return None
     found = []
-    for entry, (keys, _, values), (key_begin, key_size, _, begin, size) in zip(entries, runs, held, strict=True):
+    for entry, (keys, _, values), (key_begin, key_size, _, begin, size) in zip(entries, runs, arrays, strict=True):
         n = entry.kept
         found.append(((keys[0], key_begin[:n], key_size[:n]), (values[0], begin[:n], size[:n])))
     return found
@@ -356,9 +356,9 @@ def mark_newest(parts: Sequence[Pieces], *, unique: bool) -> list[Array] | None:
     import numpy as np
 
     masks: list[Array] = [np.empty(len(begin), np.uint8) for _, begin, _ in parts]
-    held = [(_held(begin), _held(size)) for _, begin, size in parts]
+    arrays = [(_held(begin), _held(size)) for _, begin, size in parts]
     keys = (_Keys * len(parts))()
-    for i, ((data, _, _), (begin, size), mask) in enumerate(zip(parts, held, masks, strict=True)):
+    for i, ((data, _, _), (begin, size), mask) in enumerate(zip(parts, arrays, masks, strict=True)):
         keys[i] = _Keys(data, len(data), _at(begin), _at(size), len(begin), _at(mask))
     if native.c.mark_newest(len(parts), ctypes.addressof(keys), unique, _SEED) < 0:
         return None

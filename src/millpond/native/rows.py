@@ -75,15 +75,15 @@ def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
     native = library()
     if native is None:
         return None
-    held: list[object] = []
+    alive: list[object] = []
     table = (_Member * len(members))()
     for place, member in enumerate(members):
-        sketch = _sketch(member.sketch, held) if member.sketch is not None else None
+        sketch = _sketch(member.sketch, alive) if member.sketch is not None else None
         table[place] = _Member(member.kind, member.place, member.width, len(member.name), member.name, sketch)
-    held += [table, *members]
+    alive += [table, *members]
     write_row, at, count = native.row_json, ctypes.addressof(table), len(members)
 
-    def write(row: bytes, head: bytes, key: bytes | None, _held: object = held) -> bytes | None:
+    def write(row: bytes, head: bytes, key: bytes | None, _held: object = alive) -> bytes | None:
         size = -1 if key is None else len(key)
         written: bytes | None = write_row(row, len(row), columns, at, count, head, len(head), key, size)
         return written
@@ -91,9 +91,9 @@ def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
     return write
 
 
-def _sketch(sketch: Sketch, held: list[object]) -> int:
+def _sketch(sketch: Sketch, alive: list[object]) -> int:
     numbers = [array("d", part) for part in (sketch.estimates, sketch.biases, sketch.linear)]
     places = [part.buffer_info()[0] for part in numbers]
     facts = _Sketch(len(sketch.linear) - 1, sketch.neighbours, len(sketch.estimates), sketch.alpha_m2, sketch.threshold, *places)
-    held += [*numbers, facts]
+    alive += [*numbers, facts]
     return ctypes.addressof(facts)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.bulk.stream import read_changes
 from millpond.checkpoint.files.records import DELETE, PUT, Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
@@ -80,7 +80,7 @@ def apply_batch(
 
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
-) -> Iterator[tuple[ReplicaTable, Part | Iterable[Record], bool]]:
+) -> Iterator[tuple[ReplicaTable, RowChunk | Iterable[Record], bool]]:
     """The changes of every table and partition, and whether they are all that the batch wrote there."""
     files = files_of(batch, tables)
     if reads == 1 or len(files) == 1:
@@ -88,10 +88,10 @@ def _changes_of(
             yield from ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
         return
 
-    def read(item: tuple[int, list[ReplicaTable]]) -> list[tuple[ReplicaTable, Part | list[Record], bool]]:
+    def read(item: tuple[int, list[ReplicaTable]]) -> list[tuple[ReplicaTable, RowChunk | list[Record], bool]]:
         partition, sharing = item
         found = ((table, *read_changes(reader, batch, table.schema, partition)) for table in sharing)
-        return [(table, rows if isinstance(rows, Part) else list(rows), tells_all) for table, rows, tells_all in found]
+        return [(table, rows if isinstance(rows, RowChunk) else list(rows), tells_all) for table, rows, tells_all in found]
 
     with ThreadPoolExecutor(min(reads, len(files)), thread_name_prefix="millpond-read") as pool:
         try:
@@ -111,13 +111,13 @@ def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[in
     return [found[place] for place in sorted(found)]
 
 
-def collect(table: ReplicaTable, records: Part | Iterable[Record], changes: Changes, gone: Gone) -> None:
+def collect(table: ReplicaTable, records: RowChunk | Iterable[Record], changes: Changes, gone: Gone) -> None:
     """Add records to the changes of a table; of several for one key the last counts, and what was appended after it.
 
     gone:  what a deleted key is that these records didn't put before
     """
     transcode = table.transcode_key
-    if isinstance(records, Part):
+    if isinstance(records, RowChunk):
         keys = table.keys.transcode(records.keys)
         if keys is not None and records.gone is None:
             changes.update(zip(keys, records.values.tolist(), strict=True))

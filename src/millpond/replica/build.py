@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.bulk.stream import iter_state
 from millpond.checkpoint.files.records import Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
@@ -157,11 +157,11 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
-def _stored(table: ReplicaTable, rows: Part | list[Record]) -> tuple[Spans, Spans, Array | None]:
+def _stored(table: ReplicaTable, rows: RowChunk | list[Record]) -> tuple[Spans, Spans, Array | None]:
     """Rows as they are stored but for their stamps: keys, values, mask of those that were deleted."""
     import numpy as np
 
-    if isinstance(rows, Part) and (keys := table.keys.spans(rows.keys)) is not None:
+    if isinstance(rows, RowChunk) and (keys := table.keys.spans(rows.keys)) is not None:
         return keys, rows.values, rows.gone
     changes: Changes = {}
     collect(table, rows, changes, GONE)

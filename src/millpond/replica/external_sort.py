@@ -43,7 +43,7 @@ class _Block(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class _SortedFile:
     """Rows in key order.
 
     merges:  how often they were merged
@@ -94,7 +94,7 @@ class _Table:
     values: list[Spans] = field(default_factory=list)
     gone: list[Array] = field(default_factory=list)
     held_bytes: int = 0
-    runs: list[_Run] = field(default_factory=list)
+    runs: list[_SortedFile] = field(default_factory=list)
 
 
 class RowSorter:
@@ -173,7 +173,7 @@ class RowSorter:
     def _write(self, table: _Table, folder: Path, merges: int, chunks: Iterable[tuple[Spans, Spans, Array]]) -> None:
         """Add a run of these rows, which are in order."""
         with explained(folder):
-            run = _Run(tempfile.TemporaryFile(dir=folder), merges)  # noqa: SIM115 - it lives as long as the run
+            run = _SortedFile(tempfile.TemporaryFile(dir=folder), merges)  # noqa: SIM115 - it lives as long as the run
             table.runs.append(run)
             for chunk in chunks:
                 run.write(*chunk)

@@ -165,7 +165,7 @@ class ReplicaPlace:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
                 file.write(msgspec.json.encode(status))
             temporary.rename(self.path / "status.json")
-        except OSError:  # a full disk or a missing folder is told by the follower itself
+        except OSError:  # a full disk or a missing folder is reported by the follower itself
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
 

@@ -129,7 +129,7 @@ class Follower:
     """Keeps the replica of one job up to date, in a thread of its own.
 
     place:        the replica's folder, or None for a replica in memory
-    on_backend:   told of each generation that begins to serve
+    on_backend:   called with each generation that begins to serve
     retention:    what is kept of which store beside its rows, where it isn't what the settings say
     wanted:       the same of those stores alone that whoever opened the replica has named, by table
     """
@@ -157,7 +157,7 @@ class Follower:
         self._generation: _Generation | None = None
         self._stop = threading.Event()
         self._commits = FolderWatch(storage.local_path("commits"))
-        self._is_told = False
+        self._is_notified = False
         self._stepped = threading.Condition()
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
@@ -227,7 +227,7 @@ class Follower:
 
     def _run(self) -> None:
         failures, last_commit = 0, time.monotonic()
-        waited = told = False
+        waited = is_notified = False
         longest = _REMOTE_MAX_BACKOFF_SECONDS if self._storage.is_remote else _MAX_BACKOFF_SECONDS
         while not self._stop.is_set():
             try:
@@ -235,7 +235,7 @@ class Follower:
                     self._begun.set()
                     last_commit = time.monotonic()
                     if waited:
-                        self._is_told, waited = told, False
+                        self._is_notified, waited = is_notified, False
                     continue
                 failures = 0
                 pause = self._pause(time.monotonic() - last_commit) if self.following else _LOCK_SECONDS
@@ -256,7 +256,7 @@ class Follower:
             self._begun.set()
             with self._stepped:
                 self._stepped.notify_all()
-            told = self._commits.wait(pause)
+            is_notified = self._commits.wait(pause)
             waited = True
         if self._storage.is_remote:
             self._let_go()  # `stop` may have given up waiting
@@ -265,8 +265,8 @@ class Follower:
         """How long to wait before the next poll, so long after the last commit."""
         settings = self._settings
         if not self._storage.is_remote:
-            # Where the system told of the last commit, it will tell of the next.
-            is_rare = self._is_told or quiet_seconds > settings.idle_after_seconds
+            # Where the system reported the last commit, it will report the next.
+            is_rare = self._is_notified or quiet_seconds > settings.idle_after_seconds
             return settings.idle_poll_seconds if is_rare else settings.poll_seconds
         wanted = max(settings.remote_poll_seconds, settings.remote_patience * quiet_seconds)
         return min(wanted, settings.remote_idle_poll_seconds)
@@ -275,8 +275,8 @@ class Follower:
         self.last_error = error
         self._trouble.met(error, expected=error.condition in _NOT_YET)
         self.counts.errors += 1
-        told = {"condition": error.condition, "message": error.message, "hint": error.hint}
-        self._say(state="failed", error=told, now=True)
+        facts = {"condition": error.condition, "message": error.message, "hint": error.hint}
+        self._say(state="failed", error=facts, now=True)
 
     def step(self) -> bool:
         """Do what there is to do; whether anything was applied or built."""

@@ -165,7 +165,7 @@ class Replica:
         Two system calls, which cost as much as the rest of a read: within a millisecond the last look counts.
         """
         if self._storage.is_remote:
-            return self._told(record, stores)
+            return self._newer_by_follower(record, stores)
         looked, now = self._looked, time.monotonic()
         if looked is not None and looked[0] is record and now - looked[2] < _LOOK_SECONDS:
             return looked[1]
@@ -174,7 +174,7 @@ class Replica:
         self._looked = (record, newer, now)
         return newer
 
-    def _told(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
+    def _newer_by_follower(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
         """What the follower saw at its last poll: on an object store no read makes a request.
 
         A follower that has been silent for long can't tell what was committed since: all that time counts as behind.  Where nobody
@@ -379,8 +379,8 @@ class Replica:
         return f"building, {status.records} records" if status is not None else "waiting for the process that follows"
 
 
-def _revive(told: dict[str, Any]) -> MillpondError:
+def _revive(error: dict[str, Any]) -> MillpondError:
     """The error that a follower left in its status."""
-    condition = told["condition"]
+    condition = error["condition"]
     kind = CONDITIONS[condition].kind if condition in CONDITIONS else ReplicaError
-    return kind(condition, told["message"], hint=told["hint"])
+    return kind(condition, error["message"], hint=error["hint"])

@@ -31,8 +31,8 @@ def iter_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, *
 
 def after_prefix(prefix: bytes) -> bytes | None:
     """The least key above every key that begins with `prefix`; None where there is none."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1]) if kept else None
+    trimmed = prefix.rstrip(b"\xff")
+    return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None
 
 
 def _in_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, reverse: bool) -> Pairs:

@@ -36,8 +36,8 @@ def write_date(value: dt.date | FarTime) -> str:
 
 
 def read_date(text: str, type_: SparkType) -> dt.date | FarTime:
-    shown: dt.date | FarTime = to_python(type_)(read_days(text))
-    return shown
+    day: dt.date | FarTime = to_python(type_)(read_days(text))
+    return day
 
 
 def write_timestamp_ntz(value: dt.datetime | FarTime) -> str:
@@ -49,8 +49,8 @@ def write_timestamp_ntz(value: dt.datetime | FarTime) -> str:
 
 
 def read_timestamp_ntz(text: str, type_: SparkType) -> dt.datetime | FarTime:
-    shown: dt.datetime | FarTime = to_python(type_)(check_micros(_read_ntz(text)))
-    return shown
+    time: dt.datetime | FarTime = to_python(type_)(check_micros(_read_ntz(text)))
+    return time
 
 
 def _read_ntz(text: str) -> int:
@@ -68,8 +68,8 @@ def write_timestamp(value: dt.datetime | FarTime) -> str:
 
 def read_timestamp(text: str, type_: SparkType) -> dt.datetime | FarTime:
     """With Z or an offset; without either it is UTC."""
-    shown: dt.datetime | FarTime = to_python(type_)(check_micros(_read_zoned(text)))
-    return shown
+    time: dt.datetime | FarTime = to_python(type_)(check_micros(_read_zoned(text)))
+    return time
 
 
 def _read_zoned(text: str) -> int:

@@ -485,12 +485,12 @@ _EXAMPLES = {
 
 
 def _wrong(type_: SparkType, column: str, given: object, reason: str) -> RequestError:
-    shown = str(given) if isinstance(given, (Decimal, int)) and not isinstance(given, bool) else repr(given)
-    if len(shown) > _SHOWN:
-        shown = shown[:_SHOWN] + "…"
+    text = str(given) if isinstance(given, (Decimal, int)) and not isinstance(given, bool) else repr(given)
+    if len(text) > _SHOWN:
+        text = text[:_SHOWN] + "…"
     return RequestError(
         "WRONG_TYPE",
-        f"{column} is {type_}, and {shown} isn't: {reason}.",
+        f"{column} is {type_}, and {text} isn't: {reason}.",
         hint=f"Write it like {_EXAMPLES.get(type_.kind, '7')}.",
         column=column,
         type=str(type_),

@@ -311,10 +311,10 @@ class HttpDoor:
         ready, reason = await run_in_threadpool(self.ponds.ready, bound)
         if not ready:
             # Who asks needs no token, and the reason names jobs.
-            shown = reason if self.settings.tokens is None else "/metrics says of which job"
+            details = reason if self.settings.tokens is None else "/metrics says of which job"
             raise ReplicaError(
                 "REPLICA_BEHIND",
-                f"Not ready: {shown}.",
+                f"Not ready: {details}.",
                 hint="Wait, or ask with a larger _max_behind_seconds; GET /tables shows each table's batch and lag.",
                 max_behind_seconds=bound,
             )
@@ -389,7 +389,7 @@ class HttpDoor:
             return {"table": name, **error_json(error)}
 
     def _definition(self, name: str, table: Table) -> Response:
-        table.count()  # what isn't defined is told by the newest state
+        table.count()  # a table that nobody defined takes its shape from the newest state
         shape = self.shape(name, table)
         return replies.as_json(shape.definition.to_json(), headers={replies.DEFINITION: shape.digest})
 
@@ -507,11 +507,11 @@ class HttpDoor:
         with ExitStack() as seat:
             while True:
                 count = watch.count
-                told = await self._in_thread(request, name, table, answer, question.bounds, is_large=self._is_large(limit))
+                page = await self._in_thread(request, name, table, answer, question.bounds, is_large=self._is_large(limit))
                 left = ends - time.monotonic()
-                if told["changes"] or left <= 0:
-                    return replies.as_json(told, headers={replies.DEFINITION: self.shape(name, table).digest})
-                since = told["token"]
+                if page["changes"] or left <= 0:
+                    return replies.as_json(page, headers={replies.DEFINITION: self.shape(name, table).digest})
+                since = page["token"]
                 await self._wait(request, name, seat, watch, count, left)
 
     def _page(self, name: str, table: Table, question: ChangesQuestion, since: str | int | None, limit: int) -> dict[str, Json]:

@@ -53,7 +53,7 @@ async def event_stream(
     check: Callable[[], None],
     is_ending: Callable[[], bool],
 ) -> AsyncIterator[bytes]:
-    """Events from the first one on, until the server ends or the changes can't be told any more.
+    """Events from the first one on, until the server ends or the changes are gone.
 
     look:   what there is behind a token, now
     check:  raises where the reader may not read on
@@ -61,7 +61,7 @@ async def event_stream(
     """
     yield b"retry: %d\n\n" % _RETRY_MS + first.text
     token = first.token
-    checked = told = time.monotonic()
+    checked = sent = time.monotonic()
     while not is_ending():
         count, problem = watch.count, b""
         try:
@@ -72,14 +72,14 @@ async def event_stream(
             token = event.token
             if event.has_changes:
                 yield event.text
-                told = time.monotonic()
+                sent = time.monotonic()
                 continue
         except MillpondError as error:
             if error.condition not in _PASSING:
                 yield b"event: error\ndata: %b\n\n" % encode_json(error_json(error))
                 return
             problem = b": %b\n\n" % error.condition.encode()
-        if time.monotonic() - told > _ALIVE_SECONDS:
+        if time.monotonic() - sent > _ALIVE_SECONDS:
             yield problem or b": alive\n\n"
-            told = time.monotonic()
+            sent = time.monotonic()
         await watch.beyond(count, _TICK_SECONDS)

@@ -6,9 +6,9 @@ tokens name (`tables.held.HOLDER`).  The door that gets such a request and can't
 1. Who asks, and that they may, is known by then: the request goes on with its reader, and isn't counted twice.
 2. It goes one step and no further.  Where nobody listens there any more, the batch is gone, and the first door's own error says so.
 
-Wire:  a Unix socket for each door, in a folder that this user alone may enter.  Messages are a length (4 bytes, big-endian) and so
-       many bytes: a request is one of them, `Asked`; an answer is one `Answered`, pieces of its body, and an empty one.  An answer
-       that ends without it was broken off.
+Wire:  a Unix socket for each door, in a folder that this user alone may enter.  A message is a length (4 bytes, big-endian) and so
+       many bytes.  A request is one message, `ForwardedRequest`.  An answer is one `Answered`, chunks of its body, and an empty
+       message.  An answer that ends without it was broken off.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from starlette.types import ASGIApp, Message, Scope
 from millpond.errors import ReplicaError
 from millpond.logs import EventLog
 from millpond.serve.access.tokens import EVERYBODY, Reader
-from millpond.serve.replies import Pieces
+from millpond.serve.replies import ChunkedResponse
 from millpond.tables.job.held_views import HOLDER
 
 log = EventLog(__name__)
@@ -40,7 +40,7 @@ _HOLDER = re.compile(r"[0-9a-f]{8}")
 _SLACK_SECONDS = 5.0
 
 
-class Asked(msgspec.Struct, array_like=True):
+class ForwardedRequest(msgspec.Struct, array_like=True):
     """A request that another door goes on with."""
 
     method: str
@@ -116,7 +116,7 @@ class Neighbours:
     async def _ask(self, holder: str, scope: Scope) -> Response:
         reader, writer = await asyncio.open_unix_connection(self._socket(holder))
         try:
-            _send(writer, msgspec.msgpack.encode(_asked(scope)))
+            _send(writer, msgspec.msgpack.encode(_forwarded(scope)))
             async with asyncio.timeout(self._wait_seconds):
                 await writer.drain()
                 begin = msgspec.msgpack.decode(await _receive(reader), type=Answered)
@@ -124,7 +124,7 @@ class Neighbours:
             writer.close()
             raise
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in begin.headers}
-        return Pieces(self._pieces(reader, writer), status_code=begin.status, headers=headers)
+        return ChunkedResponse(self._pieces(reader, writer), status_code=begin.status, headers=headers)
 
     async def _pieces(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> AsyncIterator[bytes]:
         try:
@@ -144,9 +144,9 @@ class Neighbours:
         return self._folder / f"{holder}.sock"
 
 
-def _asked(scope: Scope) -> Asked:
+def _forwarded(scope: Scope) -> ForwardedRequest:
     reader: Reader = scope["reader"]
-    return Asked(
+    return ForwardedRequest(
         method=scope["method"],
         path=scope["path"],
         query=scope["query_string"],
@@ -157,32 +157,32 @@ def _asked(scope: Scope) -> Asked:
 
 
 async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    asked = msgspec.msgpack.decode(await _receive(reader), type=Asked)
-    name, tables, metrics = asked.reader
+    request = msgspec.msgpack.decode(await _receive(reader), type=ForwardedRequest)
+    name, tables, metrics = request.reader
     known = Reader(name, tuple(tables), metrics)
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},  # answers in pieces need no word of a client that is gone
         "http_version": "1.1",
-        "method": asked.method,
+        "method": request.method,
         "scheme": "http",
-        "path": asked.path,
-        "raw_path": asked.path.encode("latin-1", "replace"),
+        "path": request.path,
+        "raw_path": request.path.encode("latin-1", "replace"),
         "root_path": "",
-        "query_string": asked.query,
-        "headers": asked.headers,
+        "query_string": request.query,
+        "headers": request.headers,
         "reader": EVERYBODY if known == EVERYBODY else known,
         "asker": f"reader {name}",
         "is_neighbours": True,
     }
-    told = False
+    is_received = False
 
     async def receive() -> Message:
-        nonlocal told
-        if told:
+        nonlocal is_received
+        if is_received:
             await asyncio.Event().wait()
-        told = True
-        return {"type": "http.request", "body": asked.body, "more_body": False}
+        is_received = True
+        return {"type": "http.request", "body": request.body, "more_body": False}
 
     async def send(message: Message) -> None:
         if message["type"] == "http.response.start":

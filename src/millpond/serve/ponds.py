@@ -159,14 +159,14 @@ def check_room(places: Iterable[str], max_bytes: int, allow: Iterable[str] = ())
     """The disk that replicas of these places need, by an estimate that reads all state once; thrice while one is built anew.
 
     allow:   as for `millpond.open`
-    Raises:  REPLICA_TOO_LARGE where that is more, or can't be told.
+    Raises:  REPLICA_TOO_LARGE where that is more, or is unknown.
     """
     needed = 0
     for place in places:
         for folder in open_jobs(place, allow=allow):
             estimate = _estimate(folder)
             if estimate is None:
-                raise _too_large(f"How much the job {folder.job} needs can't be told: not all of its state can be read.", max_bytes)
+                raise _too_large(f"How much the job {folder.job} needs is unknown: not all of its state can be read.", max_bytes)
             needed += estimate
     if 3 * needed > max_bytes:
         raise _too_large(

@@ -73,8 +73,8 @@ def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) 
     if (known := try_known(ask, shape, rows.cut, more=rows.more)) is not None:
         return known
     if ask.form is not JSON:
-        shown = rows if gaps else Rows([row for row in rows if row], rows.cut)
-        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [shown]), more=rows.more)
+        present = rows if gaps else Rows([row for row in rows if row], rows.cut)
+        return stream(ask, shape, rows.cut, write_pages(ask.form, shape.definition, [present]), more=rows.more)
     body = encode_json(answer_json(name, rows, shape.write, gaps=gaps))
     headers = _headers(ask, shape, rows.cut)
     if len(body) > ask.settings.max_answer_bytes:
@@ -94,7 +94,7 @@ def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: b
     if sum(map(len, begun)) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
         headers["content-encoding"] = "gzip"
         pieces = packed(pieces)
-    return Pieces(pieces, headers=headers)
+    return ChunkedResponse(pieces, headers=headers)
 
 
 def try_known(ask: Ask, shape: Shape, cut: Cut, *, more: bool) -> Response | None:
@@ -116,7 +116,7 @@ def _headers(ask: Ask, shape: Shape, cut: Cut) -> dict[str, str]:
     }
 
 
-class Pieces(StreamingResponse):
+class ChunkedResponse(StreamingResponse):
     """Pieces that an error of ours breaks off: the last one isn't sent."""
 
     async def stream_response(self, send: Send) -> None:
@@ -136,9 +136,9 @@ def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 def _cut_header(cut: Cut, more: bool) -> str:
     """The cut as JSON in ASCII; without the offsets, which may be longer than a header may be."""
-    told = cut_json(cut)
-    told["position"] = {k: v for k, v in told["position"].items() if k != "offsets"}
-    return json.dumps({**told, "more": more}, separators=(",", ":"))
+    header = cut_json(cut)
+    header["position"] = {k: v for k, v in header["position"].items() if k != "offsets"}
+    return json.dumps({**header, "more": more}, separators=(",", ":"))
 
 
 def _too_large(settings: ServeSettings) -> RequestError:

@@ -34,13 +34,13 @@ def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, 
 def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[str]) -> dict[str, dict[str, RetentionWords]]:
     """The same for each pond: of `pond/table` in that pond, of a table's own name in each that has it."""
     out: dict[str, dict[str, RetentionWords]] = {place: {} for place in places}
-    for name, kept in retention.items():
+    for name, words in retention.items():
         pond, slash, table = name.partition("/")
         if slash and pond in out:
-            out[pond][table] = kept
+            out[pond][table] = words
         else:
             for tables in out.values():
-                tables.setdefault(name, kept)
+                tables.setdefault(name, words)
     return out
 
 
@@ -62,7 +62,7 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
             whole = whole and bool(folders)  # a pond without jobs is waiting for its first
             for folder in folders:
                 names, all_of_them = find_names(folder)
-                known |= {shown for name in names for shown in (name, f"{pond}/{name}")}
+                known |= {title for name in names for title in (name, f"{pond}/{name}")}
                 whole = whole and all_of_them
         except MillpondError:
             whole = False  # what is wrong there, reads will say

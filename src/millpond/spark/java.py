@@ -52,11 +52,11 @@ def find_java() -> Path | None:
 def java_version(java: Path) -> int | None:
     """The major version that `java -version` tells, None where it doesn't run."""
     try:
-        told = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
+        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    match = _VERSION.search(told.stderr + told.stdout)
-    if told.returncode != 0 or match is None:
+    match = _VERSION.search(done.stderr + done.stdout)
+    if done.returncode != 0 or match is None:
         return None
     major = int(match[1])
     # Java 8 calls itself 1.8.

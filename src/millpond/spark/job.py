@@ -195,15 +195,15 @@ def stop_all(jobs: Sequence[Job]) -> None:
 @contextlib.contextmanager
 def stop_signals() -> Iterator[threading.Event]:
     """Within the block Ctrl-C and SIGTERM set the event instead of ending the process."""
-    asked = threading.Event()
+    ending = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        asked.set()
+        ending.set()
 
     # PySpark installs its own handler for SIGINT, which cancels Spark jobs and then raises KeyboardInterrupt.
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield asked
+        yield ending
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

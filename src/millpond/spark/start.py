@@ -341,12 +341,12 @@ def _needs_rocksdb(definition: Entry) -> bool:
     return isinstance(definition, NamedOperator) and definition.operator_name.startswith("transformWithState")
 
 
-def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], asked: int | None) -> None:
+def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], wanted: int | None) -> None:
     """Say on stderr what the checkpoint keeps for ever."""
     provider = (pinned.get(_PROVIDER) or conf[_PROVIDER]).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
     if pinned:
         kept = pinned.get(_PARTITIONS, "?")
-        ignored = f" (asked for {asked}, which a checkpoint can't change)" if asked and str(asked) != kept else ""
+        ignored = f" (asked for {wanted}, which a checkpoint can't change)" if wanted and str(wanted) != kept else ""
         text = f"continues from its checkpoint: {kept} partitions{ignored}, state in {provider}"
     else:
         text = f"new checkpoint, which keeps for ever: {conf[_PARTITIONS]} partitions, state in {provider}"

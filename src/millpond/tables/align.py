@@ -54,7 +54,7 @@ def _batch_ending_at(view: View, ends: Ends, job: str) -> int:
         return found[-1]
     raise ReplicaError(
         "NOT_ALIGNED",
-        f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {_told(ends)}.",
+        f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {_describe_ends(ends)}.",
         hint="Give the offsets of an answer's position, of a job that reads the same, or none for the newest that all have.",
         job=job,
         first=positions[0].batch,
@@ -109,7 +109,7 @@ def _of(ends: Ends, streams: Collection[str]) -> Ends:
     return {stream: each for stream, each in ends.items() if stream in streams}
 
 
-def _told(ends: Ends) -> str:
+def _describe_ends(ends: Ends) -> str:
     return describe({stream: json.loads(each[0]) if len(each) == 1 else each for stream, each in ends.items()})
 
 

@@ -26,18 +26,18 @@ class PondCut(Answer):
         self._pond = pond
         self._job = job
         self._bounds = bounds
-        self._held: Held | None = None
+        self._lease: Held | None = None
         self._reads: CutReads | None = None
 
     def __enter__(self) -> PondCut:
         view, self.cut = self._job.open(self._bounds)
-        self._held = self._job.held.hold(view, self._job.settings.read_deadline_seconds)
-        self._reads = CutReads(self._job, self._held)
+        self._lease = self._job.held.hold(view, self._job.settings.read_deadline_seconds)
+        self._reads = CutReads(self._job, self._lease)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._held is not None:
-            self._job.held.let_go(self._held)
+        if self._lease is not None:
+            self._job.held.let_go(self._lease)
 
     @property
     def job(self) -> str:

@@ -80,10 +80,10 @@ def failed(error: RequestError, column: str) -> FailedValue:
 
 
 def filter_failed(error: RequestError) -> RequestError:
-    """The error of every value of a row of which can't be told whether it is in the table.  Raises as `failed`."""
+    """The error of every value of a row that may or may not be in the table.  Raises as `failed`."""
     if error.condition not in CONDITIONS:
         raise error
-    message = f"Whether this row is in the table can't be told, for the filter after the aggregation fails: {error.message}"
+    message = f"It is unknown whether this row is in the table, for the filter after the aggregation fails: {error.message}"
     return RequestError(error.condition, message, hint=error.hint, **error.context)
 
 
@@ -103,8 +103,8 @@ def values_from_json(values: dict[str, Any], errors: Any) -> dict[str, Any]:
     """Columns by name whose errors JSON tells, as `errors_json` wrote them; the columns themselves where there are none."""
     if not errors:
         return values
-    for name, told in errors.items():
-        values[name] = FailedValue(RequestError(told["condition"], told["message"], hint=told["hint"], column=name))
+    for name, error in errors.items():
+        values[name] = FailedValue(RequestError(error["condition"], error["message"], hint=error["hint"], column=name))
     return FailingValues(values)
 
 

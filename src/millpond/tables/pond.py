@@ -41,7 +41,7 @@ log = EventLog(__name__)
 _CATALOGUE_SECONDS = 1.0
 StoredTable = tuple[TableDefinition, Define]
 """a definition, and what defines the table anew where its store looks otherwise"""
-Kept = Retention | Mapping[str, Retention | RetentionWords] | None
+RetentionByTable = Retention | Mapping[str, Retention | RetentionWords] | None
 """what is kept of all tables, or of tables by name"""
 _CATCH_UP_SECONDS = 60.0
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
@@ -53,7 +53,7 @@ def open(
     replica_dir: str | Path | None = None,
     follow: bool = True,
     wait_seconds: float | None = None,
-    retention: Kept = None,
+    retention: RetentionByTable = None,
     allow: Iterable[str | Path] = (),
     settings: ReplicaSettings | None = None,
 ) -> Pond:
@@ -99,7 +99,7 @@ class Pond:
         replica_dir: str | Path,
         follow: bool,
         settings: ReplicaSettings,
-        retention: Kept = None,
+        retention: RetentionByTable = None,
         allow: Iterable[str | Path] = (),
     ) -> None:
         self._path = path
@@ -304,7 +304,13 @@ class Pond:
         self._look()
         found = {name: self._job_statistics(job) for name, job in self._jobs.items()}
         for name, error in self._broken_jobs.items():
-            found[name] = {"checkpoint": None, "job_state": "unknown", **found.get(name, {}), "batch": None, "error": _told(error)}
+            found[name] = {
+                "checkpoint": None,
+                "job_state": "unknown",
+                **found.get(name, {}),
+                "batch": None,
+                "error": _error_json(error),
+            }
         return dict(sorted(found.items()))
 
     def close(self) -> None:
@@ -342,7 +348,7 @@ class Pond:
                     "unread": [{"operator": u.operator, "store": u.store, "why": u.message} for u in view.stores.unread],
                 }
         except MillpondError as error:
-            out |= {"batch": None, "error": _told(error)}
+            out |= {"batch": None, "error": _error_json(error)}
         return out
 
     # ------------------------------------------------------------ the catalogue
@@ -490,12 +496,12 @@ class Pond:
             hidden += [(entry, error) for entry in named]
             yield from self._shown.get(job.folder.job, ())
             return
-        shown = self._shown[job.folder.job] = list(stored_tables(job.folder, stores, entries))
+        definitions = self._shown[job.folder.job] = list(stored_tables(job.folder, stores, entries))
         hidden += [(entry, why) for entry in named if (why := why_hidden(entry, stores)) is not None]
-        yield from shown
+        yield from definitions
 
 
-def _told(error: MillpondError) -> dict[str, str]:
+def _error_json(error: MillpondError) -> dict[str, str]:
     return {"condition": error.condition, "message": error.message, "hint": error.hint}
 
 

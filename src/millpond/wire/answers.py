@@ -49,8 +49,8 @@ def row_writer(definition: TableDefinition) -> WriteRow:
 
     def write(row: Mapping[str, Any]) -> dict[str, Json] | None:
         if isinstance(row, FailingValues):
-            told = errors_json(row)
-            return {name: None if name in told else writer(row[name]) for name, writer in writers} | {errors: told}
+            failed = errors_json(row)
+            return {name: None if name in failed else writer(row[name]) for name, writer in writers} | {errors: failed}
         return {name: writer(row[name]) for name, writer in writers} if row else None
 
     return write
@@ -93,12 +93,12 @@ def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[
 
     gaps:  whether a row that isn't there is null in `rows`, or left out
     """
-    shown: Iterable[Row] = rows if gaps else [row for row in rows if row]
+    present: Iterable[Row] = rows if gaps else [row for row in rows if row]
     return {
         "table": table,
         **cut_json(rows.cut),
-        "rows": [write(row) for row in shown],
-        "changed": [row.changed_batch for row in shown],
+        "rows": [write(row) for row in present],
+        "changed": [row.changed_batch for row in present],
         "final": [place for place, row in enumerate(rows) if row.final],
         **_misses_json(rows),
     }
@@ -120,7 +120,7 @@ def _misses_json(rows: Rows) -> dict[str, Json]:
 
 def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Json]:
     """Changes of rows, in order."""
-    told = [
+    entries = [
         {
             "kind": change.kind,
             "batch": change.batch,
@@ -131,12 +131,12 @@ def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Jso
         }
         for change in changes
     ]
-    return {"table": table, **cut_json(changes.cut), "changes": told, "more": changes.more, "token": changes.token}
+    return {"table": table, **cut_json(changes.cut), "changes": entries, "more": changes.more, "token": changes.token}
 
 
 def versions_json(table: str, versions: Versions, write: WriteRow) -> dict[str, Json]:
     """Versions of rows, by key, then by batch."""
-    told = [
+    entries = [
         {
             "row": write(version.row),
             "kind": version.kind,
@@ -147,7 +147,7 @@ def versions_json(table: str, versions: Versions, write: WriteRow) -> dict[str, 
         }
         for version in versions
     ]
-    return {"table": table, **cut_json(versions.cut), "versions": told, "more": versions.more}
+    return {"table": table, **cut_json(versions.cut), "versions": entries, "more": versions.more}
 
 
 def event_json(table: str, answer: EventAnswer) -> dict[str, Json]:
@@ -169,8 +169,8 @@ def pin_json(table: str, pin: Pin) -> dict[str, Json]:
 
 def aligned_json(tables: Mapping[str, Table]) -> dict[str, Json]:
     """At which batch each table has read the same input."""
-    told = [{"table": name, **cut_json(table.get_all(()).cut)} for name, table in tables.items()]
-    return {"tables": told}
+    entries = [{"table": name, **cut_json(table.get_all(()).cut)} for name, table in tables.items()]
+    return {"tables": entries}
 
 
 def count_json(table: str, count: Count) -> dict[str, Json]:
@@ -181,7 +181,7 @@ def count_json(table: str, count: Count) -> dict[str, Json]:
 def describe_table(name: str, count: Count, definition: TableDefinition) -> dict[str, Json]:
     """A table: what it means, how many rows it has, and where that comes from.
 
-    count, definition:  of the table, in this order: a table that nobody defined is told by the state that was counted
+    count, definition:  of the table, in this order: a table that nobody defined takes its shape from the state that was counted
     """
     return {"table": name, **cut_json(count.cut), "row_count": int(count), **definition_json(definition)}
 

@@ -191,8 +191,8 @@ def wait_of_controls(controls: dict[str, str], settings: ServeSettings) -> float
 
 def wait_of_members(body: Json, settings: ServeSettings) -> float:
     """The same of a JSON body, by its bounds or its own member."""
-    told = [body, body.get("bounds")] if isinstance(body, dict) else []
-    found = [each.get("wait_seconds") for each in told if isinstance(each, dict)]
+    levels = [body, body.get("bounds")] if isinstance(body, dict) else []
+    found = [each.get("wait_seconds") for each in levels if isinstance(each, dict)]
     seconds = [float(value) for value in found if isinstance(value, int | float | Decimal) and not isinstance(value, bool)]
     return max([0.0, *(value for value in seconds if value <= settings.max_seconds)])
 

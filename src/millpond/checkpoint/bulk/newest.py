@@ -1,13 +1,15 @@
-"""What `whole` and the choice of each key's newest row give together, in one pass over a partition's files by the compiled library.
+"""The newest row of each key in a partition, in one pass by the compiled library.
 
-1. The same files are read.  All of them are unpacked one behind the other, into memory that the next partition uses again.
-2. Records are taken in write order, and of each key the last one stays; of SSTs' entries the one with the highest number.
-3. What the library says no to (damage too) is left to `whole`, which knows what to say of it.
+The rows are those of `partition.read_chunks` followed by `iter_newest`; None if the library declines.
+
+1. It reads the same files, and unpacks one after the other into memory that the next partition uses again.
+2. It takes records in write order, and keeps the last of each key; of SSTs' entries it keeps the one with the highest number.
+3. What the library rejects, damage too, is left to `partition`, which raises the error.
 """
 
 from __future__ import annotations
 
-from millpond.checkpoint.bulk.partition import Part
+from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.files.codecs import LZ4_MAGIC, incomplete
 from millpond.checkpoint.files.partial import open_parts
@@ -26,11 +28,11 @@ from millpond.storage import Storage
 
 def read_newest(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory
-) -> list[Part] | None:
-    """The rows of a partition, each key once, in no order; None where `whole.read_parts` has to be asked.
+) -> list[RowChunk] | None:
+    """The rows of a partition, each key once, in no order; None where `partition.read_chunks` has to be asked.
 
     memory:  where they are put; used again when nobody looks into the rows any more
-    Raises:  nothing of its own: where a file isn't as it should be, `whole.read_parts` says so.
+    Raises:  nothing of its own: where a file isn't as it should be, `partition.read_chunks` says so.
     """
     try:
         return _read(reader, batch, store, partition, memory)
@@ -38,7 +40,7 @@ def read_newest(
         return None
 
 
-def _read(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory) -> list[Part] | None:
+def _read(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory) -> list[RowChunk] | None:
     before = RowEncoding(store, batch.settings).before
     if before is None or store.many or library() is None:
         return None
@@ -53,7 +55,7 @@ def _read(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partit
 
 def _read_records(
     reader: StateReader, paths: list[str], batch: CommittedBatch, family: bytes, before: tuple[int, int], memory: Memory
-) -> list[Part] | None:
+) -> list[RowChunk] | None:
     unpacked = calls.unpack_streams([_packed(reader.storage, path, memory) for path in paths], memory)
     if unpacked is None:
         return None
@@ -67,7 +69,7 @@ def _read_records(
     if found is None:
         return None
     key_begin, key_size, value_begin, value_size = found
-    return [Part(keys=Spans(data, key_begin, key_size), values=Spans(data, value_begin, value_size), unique=True)]
+    return [RowChunk(keys=Spans(data, key_begin, key_size), values=Spans(data, value_begin, value_size), unique=True)]
 
 
 def _packed(storage: Storage, path: str, memory: Memory) -> bytes | memoryview:
@@ -82,13 +84,13 @@ def _packed(storage: Storage, path: str, memory: Memory) -> bytes | memoryview:
         file.close()
 
 
-def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], memory: Memory) -> list[Part] | None:
+def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], memory: Memory) -> list[RowChunk] | None:
     snapshot = snapshot_at(reader.storage, path)
     windows = list(iter_windows(reader.storage, snapshot, WHOLE_BYTES, memory))
     if len(windows) > _MOST_WINDOWS:
         return None
     found = calls.newest_entries([(keys[:3], tags, values[:3]) for keys, tags, values in windows], family, before)
-    return None if found is None else [Part(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
+    return None if found is None else [RowChunk(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
 
 
 # Of a stream that is whole: a block without bytes.

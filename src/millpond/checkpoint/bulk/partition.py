@@ -2,8 +2,8 @@
 
 1. The files are those that `state.StateReader.iter_state` reads.  Each is unpacked, and its rows are found in it (`spans`, `sst`);
    nothing is taken out of it.
-2. Of a key that is there several times the newest one counts; that is left to the caller (`Part` says what is newest).
-3. What is wrapped in a way that has to be taken apart row by row (lists, checksums, Avro, keys that sort) is: it comes as one part.
+2. Of a key that is there several times the newest one counts; that is left to the caller (`RowChunk` says what is newest).
+3. Rows in wrappings that differ by row (lists, checksums, Avro, keys that sort) are unwrapped one by one: they are one chunk.
 
 Takes as much memory as the partition's files unpacked, and 32 bytes for each row.
 """
@@ -30,8 +30,8 @@ from millpond.native.library import library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """Rows of one file, or of all SSTs of a snapshot; a later part is newer than those before it.
+class RowChunk:
+    """Rows of one file, or of all SSTs of a snapshot; a later chunk is newer than those before it.
 
     keys, values:  bare UnsafeRows
     gone:          mask of deletes, whose values mean nothing; None where there are none
@@ -60,19 +60,19 @@ class Part:
         yield from zip(kinds, self.keys.tolist() if keys is None else keys, values, strict=True)
 
 
-def read_parts(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[Part]:
-    """All rows of a partition, oldest part first.
+def read_chunks(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> list[RowChunk]:
+    """All rows of a partition, oldest chunk first.
 
     Raises:  as `StateReader.iter_state`.
     """
-    before, parts = RowEncoding(store, batch.settings).before, None
+    before, chunks = RowEncoding(store, batch.settings).before, None
     if before is not None:
         read = _read_lists if store.many else _read_located
-        parts = read(reader, batch, store, partition, before)
-    return [_read_rows(reader, batch, store, partition)] if parts is None else parts
+        chunks = read(reader, batch, store, partition, before)
+    return [_read_rows(reader, batch, store, partition)] if chunks is None else chunks
 
 
-def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Part:  # 3
+def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> RowChunk:  # 3
     rows: dict[bytes, bytes] = {}
     for kind, key, value in reader.iter_state(batch, store, partition):
         if kind == PUT:
@@ -82,7 +82,7 @@ def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
         else:
             rows[key] = rows.get(key, b"") + value
     if not store.many:
-        return Part(keys=span(rows), values=span(rows.values()), unique=True)
+        return RowChunk(keys=span(rows), values=span(rows.values()), unique=True)
     import numpy as np
 
     lists = [list(iter_elements(value)) for value in rows.values()]
@@ -92,32 +92,32 @@ def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 
 def _read_located(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
-) -> list[Part] | None:
+) -> list[RowChunk] | None:
     """None where there is something that has to be taken apart row by row."""
     base, changes = reader.files(batch, store, partition)
     hdfs = batch.settings.provider == "hdfs"
     family = reader.family(batch, store, partition) if store.family else b""
-    parts: list[Part] = []
+    chunks: list[RowChunk] = []
     delimiter = batch.settings.merge_delimiter
     if base is not None:
         if hdfs:
-            part = locate_file(base, reader.unpacked(base, batch, store), before, hdfs=True)
+            chunk = locate_file(base, reader.unpacked(base, batch, store), before, hdfs=True)
         else:
-            part = _snapshot(reader, base, family, before, delimiter)
-        if part is None:
+            chunk = _snapshot(reader, base, family, before, delimiter)
+        if chunk is None:
             return None
-        parts.append(part)
+        chunks.append(chunk)
     for path in changes:
-        part = locate_file(path, reader.unpacked(path, batch, store), before, hdfs=hdfs, family=family)
-        if part is None:
+        chunk = locate_file(path, reader.unpacked(path, batch, store), before, hdfs=hdfs, family=family)
+        if chunk is None:
             return None
-        parts.append(part)
-    return parts
+        chunks.append(chunk)
+    return chunks
 
 
 def _read_lists(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
-) -> list[Part] | None:
+) -> list[RowChunk] | None:
     """Lists of a snapshot on which no changes lie; None where there is something else."""
     base, changes = reader.files(batch, store, partition)
     if base is None or changes or library() is None:
@@ -132,16 +132,16 @@ def _read_lists(
     return [_of_elements(keys, counts, Spans(values.data, begin, size))]
 
 
-def _of_elements(keys: Spans, counts: Array, elements: Spans) -> Part:
+def _of_elements(keys: Spans, counts: Array, elements: Spans) -> RowChunk:
     """A row for each element of each key's list."""
     import numpy as np
 
     owner: Array = np.repeat(np.arange(len(counts)), counts)
     places = (np.arange(len(owner)) - (np.cumsum(counts) - counts)[owner]).astype(np.int32)
-    return Part(keys=keys.select(owner), values=elements, unique=True, places=places)
+    return RowChunk(keys=keys.select(owner), values=elements, unique=True, places=places)
 
 
-def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> Part | None:
+def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> RowChunk | None:
     """The rows of an unpacked change file or HDFS-backed snapshot; None where something has to be taken apart row by row.
 
     before:  as `RowEncoding.before`
@@ -149,14 +149,14 @@ def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, 
     Raises:  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT, naming the file.
     """
     try:
-        part = part_of(locate_records(data) if hdfs else locate_changelog(data), before, family)
+        chunk = chunk_of(locate_records(data) if hdfs else locate_changelog(data), before, family)
     except CheckpointError as error:
         raise naming(error, path) from error
     # A snapshot is a map written out.
-    return part if part is None or part.gone is not None or not path.endswith(".snapshot") else replace(part, unique=True)
+    return chunk if chunk is None or chunk.gone is not None or not path.endswith(".snapshot") else replace(chunk, unique=True)
 
 
-def part_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> Part | None:
+def chunk_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> RowChunk | None:
     """The rows of records; None where they append, or delete ranges.  Raises as `locate_file`, without the file's name."""
     keys, values, kinds = _of_family(found, family)
     gone = kinds == DELETE
@@ -164,7 +164,7 @@ def part_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") ->
         return None
     some = bool(gone.any())
     keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
-    return Part(keys=keys, values=values, gone=gone if some else None)
+    return RowChunk(keys=keys, values=values, gone=gone if some else None)
 
 
 def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:
@@ -180,11 +180,11 @@ def _merged(reader: StateReader, path: str, family: bytes, before: int, delimite
         raise naming(error, path) from error
 
 
-def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> Part | None:
+def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> RowChunk | None:
     if library() is not None:
         keys, values = _merged(reader, path, family, before[0], delimiter)
         try:
-            return Part(keys=keys, values=bare_rows(values, before[1], None), unique=True)
+            return RowChunk(keys=keys, values=bare_rows(values, before[1], None), unique=True)
         except CheckpointError as error:
             raise naming(error, path) from error
     import numpy as np
@@ -205,7 +205,7 @@ def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, 
         keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
     except CheckpointError as error:
         raise error if "path" in error.context else naming(error, path) from error
-    return Part(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
+    return RowChunk(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
 
 
 def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 
-from millpond.checkpoint.bulk.partition import Part, bare_rows, begins_with, locate_file, part_of
+from millpond.checkpoint.bulk.partition import RowChunk, bare_rows, begins_with, chunk_of, locate_file
 from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.record_spans import find_whole_records
@@ -28,10 +28,10 @@ _RECORDS = 1000
 
 def read_changes(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int
-) -> tuple[Part | Iterable[Record], bool]:
+) -> tuple[RowChunk | Iterable[Record], bool]:
     """What a batch put, appended and deleted in one partition, in write order; and whether that is all that it wrote.
 
-    Between two snapshots only what was there in the end can be told.  Raises as `StateReader.iter_changes`.
+    Between two snapshots only what was there in the end is known.  Raises as `StateReader.iter_changes`.
     """
     path = reader.change_file(batch, store, partition)
     if path is None:
@@ -39,7 +39,7 @@ def read_changes(
     return _read_file(reader, path, batch, store, partition), True
 
 
-def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Part | list[Record]]:
+def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[RowChunk | list[Record]]:
     """What builds the state of a batch in one partition from nothing, in order.  Raises as `StateReader.iter_state`."""
     before = RowEncoding(store, batch.settings).before
     if library() is None or before is None or store.many:
@@ -56,7 +56,7 @@ def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 
 def _iter_file(
     reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
-) -> Iterator[Part | list[Record]]:
+) -> Iterator[RowChunk | list[Record]]:
     """A file in windows where nothing more than records stands in it, else as a whole.
 
     What a window ends inside of is left to the next one.  Where the end of the file isn't reached that way, all of it is given
@@ -65,7 +65,7 @@ def _iter_file(
     before = RowEncoding(store, batch.settings).before
     if before is None or store.family or store.many or batch.settings.provider != "hdfs":
         found = _read_file(reader, path, batch, store, partition)
-        yield from (found,) if isinstance(found, Part) else _sliced(iter(found))
+        yield from (found,) if isinstance(found, RowChunk) else _sliced(iter(found))
         return
     left = b""
     for number, window in enumerate(reader.iter_unpacked(path, batch, _WINDOW_BYTES)):
@@ -74,11 +74,11 @@ def _iter_file(
             return
         data = left + window
         rows = find_whole_records(data)
-        part = None if rows is None else part_of(rows[0], before)
-        if rows is None or part is None or not rows[1]:
+        chunk = None if rows is None else chunk_of(rows[0], before)
+        if rows is None or chunk is None or not rows[1]:
             left = data
             break
-        yield part
+        yield chunk
         left = data[rows[1] :]
     if left != END_MARK:
         yield from _sliced(reader.iter_file(path, reader.unpacked(path, batch, store), batch, store, partition))
@@ -86,20 +86,20 @@ def _iter_file(
 
 def _read_file(
     reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
-) -> Part | Iterable[Record]:
+) -> RowChunk | Iterable[Record]:
     data, before = reader.unpacked(path, batch, store), RowEncoding(store, batch.settings).before
     if library(len(data)) is not None and before is not None and not store.many:
         hdfs = batch.settings.provider == "hdfs"
         family = reader.family(batch, store, partition) if store.family else b""
-        part = locate_file(path, data, before, hdfs=hdfs, family=family)
-        if part is not None:
-            return part
+        chunk = locate_file(path, data, before, hdfs=hdfs, family=family)
+        if chunk is not None:
+            return chunk
     return reader.iter_file(path, data, batch, store, partition)
 
 
 def _iter_snapshot(
     reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
-) -> Iterator[Part]:
+) -> Iterator[RowChunk]:
     snapshot = snapshot_at(reader.storage, path)
     family = reader.family(batch, store, partition) if store.family else b""
     for keys, values in iter_spans(reader.storage, snapshot, batch.settings.merge_delimiter):
@@ -107,7 +107,7 @@ def _iter_snapshot(
             if family:
                 mine = begins_with(keys, family)
                 keys, values = keys.select(mine), values.select(mine)
-            yield Part(keys=bare_rows(keys, before[0], None), values=bare_rows(values, before[1], None), unique=True)
+            yield RowChunk(keys=bare_rows(keys, before[0], None), values=bare_rows(values, before[1], None), unique=True)
         except CheckpointError as error:
             raise naming(error, path) from error
 

@@ -59,7 +59,7 @@ def iter_unpacked(codec: str, pieces: Iterable[bytes], window_bytes: int) -> Ite
 
 
 def _blocks(codec: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    file = _Pieces(pieces)
+    file = _Output(pieces)
     match codec:
         case "lz4":
             return _iter_lz4(file)
@@ -77,7 +77,7 @@ def _blocks(codec: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
     )
 
 
-def _iter_lz4(file: _Pieces) -> Iterator[bytes]:
+def _iter_lz4(file: _Output) -> Iterator[bytes]:
     ended = False
     while head := file.take(_LZ4_HEADER.size):
         position = file.position - len(head)
@@ -112,7 +112,7 @@ def _iter_lz4(file: _Pieces) -> Iterator[bytes]:
         raise incomplete("the LZ4 end mark", file.position)
 
 
-class _Pieces:
+class _Output:
     """A file that comes in pieces, taken from its begin on.
 
     position:  how many bytes were taken
@@ -138,7 +138,7 @@ class _Pieces:
         return self.take(size if size >= 0 else _ZSTD_STEP)
 
 
-def _iter_zstd(file: _Pieces) -> Iterator[bytes]:
+def _iter_zstd(file: _Output) -> Iterator[bytes]:
     unpacked = 0
     try:
         with zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True) as reader:  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def _iter_zstd(file: _Pieces) -> Iterator[bytes]:
         raise corrupt(f"the zstd stream doesn't unpack: {broken}", 0) from broken
 
 
-def _iter_snappy(file: _Pieces) -> Iterator[bytes]:
+def _iter_snappy(file: _Output) -> Iterator[bytes]:
     while head := file.take(4):
         position = file.position - len(head)
         if head == _SNAPPY_MAGIC[:4]:
@@ -177,7 +177,7 @@ def _iter_snappy(file: _Pieces) -> Iterator[bytes]:
             raise corrupt(f"a snappy block doesn't unpack: {broken}", position) from broken
 
 
-def _iter_lzf(file: _Pieces) -> Iterator[bytes]:
+def _iter_lzf(file: _Output) -> Iterator[bytes]:
     while head := file.take(5):
         position = file.position - len(head)
         if len(head) < 5:

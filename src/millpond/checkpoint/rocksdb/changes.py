@@ -45,7 +45,7 @@ def iter_snapshot_changes(storage: Storage, folder: str, old: str | None, new: s
             raise
         raise CheckpointError(
             "FILE_GONE",
-            f"What changed since {folder}/{old}.zip can't be told: {error.message}",
+            f"What changed since {folder}/{old}.zip is unknown: {error.message}",
             hint="The replica is built again by itself.",
             path=error.context["path"],
         ) from error

@@ -42,15 +42,15 @@ def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator
 
 def iter_versions(runs: Iterable[Iterator[Entries]]) -> Iterator[Entries]:
     """The entries of all runs in key order, in chunks that hold all versions of their keys; versions aren't in order."""
-    held = [_Run(run) for run in runs]
-    while held:
-        for run in held:  # 1
+    active = [_EntryRun(run) for run in runs]
+    while active:
+        for run in active:  # 1
             run.fill()
-        bound = min((run.keys[-1] for run in held if run.more), default=None)  # 2
-        parts = [part for run in held if (part := run.take(bound)).keys]
+        bound = min((run.keys[-1] for run in active if run.more), default=None)  # 2
+        parts = [part for run in active if (part := run.take(bound)).keys]
         if parts:
             yield _sorted(parts)
-        held = [run for run in held if run.more or run.keys]
+        active = [run for run in active if run.more or run.keys]
 
 
 def resolve(versions: list[tuple[int, bytes]], delimiter: bytes) -> bytes | None:
@@ -111,7 +111,7 @@ def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list
     return list(compress(keys, kept)), cast("list[bytes]", list(compress(values, kept)))
 
 
-class _Run:
+class _EntryRun:
     """A sorted run, of which a window is held."""
 
     def __init__(self, windows: Iterator[Entries]) -> None:

@@ -37,15 +37,15 @@ def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> I
 
 def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
     """What can be merged at a time, in order: all versions of their keys.  Raises as `iter_merged_windows`."""
-    held = [_Run(run) for run in runs]
-    while held:
-        for run in held:
+    active = [_WindowRun(run) for run in runs]
+    while active:
+        for run in active:
             run.fill()
-        bound = min((run.last for run in held if run.more), default=None)
-        parts = [part for run in held for part in run.take(bound)]
+        bound = min((run.last for run in active if run.more), default=None)
+        parts = [part for run in active for part in run.take(bound)]
         if parts:
             yield parts
-        held = [run for run in held if run.more or run.held]
+        active = [run for run in active if run.more or run.ahead]
 
 
 def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, Spans]:
@@ -58,18 +58,18 @@ def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, S
     return _spans(keys), _spans(values)
 
 
-class _Run:
+class _WindowRun:
     """A sorted run, of which some windows are held, each from an entry on: the rest of one is a run of its own to the merge."""
 
     def __init__(self, windows: Iterator[Window]) -> None:
         self._windows = windows
-        self.held: list[tuple[Window, int]] = []
+        self.ahead: list[tuple[Window, int]] = []
         self.more = True
         self.last = b""
 
     def fill(self) -> None:
         """Hold two windows and two different keys at least, or all that is left: then each merge takes a window of every run."""
-        while self.more and (len(self.held) < _AHEAD or _key(*self.held[0]) == self.last):
+        while self.more and (len(self.ahead) < _AHEAD or _key(*self.ahead[0]) == self.last):
             window = next(self._windows, None)
             if window is None:
                 self.more = False
@@ -77,23 +77,23 @@ class _Run:
                 if _key(window, 0) < self.last:
                     raise _error(NOT_IN_ORDER)
                 self.last = _key(window, -1)
-                self.held.append((window, 0))
+                self.ahead.append((window, 0))
         # Else nothing of it would ever lie below a bound, and the merge would go on for ever.
-        if self.more and _key(*self.held[0]) > self.last:
+        if self.more and _key(*self.ahead[0]) > self.last:
             raise _error(NOT_IN_ORDER)
 
     def take(self, bound: bytes | None) -> list[MergedPart]:
         """Give the entries below a key away; None: all of them."""
         taken: list[MergedPart] = []
         left = []
-        for window, first in self.held:
+        for window, first in self.ahead:
             keys, tags, values = window
             end = len(tags) if bound is None else lower_bound(keys[:3], first, bound)
             if first < end:
                 taken.append((keys[:3], tags, values[:3], first, end))
             if end < len(tags):
                 left.append((window, end))
-        self.held = left
+        self.ahead = left
         return taken
 
 

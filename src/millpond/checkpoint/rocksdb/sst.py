@@ -303,17 +303,17 @@ class SstFile:
 
     def _iter_blocks(self, handles: Iterable[tuple[int, int]]) -> Iterator[tuple[int, bytes]]:
         """The unpacked data blocks with their offsets; the file is read in larger pieces."""
-        begin, held = 0, memoryview(b"")
+        begin, loaded = 0, memoryview(b"")
         for offset, size in handles:
             end = offset + size + TRAILER
             if end > self._bytes.size:
                 raise corrupt(f"a block claims {size} bytes", offset)
-            if not begin <= offset or end > begin + len(held):
+            if not begin <= offset or end > begin + len(loaded):
                 # Twice as much as the last time where that was all used, so that single blocks don't cost megabytes.
-                ahead = min(2 * len(held), _READ_BYTES) if begin + len(held) >= offset else 0
+                ahead = min(2 * len(loaded), _READ_BYTES) if begin + len(loaded) >= offset else 0
                 begin = offset
-                held = memoryview(self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset)))
-            yield offset, unpack(held[offset - begin : end - begin], self._checksum, offset)
+                loaded = memoryview(self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset)))
+            yield offset, unpack(loaded[offset - begin : end - begin], self._checksum, offset)
 
 
 def _handle(data: bytes, position: int, offset: int) -> tuple[_Handle, int]:

@@ -36,7 +36,7 @@ def changes(
     reading: Reading,
     as_json: bool,
 ) -> None:
-    """Show what happened to the rows of TABLE: one line a change, in order; where to go on is told on stderr.
+    """Show what happened to the rows of TABLE: one line a change, in order; where to go on is written to stderr.
 
     Whoever follows the job keeps the changes: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
 
@@ -57,17 +57,17 @@ def changes(
             if (left is not None and left <= 0) or not (follow or page.more):
                 break
         if as_json:
-            write_json_footer({name: told for name, told in _told(table, page).items() if name != "changes"})
+            write_json_footer({name: value for name, value in _page_json(table, page).items() if name != "changes"})
         else:
             say(f"Go on with --since {at}")
 
 
-def _told(table: Any, page: Changes) -> dict[str, Json]:
+def _page_json(table: Any, page: Changes) -> dict[str, Json]:
     return changes_json(table.name, page, row_writer(table.definition))
 
 
 def _write(table: Any, page: Changes, *, as_json: bool) -> None:
-    for change in _told(table, page)["changes"]:
+    for change in _page_json(table, page)["changes"]:
         if as_json:
             write_json(change)
             continue

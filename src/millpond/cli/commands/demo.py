@@ -84,24 +84,24 @@ def demo(
     with _folders(pond_dir) as (pond_path, replica_dir, spark_log), stop_signals() as early:
         say("Starting Spark …")
         trigger = "available-now" if once else _TRIGGER
-        with running_main_job(source, pond=pond_path, trigger=trigger, spark_log=spark_log) as jobs, stop_signals() as asked:
+        with running_main_job(source, pond=pond_path, trigger=trigger, spark_log=spark_log) as jobs, stop_signals() as ending:
             if early.is_set():
                 return
             deadline = None if seconds is None else time.monotonic() + seconds  # Spark's start doesn't count
             with millpond.open(pond_path, replica_dir=replica_dir, wait_seconds=0) as pond:
                 title = f"{log or 'generated visits'} -> {pond_path}"
                 say(f"{title} (Ctrl-C ends)")
-                _watch(pond, jobs, asked, deadline=deadline, title=title, check=lambda: check_jobs(jobs, spark_log=spark_log))
+                _watch(pond, jobs, ending, deadline=deadline, title=title, check=lambda: check_jobs(jobs, spark_log=spark_log))
 
 
-def _watch(pond: Pond, jobs: list[Job], asked: Event, *, deadline: float | None, title: str, check: Callable[[], bool]) -> None:
+def _watch(pond: Pond, jobs: list[Job], ending: Event, *, deadline: float | None, title: str, check: Callable[[], bool]) -> None:
     """Look at the tables until the jobs have ended, the time is over, or somebody asks to stop; then show the last answers."""
     with Screen(title) as screen:
-        while check() and not asked.is_set() and (deadline is None or time.monotonic() < deadline):
+        while check() and not ending.is_set() and (deadline is None or time.monotonic() < deadline):
             screen.show(look(pond))
-            asked.wait(_LOOK_SECONDS)
+            ending.wait(_LOOK_SECONDS)
     ended = not any(job.query.isActive for job in jobs)
-    if asked.is_set():
+    if ending.is_set():
         say("Stopping …")
     else:
         pond.catch_up(_CATCH_UP_SECONDS)

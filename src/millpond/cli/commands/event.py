@@ -43,7 +43,7 @@ def event(
     """Show which batch read an event, whether that is in TABLE as it is read here, and whether Spark dropped it as too late.
 
     Exit code 1 where it isn't in yet.  COLUMN=VALUE name the row that the event belongs to, the columns of a window among them:
-    by them, or by its time, can be told whether it came too late.
+    they, or its time, show whether it came too late.
 
     \b
     Examples:

@@ -75,8 +75,8 @@ def _write(report: JobReport) -> None:
         write_grid(["batch", "started", "committed", "watermark"], rows)
         if any(batch.committed_ms is None for batch in report.newest):
             _line("copied", "these files have the time of a copy, so that when a batch was committed isn't known")
-    if (held := report.checksums) is not None:
-        _line("checksums", f"{held.checked} of {held.files} files have one; those that don't match are named below")
+    if (verified := report.checksums) is not None:
+        _line("checksums", f"{verified.checked} of {verified.files} files have one; those that don't match are named below")
     if report.requests:
         _line("requests", ", ".join(f"{number} {kind}" for kind, number in sorted(report.requests.items())))
     for unread in report.unread:

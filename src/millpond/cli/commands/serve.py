@@ -116,10 +116,16 @@ def serve(
             log.info("serve.ready", url=address, places=", ".join(named.values()), workers=settings.workers)
 
         shared = opened.enter_context(shared_folder()) if settings.workers > 1 else None
-        kept = retention_by_pond(retention, named)
+        retentions = retention_by_pond(retention, named)
         again = partial(read_again, arguments)
         plan = Plan(
-            places=named, replica_dir=replica_dir, settings=settings, retention=kept, shared=shared, allow=allow, read_again=again
+            places=named,
+            replica_dir=replica_dir,
+            settings=settings,
+            retention=retentions,
+            shared=shared,
+            allow=allow,
+            read_again=again,
         )
         if shared is not None:
             port = first.getsockname()[1]

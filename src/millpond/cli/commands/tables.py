@@ -35,20 +35,20 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
             # One table that can't be read mustn't hide the others.
             try:
                 table = pond[name]
-                shown = describe_table(name, table.count(), table.definition)
+                entry = describe_table(name, table.count(), table.definition)
             except MillpondError as error:
-                shown = {"table": name, **error_json(error)}
+                entry = {"table": name, **error_json(error)}
                 warnings.append(f"{name}: {error}")
             if as_json:
-                write_json(shown)
+                write_json(entry)
                 continue
-            if "error" in shown:
-                rows.append([name, "", "", "", "", "", shown["error"]["condition"]])
+            if "error" in entry:
+                rows.append([name, "", "", "", "", "", entry["error"]["condition"]])
                 continue
-            warnings += [f"{name}: {warning}" for warning in shown["warnings"]]
-            values = [column["name"] for column in shown["columns"] if not column["key"]]
-            key, behind = ", ".join(shown["key"]), f"{shown['lag']['behind_seconds']:.1f} s"
-            rows.append([name, shown["job"], key, ", ".join(values), str(shown["row_count"]), str(shown["batch"]), behind])
+            warnings += [f"{name}: {warning}" for warning in entry["warnings"]]
+            values = [column["name"] for column in entry["columns"] if not column["key"]]
+            key, behind = ", ".join(entry["key"]), f"{entry['lag']['behind_seconds']:.1f} s"
+            rows.append([name, entry["job"], key, ", ".join(values), str(entry["row_count"]), str(entry["batch"]), behind])
         if not as_json:
             columns = ["table", "job", "key", "columns", "rows", "batch", "behind"]
             if sys.stdout.isatty() and all(row[1] in (row[0], "") for row in rows):

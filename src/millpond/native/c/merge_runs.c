@@ -77,7 +77,7 @@ static void write_row(Out *out, Piece key, const Piece *operands, int64_t count,
 }
 
 /* How many rows all entries of the runs, up to where each ends, are together: keys in order, deleted ones left out; negative
-   where that can't be told.  A key's versions must all be there.
+   where that is unknown.  A key's versions must all be there.
    room_for:       how many bytes there are for keys and for values; all keys must fit, and all values with a delimiter each
    key_end, end:   of each row, where its key and its value end there; room for a row for each entry
    gone:           not NULL: deleted keys stay, with no value, and 1 here */

@@ -26,7 +26,7 @@ _RECORD, _STORES = b"record", b"stores"
 _MAX_TABLES = 1024
 # Of LMDB's lock file: more than what stands before the slots of readers, and a slot.
 _LOCK_HEADER_BYTES, _READER_BYTES = 4096, 64
-# Less free space than this, and a failed write is told as a full disk.
+# Less free space than this, and a failed write is reported as a full disk.
 _LITTLE_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode

@@ -71,7 +71,7 @@ def position_at_time(rows: Snapshot, time_ms: int) -> ReplicaRecord | None:
 
 
 def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> None:
-    """Raise HISTORY_GONE where a store as of a batch can't be told."""
+    """Raise HISTORY_GONE where a store as of a batch is unknown."""
     kept, newest = kept_of(record, store), record.batch
     if batch == newest:
         return
@@ -88,7 +88,7 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
         known = f"is kept from batch {first - 1} on" if first is not None else "isn't kept"
         raise ReplicaError(
             "HISTORY_GONE",
-            f"{table} as of batch {batch} can't be told: its history {known}.",
+            f"{table} as of batch {batch} is unknown: its history {known}.",
             hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when it is asked for, "
             "and anew when the machine was started again.",
             batch=batch,
@@ -99,7 +99,7 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
         if begin - 1 < batch < end:
             raise ReplicaError(
                 "HISTORY_GONE",
-                f"{table} as of batch {batch} can't be told: batches {begin} to {end} were cleaned up before they were read, and "
+                f"{table} as of batch {batch} is unknown: batches {begin} to {end} were cleaned up before they were read, and "
                 "are known as one.",
                 hint=f"Ask for {begin - 1} or {end}; let the job keep more of its log: spark.sql.streaming.minBatchesToRetain.",
                 batch=batch,

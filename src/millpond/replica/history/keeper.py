@@ -182,7 +182,7 @@ def split_batch(key: bytes) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoreRetention:
     """One store: its number, what is kept of it, and why its rows go."""
 
     number: int
@@ -201,10 +201,11 @@ class Keeper:
 
     def __init__(self, stores: Iterable[StoreSchema], retention: Mapping[str, Retention], default: Retention) -> None:
         self._stores = {
-            s.id: Kept(number, retention.get(s.id, default), may_expire(s), cause_of(s)) for number, s in enumerate(stores)
+            s.id: StoreRetention(number, retention.get(s.id, default), may_expire(s), cause_of(s))
+            for number, s in enumerate(stores)
         }
 
-    def of(self, store: str) -> Kept:
+    def of(self, store: str) -> StoreRetention:
         """What is kept of a store."""
         return self._stores[store]
 
@@ -325,7 +326,7 @@ class Keeper:
         self,
         write: WriteBatch,
         store: str,
-        this: Kept,
+        this: StoreRetention,
         closed: list[tuple[bytes, bytes]],
         batch: CommittedBatch,
         kept: KeptRecord,
@@ -362,7 +363,7 @@ class Keeper:
         write.delete(ORDER, ends)
         return msgspec.structs.replace(kept, closed_bytes=size, closed_forgotten=forgotten)
 
-    def _history_limit(self, write: WriteBatch, this: Kept, first: int, batch: CommittedBatch) -> int:
+    def _history_limit(self, write: WriteBatch, this: StoreRetention, first: int, batch: CommittedBatch) -> int:
         """The first batch whose changes are still to be kept."""
         retention, limits = this.retention, [0]
         if retention.history_batches is not None:
@@ -373,7 +374,7 @@ class Keeper:
             limits.append(next(young, batch.batch))
         return max(limits)
 
-    def _forget_changes(self, write: WriteBatch, this: Kept, kept: KeptRecord, limit: int | None) -> KeptRecord:
+    def _forget_changes(self, write: WriteBatch, this: StoreRetention, kept: KeptRecord, limit: int | None) -> KeptRecord:
         """Forget the changes of batches before `limit`; None: all of them."""
         if limit is not None and kept.history_from is not None and kept.history_from >= limit:
             return kept

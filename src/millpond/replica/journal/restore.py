@@ -5,7 +5,7 @@
 2. Rows of a store that looks as before, of batches up to the mark's and up to the one that was built, are put back as they were.
    Of a key the newest counts; a key that is in the state is live, whatever it was before.
 3. Where keys that expired may come back (a TTL), a row can have been written and have expired once more unseen, unless the mark is
-   of the batch that was built: then it is known that it expired, and its value isn't told.
+   of the batch that was built: then we know that it expired but not its last value.
 4. What would have been forgotten by now is.
 """
 
@@ -58,13 +58,13 @@ def _restore(
 ) -> int:
     """Put back the rows of one store; how many bytes they take."""
     name, size, table = store_folder(store.id), 0, closed_table(store.id)
-    told = not may_return(schema) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
+    is_known = not may_return(schema) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
     for found in iter_store(folder / name, store):
         if found.batch > min(mark.batch, batch.batch):
             continue
         with backend.write() as write:  # 2
             rows = [
-                row if told else ClosedRow(row.number, row.key, unknown(row.key, row.value))
+                row if is_known else ClosedRow(row.number, row.key, unknown(row.key, row.value))
                 for row in found.rows
                 if (there := write.get(table, row.key)) is None or (changed_batch(there) or 0) <= found.batch
             ]

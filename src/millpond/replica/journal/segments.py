@@ -97,12 +97,12 @@ def write_mark(place: Path, mark: Mark) -> None:
     LocalStorage(place, mode=FILE_MODE).write(_MARK, msgspec.json.encode(mark))
 
 
-def remove_others(place: Path, kept: str | None) -> None:
+def remove_others(place: Path, current: str | None) -> None:
     """Remove what the mark doesn't name: left by a crash, or of another run of the job."""
-    if kept is None:
+    if current is None:
         (place / _MARK).unlink(missing_ok=True)
     for folder in place.glob("closed-*"):
-        if folder.name != kept:
+        if folder.name != current:
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,7 +1,7 @@
 """What happened to the rows of a table whose store lies in parts: before and after each batch the rows of all parts are merged.
 
 A row's changes in one batch may lie in several parts, and are one change of the merged row.  Changes that leave it as it was are
-not told; each batch's changes are numbered in key order.
+not listed; each batch's changes are numbered in key order.
 """
 
 from __future__ import annotations

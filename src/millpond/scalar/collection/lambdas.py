@@ -32,7 +32,7 @@ def _each(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
         if values is None:
             return None
         made = [body(key, (*buffers, v, n) if indexed else (*buffers, v)) for n, v in enumerate(values)]
-        return [v for v, kept in zip(values, made, strict=True) if kept is True] if keeps else made
+        return [v for v, keep in zip(values, made, strict=True) if keep is True] if keeps else made
 
     return evaluate
 

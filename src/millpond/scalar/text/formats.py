@@ -146,11 +146,11 @@ def _format_string(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     parts = _directives(literal_of(e.args[0])) or []
     # Which digits formats of later versions go by isn't the same in all.
     digits = float_text(java if java is not None and java < SHORTEST_SINCE else None, single=False)
-    shown = [p if isinstance(p, str) else (p, _show(p, e.args[p.place + 1], java, digits)) for p in parts]
+    pieces = [p if isinstance(p, str) else (p, _show(p, e.args[p.place + 1], java, digits)) for p in parts]
 
     def evaluate(key: Row, buffers: Row) -> str:
         values = [operand(key, buffers) for operand in operands[1:]]
-        return "".join([p if isinstance(p, str) else _aligned(p[0], values[p[0].place], p[1]) for p in shown])
+        return "".join([p if isinstance(p, str) else _aligned(p[0], values[p[0].place], p[1]) for p in pieces])
 
     return evaluate
 

@@ -237,11 +237,11 @@ _MONTHS = (
 )  # fmt: skip
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _RUN = re.compile(r"'(?:[^']|'')*'|([A-Za-z])\1*|[^A-Za-z'\[\]{}#]")
-Part = Callable[[int, int], str]
+FieldWriter = Callable[[int, int], str]
 """(days, microseconds of the day) -> a part of the text"""
 
 
-def _year(count: int) -> Part | None:
+def _year(count: int) -> FieldWriter | None:
     if count == 2:
         return lambda days, _: f"{abs(civil(days)[0]) % 100:02d}"
     if count == 4:
@@ -249,14 +249,14 @@ def _year(count: int) -> Part | None:
     return None
 
 
-def _number(value: Callable[[int, int], int], most: int = 2) -> Callable[[int], Part | None]:
-    def part(count: int) -> Part | None:
+def _number(value: Callable[[int, int], int], most: int = 2) -> Callable[[int], FieldWriter | None]:
+    def part(count: int) -> FieldWriter | None:
         return None if count > most else (lambda days, rest: f"{value(days, rest):0{count}d}")
 
     return part
 
 
-def _month(count: int) -> Part | None:
+def _month(count: int) -> FieldWriter | None:
     if count <= 2:
         return lambda days, _: f"{civil(days)[1]:0{count}d}"
     if count in (3, 4):
@@ -264,21 +264,21 @@ def _month(count: int) -> Part | None:
     return None
 
 
-def _day_name(count: int) -> Part | None:
+def _day_name(count: int) -> FieldWriter | None:
     if count > 4:
         return None
     return lambda days, _: _DAYS[weekday(days)][: 3 if count < 4 else None]
 
 
-def _fraction(count: int) -> Part | None:
+def _fraction(count: int) -> FieldWriter | None:
     return None if count > 6 else (lambda _, rest: f"{rest % MICROS:06d}"[:count])
 
 
-def _half(count: int) -> Part | None:
+def _half(count: int) -> FieldWriter | None:
     return None if count > 1 else (lambda _, rest: "AM" if rest < DAY_MICROS // 2 else "PM")
 
 
-_LETTERS: dict[str, Callable[[int], Part | None]] = {
+_LETTERS: dict[str, Callable[[int], FieldWriter | None]] = {
     "y": _year,
     "M": _month,
     "d": _number(lambda days, _: civil(days)[2]),
@@ -294,7 +294,7 @@ _LETTERS: dict[str, Callable[[int], Part | None]] = {
 
 def compile_format(pattern: str) -> Callable[[int], str] | None:
     """A function from local time, in microseconds, to its text; None where the format isn't known here."""
-    parts: list[Part] = []
+    parts: list[FieldWriter] = []
     place = 0
     while place < len(pattern):
         run = _RUN.match(pattern, place)

@@ -38,7 +38,7 @@ class HotKey:
 def to_bytes(keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> bytes:
     """The file's content.
 
-    columns:  the types of what groups are told apart by
+    columns:  the types of the columns that distinguish groups
     """
     listed = list(keys)
     write = {name: to_json(type_) for name, type_ in columns.items()}

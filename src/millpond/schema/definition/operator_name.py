@@ -62,10 +62,10 @@ class NamedOperator:
 
     def fingerprint(self) -> str:
         """A hash of what decides whose tables these are; the name isn't part of it."""
-        told: list[Json] = [KIND, self.operator, self.operator_name]
+        described: list[Json] = [KIND, self.operator, self.operator_name]
         if self.parts is not None:
-            told.append({**self.parts.to_json(), "computed": None})
-        return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+            described.append({**self.parts.to_json(), "computed": None})
+        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
 
     def describe(self) -> list[str]:
         """The same in lines that a person can compare."""

@@ -107,13 +107,13 @@ class VariableParts:
         variables = {name: how if isinstance(how, str) else dict(how) for name, how in self.variables.items()}
         out = {"values": list(self.values), "variables": variables}
         computed = {name: {column: list(how) for column, how in columns.items()} for name, columns in self.computed.items()}
-        fixed = {name: list(told) for name, told in self.fixed.items()}
+        fixed = {name: list(buffers) for name, buffers in self.fixed.items()}
         return {**out, **({"computed": computed} if computed else {}), **({"fixed": fixed} if fixed else {})}
 
     def describe(self) -> str:
         """In words that a person can compare."""
-        told = [f"{name}: {', '.join(of)}" for name, of in self.fixed.items()]
-        return "; ".join([f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}", *told])
+        texts = [f"{name}: {', '.join(of)}" for name, of in self.fixed.items()]
+        return "; ".join([f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}", *texts])
 
     def of(self, variable: str, key: tuple[Field, ...], value: tuple[Field, ...]) -> Parts | None:
         """Of one variable with these columns; None where it isn't named."""
@@ -194,7 +194,7 @@ def parse_variable_parts(data: Json) -> VariableParts | None:
     made = [how for columns in computed.values() for how in columns.values()]
     if not all(isinstance(how, list) and how and _COMPUTED.get(how[0]) == len(how) - 1 for how in made):
         raise ValueError(f"its computed columns are {computed!r:.80}: [one of {', '.join(_COMPUTED)}, columns]")
-    fixed = {name: [str(text) for text in told] for name, told in data.get("fixed", {}).items()}
+    fixed = {name: [str(text) for text in names] for name, names in data.get("fixed", {}).items()}
     pond = data.get("pond")
     if pond is not None and not isinstance(pond, str):
         raise ValueError(f"its pond is {pond!r:.80}")
@@ -238,7 +238,7 @@ def number_type(column: SparkType) -> SparkType:
     """The type of a part's number, in the column or in the struct that it is.  Raises ValueError where it is something else."""
     inner = column.fields[0].type if column.kind == "struct" and len(column.fields) == 1 else column
     if inner.kind not in INTEGERS:
-        raise ValueError(f"parts are told by a whole number, not by {column}")
+        raise ValueError(f"parts are numbered by a whole number, not by {column}")
     return inner
 
 

@@ -36,7 +36,7 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
         held = ExitStack()
         scope = {**scope, "reader": EVERYBODY, "asker": client, "held": held}
 
-        async def told(message: Message) -> None:
+        async def note_status(message: Message) -> None:
             nonlocal status
             await send(message)
             if message["type"] == "http.response.start":
@@ -51,9 +51,9 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
                 else:
                     reader = scope["reader"] = access.admit(headers, client)
                     scope["asker"] = client if reader is EVERYBODY else f"reader {reader.name}"
-                await app(scope, receive, told)
+                await app(scope, receive, note_status)
             except MillpondError as error:
-                await replies.answer_error(None, error)(scope, receive, told)
+                await replies.answer_error(None, error)(scope, receive, note_status)
         except (asyncio.CancelledError, ClientDisconnect, OSError):
             status = status or _GONE
             raise

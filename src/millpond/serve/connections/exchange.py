@@ -85,7 +85,7 @@ class Exchange:
             if not self.is_gone:
                 self.connection.abort()
             return
-        except Exception as mistake:  # noqa: BLE001 - one request's, and told
+        except Exception as mistake:  # noqa: BLE001 - one request's, and answered
             if self.is_gone or self.connection.transport.is_closing():
                 return
             log.error("request.failed", raised=mistake)

@@ -275,7 +275,7 @@ async def _again_and_again(step: Callable[[], Awaitable[None]]) -> None:
     while True:
         try:
             await step()
-        except Exception as mistake:  # noqa: BLE001 - told, and the server goes on
+        except Exception as mistake:  # noqa: BLE001 - answered, and the server goes on
             log.error("connections.failed", raised=mistake)
             await asyncio.sleep(_SWEEP_SECONDS)
 

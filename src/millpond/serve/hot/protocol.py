@@ -65,7 +65,7 @@ class _Plan:
         kinds = [c.type.kind for c in definition.key]
         self.text = next(iter(self.columns)) if kinds == ["string"] else None
         self._begin = b'{"table":' + encode_json(name) + b","
-        self._told: tuple[Any, str, bytes, bytes] | None = None
+        self._frame: tuple[Any, str, bytes, bytes] | None = None
         self._binding: Binding | None = None
         self._writer: RowWriter
 
@@ -88,17 +88,17 @@ class _Plan:
             key[column[0]] = column[2](column[1](_unquoted(text).decode("utf-8", "surrogateescape")))
         return tuple(key)
 
-    def told(self, cut: Cut) -> tuple[bytes, bytes]:
+    def frame(self, cut: Cut) -> tuple[bytes, bytes]:
         """Headers, and the begin of the body: what is the same in all answers of a batch."""
-        told = self._told
-        if told is None or told[0] is not cut.position or told[1] != cut.generation:
+        frame = self._frame
+        if frame is None or frame[0] is not cut.position or frame[1] != cut.generation:
             where = encode_json({"job": cut.job, "batch": cut.position.batch, "position": position_json(cut.position)})
             head = (
                 f"etag: {etag(cut, self.shape, JSON)}\r\ncache-control: {CACHE_CONTROL}\r\nvary: {VARY}\r\n"
                 f"{DEFINITION}: {self.shape.digest}\r\ncontent-type: application/json\r\ncontent-length: "
             )
-            told = self._told = (cut.position, cut.generation, head.encode(), self._begin + where[1:-1] + b',"lag":')
-        return told[2], told[3]
+            frame = self._frame = (cut.position, cut.generation, head.encode(), self._begin + where[1:-1] + b',"lag":')
+        return frame[2], frame[3]
 
 
 class _Moment:
@@ -110,7 +110,7 @@ class _Moment:
         cut, binding = lookups.cut, lookups.binding
         self._plan, self._lookups, self._text = plan, lookups, plan.text
         self._encode, self._writer = binding.codec.encode, plan.writer(binding)
-        self._head, where = plan.told(cut)
+        self._head, where = plan.frame(cut)
         self._where = b'%b%b,"job_state":"%b","rows":[' % (where, _lag(cut.lag), cut.job_state.encode())
 
     def answer(self, query: bytes, limit: int) -> bytes | None:

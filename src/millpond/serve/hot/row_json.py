@@ -85,10 +85,10 @@ def _heads(definition: TableDefinition) -> list[tuple[bytes, Callable[[Key], Any
     """What stands before each key column, and a function from key row to what JSON has of it."""
     out: list[tuple[bytes, Callable[[Key], Any]]] = []
     for place, column in enumerate(definition.key):
-        shown, write = compile_shown(definition, key_column(column.index, column.type, column.path)), to_json(column.type)
+        compute, write = compile_shown(definition, key_column(column.index, column.type, column.path)), to_json(column.type)
 
-        def value(key: Key, shown: Any = shown, write: Any = write) -> Any:
-            return write(shown(key, ()))
+        def value(key: Key, compute: Any = compute, write: Any = write) -> Any:
+            return write(compute(key, ()))
 
         out.append(((b"," if place else b"{") + encode_json(column.name) + b":", value))
     return out
@@ -119,9 +119,9 @@ def _member(definition: TableDefinition, place: int) -> native.Member | None:
     return None
 
 
-def _plain_member(name: bytes, place: int, shown: SparkType, kept: SparkType) -> native.Member | None:
-    kind = shown.kind
-    if kind != kept.kind:
+def _plain_member(name: bytes, place: int, result: SparkType, buffer: SparkType) -> native.Member | None:
+    kind = result.kind
+    if kind != buffer.kind:
         return None
     if kind in _NUMBERS:
         return native.Member(name=name, kind=native.NUMBER, place=place, width=_NUMBERS[kind])
@@ -139,7 +139,7 @@ def _sketch_member(name: bytes, precision: int, buffers: Sequence[int]) -> nativ
     if list(buffers) != list(range(buffers[0], buffers[0] + facts.words)):
         return None
     linear = [0.0] + [facts.linear(zeros) for zeros in range(1, facts.registers + 1)]
-    told = native.Sketch(
+    packed = native.Sketch(
         neighbours=facts.neighbours,
         alpha_m2=facts.alpha_m2,
         threshold=facts.threshold,
@@ -147,4 +147,4 @@ def _sketch_member(name: bytes, precision: int, buffers: Sequence[int]) -> nativ
         biases=facts.biases,
         linear=linear,
     )
-    return native.Member(name=name, kind=native.DISTINCT, place=buffers[0], width=facts.words, sketch=told)
+    return native.Member(name=name, kind=native.DISTINCT, place=buffers[0], width=facts.words, sketch=packed)

@@ -67,11 +67,11 @@ class Plan:
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name as this server reads it."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
-        place, kept = self.places[name], self.retention[name]
+        place, wanted = self.places[name], self.retention[name]
         pond = open(
-            place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=kept, allow=self.allow, settings=reads
+            place, replica_dir=self.replica_dir, follow=follow, wait_seconds=0, retention=wanted, allow=self.allow, settings=reads
         )
-        if kept and follow:
+        if wanted and follow:
             pond.wait_until_begun(_BEGUN_SECONDS)
         return pond
 
@@ -179,9 +179,9 @@ def _end(workers: list[_Worker], drain_seconds: float) -> None:  # 5
 
 
 def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: threading.Event) -> None:
-    told = 0
-    while told < doors and not ending.is_set():
-        told += ready.acquire(timeout=0.2)
+    started = 0
+    while started < doors and not ending.is_set():
+        started += ready.acquire(timeout=0.2)
     if not ending.is_set():
         on_ready()
 

@@ -56,11 +56,13 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
         is_kept = name in recorded
         if is_kept and not is_simple(field.dataType):
             raise _wrong_type(name, field.dataType, _SIMPLE_HINT)
-        told = name.lower()
-        if is_kept and told in _OURS:
+        lowered = name.lower()
+        if is_kept and lowered in _OURS:
             raise invalid(f"the control records have a column {name}, as the tables of control state have", "Rename it.")
-        if told in (ACTION, VERSION) and told != name:
-            raise invalid(f"the control records have a column {name}", f"Write it {told}, if that is what it is; else rename it.")
+        if lowered in (ACTION, VERSION) and lowered != name:
+            raise invalid(
+                f"the control records have a column {name}", f"Write it {lowered}, if that is what it is; else rename it."
+            )
         if (name == ACTION and kind != "string") or (name == VERSION and kind not in WHOLE):
             raise _wrong_type(name, field.dataType, f"{ACTION} is text, and {VERSION} a whole number.")
     if key.lower() in _NO_KEYS:
@@ -69,7 +71,7 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
         raise _wrong_type(key, schema[key].dataType, _KEY_HINT)
 
 
-def told_apart(events: DataFrame, by: str | list[str] | None, subject: Subject = BROADCAST) -> list[str]:
+def event_columns(events: DataFrame, by: str | list[str] | None, subject: Subject = BROADCAST) -> list[str]:
     """The columns that an event's shard is told by.  Raises INVALID_REQUEST."""
     names = [by] if isinstance(by, str) else by or events.columns
     unknown = [name for name in names if name not in events.columns]

@@ -69,7 +69,7 @@ class Refused(NamedTuple):
     since_ms: int
 
 
-class Kept(Protocol):
+class ControlState(Protocol):
     """Where control state lies, see `broadcast_shard`."""
 
     def made_by(self, version: int) -> tuple[Key, Row | None] | None:
@@ -152,7 +152,9 @@ class Records:
         self.values = values_of(key, columns, reason)
         self._readers = {c.name: _reader(c.dataType) for c in columns}
 
-    def apply(self, texts: list[str], control: Control, kept: Kept, batch: int, since_ms: int) -> tuple[Control, list[Change]]:
+    def apply(
+        self, texts: list[str], control: Control, state: ControlState, batch: int, since_ms: int
+    ) -> tuple[Control, list[Change]]:
         """The control state after these records, which are in order, and every change of it, which is written."""
         changes: list[Change] = []
         after = Draft.of(control)
@@ -161,14 +163,14 @@ class Records:
             try:
                 record = self._read(text)
                 key = record.get(self.key)
-                action, row = self._wanted(record, after, kept)
+                action, row = self._wanted(record, after, state)
             except _Wrong as wrong:
                 after.refused += 1
-                kept.refuse(Refused(after.refused, key, str(wrong), wrong.record or text, batch, since_ms))
+                state.refuse(Refused(after.refused, key, str(wrong), wrong.record or text, batch, since_ms))
                 continue
             replaced = after.put(key, row)
             changes.append(Change(after.version, action, key, row, batch, since_ms, replaced))
-            kept.add(changes[-1])
+            state.add(changes[-1])
         return after.freeze(), changes
 
     def _read(self, text: str) -> Row:
@@ -181,7 +183,7 @@ class Records:
         except (ValueError, KeyError, TypeError, ArithmeticError) as broken:
             raise _Wrong(f"the record isn't readable: {broken!r}") from None
 
-    def _wanted(self, record: Row, draft: Draft, kept: Kept) -> tuple[str, Row | None]:
+    def _wanted(self, record: Row, draft: Draft, state: ControlState) -> tuple[str, Row | None]:
         """The action of a record, and the row that its key is to have."""
         key, action = record.get(self.key), record.get(ACTION, PUT)
         if self._reason is not None and record.get(self._reason) is not None:
@@ -195,15 +197,15 @@ class Records:
                 raise _Wrong(f"there is no {self.key} {key!r} to remove")
             return action, None
         if action == ROLLBACK:
-            return action, self._earlier(key, record.get(VERSION), draft.version, kept)
+            return action, self._earlier(key, record.get(VERSION), draft.version, state)
         raise _Wrong(f"the action {action!r} isn't one of {PUT}, {REMOVE}, {ROLLBACK}")
 
-    def _earlier(self, key: Key, version: int | None, newest: int, kept: Kept) -> Row | None:
+    def _earlier(self, key: Key, version: int | None, newest: int, state: ControlState) -> Row | None:
         """What a key had as of a version: what its newest change up to there has made of it."""
         if version is None or not 0 <= version <= newest:
             raise _Wrong(f"a rollback names one of the versions up to {newest}, not {version}")
         for number in range(version, 0, -1):
-            change = kept.made_by(number)
+            change = state.made_by(number)
             if change is None:
                 raise _Wrong(f"version {number} is forgotten, so that what {key!r} had then isn't known")
             if change[0] == key:

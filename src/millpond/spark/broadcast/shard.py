@@ -147,7 +147,7 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         plan, names = self._plan, self._plan.names
-        self._kept = _Kept(
+        self._state = _ShardState(
             plan,
             handle.getMapState(names.control, *plan.control_schemas),
             handle.getMapState(names.versions, *plan.version_schemas),
@@ -161,15 +161,15 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
         chunks: list[bytes] = []
         for chunk in rows:  # 1
             is_control = chunk[CONTROL_COLUMN].notna()
-            told = chunk[is_control]
-            records.extend(zip(told[ORDER_COLUMN], told[CONTROL_COLUMN], told[TIME_COLUMN], strict=True))
+            given = chunk[is_control]
+            records.extend(zip(given[ORDER_COLUMN], given[CONTROL_COLUMN], given[TIME_COLUMN], strict=True))
             chunks.extend(chunk.loc[~is_control, EVENTS])
         run, batch = task_batch()
-        control = self._kept.control(run, int(key[0]))
+        control = self._state.control(run, int(key[0]))
         if records:  # 2
             records.sort(key=lambda record: (record[0], record[1]))
-            control, changes = self._records.apply([r[1] for r in records], control, self._kept, batch, int(records[0][2]))
-            self._kept.set_layout(control)
+            control, changes = self._records.apply([r[1] for r in records], control, self._state, batch, int(records[0][2]))
+            self._state.set_layout(control)
             self._work.changed(changes)
         yield from self._work.run(map(unpack, iter_together(chunks)), control)  # 3
 
@@ -177,8 +177,8 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
         pass
 
 
-class _Kept:
-    """The control state of the shard whose turn it is, in Spark's state; see `control.Kept`."""
+class _ShardState:
+    """The control state of the shard whose turn it is, in Spark's state; see `control.ControlState`."""
 
     def __init__(self, plan: ShardPlan, control: MapState, versions: MapState, errors: MapState, layout: Any) -> None:
         self._plan, self._control, self._versions, self._errors, self._layout = plan, control, versions, errors, layout

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.definition.parts import COPIES, METADATA
-from millpond.spark.broadcast.check import BROADCAST, Subject, check_streams, invalid, told_apart
+from millpond.spark.broadcast.check import BROADCAST, Subject, check_streams, event_columns, invalid
 from millpond.spark.broadcast.chunks import EVENTS, PACKED, pack, to_pandas
 from millpond.spark.broadcast.control import CORRUPT, FILE, WHOLE, Change, Control, columns_of, has_corrupt
 from millpond.spark.broadcast.shard import (
@@ -134,9 +134,9 @@ def run_shards(
         raise invalid(f"keep_versions is {keep_versions!r}", "Use a whole number from 1.", subject)
     spark = events.sparkSession
     values = pick_shards(spark, shards, partitions)
-    of_event = shard_of(told_apart(events, by, subject), values)
+    of_event = shard_of(event_columns(events, by, subject), values)
     of_record = columns_of(control.schema, key, order)
-    told = control.select(
+    records = control.select(
         record_json(control, [f.name for f in of_record]).alias(CONTROL_COLUMN),
         order_number(control, order, subject).alias(ORDER_COLUMN),
         F.unix_millis(F.current_timestamp()).alias(TIME_COLUMN),
@@ -144,7 +144,7 @@ def run_shards(
     )
     packed = events.withColumn(SHARD, of_event).mapInArrow(pack, PACKED)
     nothing = {CONTROL_COLUMN: F.lit(None).cast("string"), ORDER_COLUMN: F.lit(0).cast("long"), TIME_COLUMN: F.lit(0).cast("long")}
-    both = told.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
+    both = records.withColumn(EVENTS, F.lit(None).cast("binary")).unionByName(packed.withColumns(nothing))
     plan = ShardPlan(
         key=key,
         columns=tuple(of_record),
@@ -154,14 +154,14 @@ def run_shards(
         names=names,
         reason=reason,
     )
-    told_parts: dict[str, Any] = {
+    described_parts: dict[str, Any] = {
         "values": list(values),
         "variables": {**dict.fromkeys(names, COPIES), **(variables or {})},
         "computed": dict(computed or {}),
         "fixed": dict(fixed or {}),
         **({} if pond is None else {"pond": pond}),
     }
-    grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: told_parts})).groupBy(SHARD)
+    grouped = both.withColumn(SHARD, F.col(SHARD).alias(SHARD, metadata={METADATA: described_parts})).groupBy(SHARD)
     return grouped.transformWithStateInPandas(BroadcastShard(plan, work), output, "append", "none")
 
 
@@ -259,8 +259,8 @@ class _Function:
         for chunk in events:
             found: Any = self.process(to_pandas(chunk, self.timezone), control)
             if not isinstance(found, pd.DataFrame) or not set(self.columns) <= set(found.columns):
-                told = list(found.columns) if isinstance(found, pd.DataFrame) else type(found).__name__
+                returned = list(found.columns) if isinstance(found, pd.DataFrame) else type(found).__name__
                 raise invalid(
-                    f"process has returned {told}", f"Return a pandas DataFrame with the columns {', '.join(self.columns)}."
+                    f"process has returned {returned}", f"Return a pandas DataFrame with the columns {', '.join(self.columns)}."
                 )
             yield found[list(self.columns)].assign(**{VERSION_COLUMN: control.version})

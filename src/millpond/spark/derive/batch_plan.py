@@ -37,7 +37,7 @@ class BatchPlan:
 
     plan:     the plan
     outputs:  the query's columns, by name and expression id, as Spark orders them
-    foreign:  expression id -> why a column isn't told by the state alone
+    foreign:  expression id -> why the state alone doesn't give the column
     filtered: why a filter above the aggregation isn't, None where it is
     mixed:    why the aggregation's buffers may be others in a batch, None where they can't be
     """
@@ -81,7 +81,7 @@ def _scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:
 class _Found:
     """What was found in an expression.
 
-    reason:   why it isn't told by the state alone, None where it is
+    reason:   why the state alone doesn't give it, None where it is
     planned:  whether that is evaluated when a batch is planned, so that Spark folds it
     of_batch: whether that is the batch's own time, which Spark doesn't fold
     refers:   whether it uses anything else of the row

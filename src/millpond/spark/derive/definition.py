@@ -244,7 +244,7 @@ def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Sco
         raise NotExpressible(f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored.")
     filtered = "The filter after the aggregation can't be evaluated here ({}), so the buffers are shown as stored."
     if batch.mixed is not None:
-        raise NotExpressible(f"What is computed can't be told ({batch.mixed}), so the buffers are shown as stored.")
+        raise NotExpressible(f"What is computed is unknown ({batch.mixed}), so the buffers are shown as stored.")
     if batch.filtered is not None:
         raise NotExpressible(filtered.format(batch.filtered))
     outputs = [_bind(e, scope) for e in results]

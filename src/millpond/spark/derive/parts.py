@@ -43,14 +43,14 @@ def grouped_in_parts(grouping: list[Java], table: str) -> VariableParts | None:
 
     Raises:  NOT_DERIVABLE where it can't be understood, or another column says it.
     """
-    told = [json.loads(str(attribute.metadata().json())).get(METADATA) for attribute in grouping]
-    if all(data is None for data in told):
+    found = [json.loads(str(attribute.metadata().json())).get(METADATA) for attribute in grouping]
+    if all(data is None for data in found):
         return None
-    if told[0] is None:
+    if found[0] is None:
         raise not_derivable(table, "the column that tells its parts isn't the first that it is grouped by.", _GROUP_AGAIN)
     try:
         number_type(field_of(grouping[0]).type)
-        return parse_variable_parts(told[0])
+        return parse_variable_parts(found[0])
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
         raise not_derivable(table, f"what its grouping column says of parts isn't known here: {broken}.", _GROUP_AGAIN) from broken
 

@@ -152,9 +152,9 @@ def is_time_zone(jvm: Java, name: str) -> bool:
 
 def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
     """Whether these columns of a row are the same whenever a task runs again; those that aren't asked for don't count."""
-    told = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
+    selected = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
     optimizer = df.sparkSession._jsparkSession.sessionState().optimizer()
-    return bool(optimizer.execute(told._jdf.queryExecution().analyzed()).deterministic())
+    return bool(optimizer.execute(selected._jdf.queryExecution().analyzed()).deterministic())
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
@@ -191,9 +191,9 @@ def find_clock(plan: Java) -> str | None:
              operator wants a batch after each batch, whether a timer is set or not, and a TTL is among them.
     """
     for node, _ in _preorder(plan, True):
-        told, clock = _CLOCKS.get(class_name(node), ("", ""))
-        if told and node.isStreaming() and str(getattr(node, told)().toString()) == clock:
-            return f"{told} {clock}"
+        method, clock = _CLOCKS.get(class_name(node), ("", ""))
+        if method and node.isStreaming() and str(getattr(node, method)().toString()) == clock:
+            return f"{method} {clock}"
     return None
 
 

@@ -27,7 +27,7 @@ from millpond.storage.places import Places
 if TYPE_CHECKING:
     import pandas as pd
 
-TOLD_IN = "_told_in"
+RECORD_URI = "_record_uri"
 """The column with the URI of the file that a record was read from, NULL where it comes from none."""
 ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
 _GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORRUPT, FILE]
@@ -60,24 +60,24 @@ class ModelCheck:
             yield pd.DataFrame(rows, columns=_GIVEN).astype(types)
 
     def _admit(self, record: dict[str, Any]) -> dict[str, Any]:
-        told = {name: record.get(name) for name in _GIVEN}
-        if (told["action"] or PUT) != PUT or told[CORRUPT] is not None:
-            return told
-        told["format"] = told["format"] or "onnx"
+        checked = {name: record.get(name) for name in _GIVEN}
+        if (checked["action"] or PUT) != PUT or checked[CORRUPT] is not None:
+            return checked
+        checked["format"] = checked["format"] or "onnx"
         try:
-            wrong = why_no_type(told["type"]) or why_no_part(str(told["type"]), told["share"], told["shadow"])
+            wrong = why_no_type(checked["type"]) or why_no_part(str(checked["type"]), checked["share"], checked["shadow"])
             if wrong is not None:
                 raise _Refused(wrong)
             content = self._content(record)
-            told["size_bytes"] = len(content)
-            self._try(content, str(told["format"]))
-            told["sha256"] = ModelStore(self.pond).keep(content)
+            checked["size_bytes"] = len(content)
+            self._try(content, str(checked["format"]))
+            checked["sha256"] = ModelStore(self.pond).keep(content)
         except _Refused as refused:
-            told["reason"] = str(refused)
-        return told
+            checked["reason"] = str(refused)
+        return checked
 
     def _content(self, record: dict[str, Any]) -> bytes:
-        content, uri, told_in = record.get("content"), record.get("uri"), record.get(TOLD_IN)
+        content, uri, record_uri = record.get("content"), record.get("uri"), record.get(RECORD_URI)
         if not record.get("name"):
             raise _Refused("the model has no name")
         if (content is None) == (uri is None):
@@ -85,7 +85,7 @@ class ModelCheck:
         if uri is not None:
             try:
                 place = uri_of(str(uri))
-                places = self.places if told_in is None else Places((*self.places.uris, _folder_of(str(told_in))))
+                places = self.places if record_uri is None else Places((*self.places.uris, _folder_of(str(record_uri))))
                 if not places.allow(place):
                     raise _Refused(
                         f"PLACE_NOT_ALLOWED: {uri} lies neither in the pond nor beside the record, and nobody has allowed that "

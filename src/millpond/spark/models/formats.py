@@ -32,7 +32,7 @@ class Model(Protocol):
     def score(self, columns: Sequence[Array]) -> Array:
         """One number a row, from the inputs' columns in their order, which have no NULL.
 
-        Raises:  whatever goes wrong; the rows are then told as errors.
+        Raises:  whatever goes wrong; the rows then become errors.
         """
 
 
@@ -60,7 +60,7 @@ class Onnx:
             raise library_missing("onnxruntime", "models") from missing
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what goes wrong is raised, and told with the record
+        options.log_severity_level = 4  # what goes wrong is raised, and reported with the record
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         return _OnnxModel(session, inputs)
 

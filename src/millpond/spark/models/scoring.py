@@ -135,14 +135,14 @@ class Scoring:
             for type_, group in self._by_type(chunk):
                 if type_ is None or BESIDE in type_:
                     why = "the record has no type" if type_ is None else f"a type has no {BESIDE!r}, and {type_!r} has"
-                    yield _told(group, _unscored(len(group), why))
+                    yield _with_scores(group, _unscored(len(group), why))
                     continue
                 beside = sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
                 for key in beside:
                     if control[key]["shadow"]:
                         self._score(group, key, control, counted)
                 for key, some in self._split(group, type_, [key for key in beside if control[key]["share"]], control):
-                    yield _told(some, self._score(some, key, control, counted))
+                    yield _with_scores(some, self._score(some, key, control, counted))
         for type_, count in counted.items():
             self._add(type_, control, count)
 
@@ -318,7 +318,7 @@ def _unscored(rows: int, why: str) -> _Scored:
     return _Scored(_nothing(rows, why), None, None)
 
 
-def _told(records: pa.Table, scored: _Scored) -> pd.DataFrame:
+def _with_scores(records: pa.Table, scored: _Scored) -> pd.DataFrame:
     """The records as they came, and what was made of them behind."""
     import pandas as pd
 

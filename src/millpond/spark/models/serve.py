@@ -20,7 +20,7 @@ from millpond.spark.broadcast.control import CORRUPT, FILE, REALS, WHOLE, has_co
 from millpond.spark.broadcast.shard import Names
 from millpond.spark.broadcast.stream import KEEP_VERSIONS, file_column, order_number, read_from, run_shards
 from millpond.spark.derive.plan import require_classic
-from millpond.spark.models.check import ADMITTED, TOLD_IN, ModelCheck
+from millpond.spark.models.check import ADMITTED, RECORD_URI, ModelCheck
 from millpond.spark.models.formats import FORMATS, RUNS_CODE, ModelFormat
 from millpond.spark.models.publish import ONLY_TYPE, PUBLISHED, RECORD
 from millpond.spark.models.scoring import COMPUTED, MERGED, STATISTICS, Scoring
@@ -111,7 +111,7 @@ def serve_models(
     output = StructType([*records.schema.fields, *StructType.fromDDL(", ".join(_RESULTS)).fields])
     return run_shards(
         records,
-        _told(models, order).mapInPandas(check, f"{ADMITTED}, order long, {CORRUPT} string, {FILE} string"),
+        _all_columns(models, order).mapInPandas(check, f"{ADMITTED}, order long, {CORRUPT} string, {FILE} string"),
         scoring,
         output=output,
         key="type",
@@ -140,7 +140,7 @@ def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
     )
 
 
-def _told(models: DataFrame, order: str) -> DataFrame:
+def _all_columns(models: DataFrame, order: str) -> DataFrame:
     """The model stream with all columns of a record, those that it lacks as NULL."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
@@ -159,7 +159,7 @@ def _told(models: DataFrame, order: str) -> DataFrame:
     named = [corrupt.alias(CORRUPT), (nothing if file is None else file).alias(FILE)]
     # By Spark's own word: a column of the records could name any folder.
     own = read_from(models)
-    named.append((nothing if own is None else own).alias(TOLD_IN))
+    named.append((nothing if own is None else own).alias(RECORD_URI))
     return models.select(*columns, order_number(models, order, MODELS).alias("order"), *named)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SCHEMA = "hot array<bigint>, unnamed array<bigint>"
 # Columns of a batch's plan alone; the spaces keep them apart from a user's.
 _HASH, _LIST = "millpond hash of group", "millpond hot groups"
-# No digit of a time is lost, and its zone is told.
+# No digit of a time is lost, and its zone is named.
 _EXACT_JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",

@@ -29,7 +29,7 @@ class HotList:
     """The hot groups after each batch.
 
     share:  a group is hot that gets at least this part of the rows, above 0 and at most 1
-    columns: the types of what groups are told apart by
+    columns: the types of the columns that distinguish groups
     hot:    those that are hot already, by the list of an earlier run
     """
 

@@ -67,7 +67,7 @@ def salted(
         raise _invalid(f"by is {by!r}", 'Name what to group by in a list: by=["page"].')
     if any(name.lower() == SALT for name in (*df.columns, *by_names(by))):
         raise _invalid(f"the stream has a column {SALT!r} already", "Rename that column.")
-    place = place_of(_told_apart(df, source), salts)
+    place = place_of(_source_columns(df, source), salts)
     if hot is not None:
         df, is_hot = _hot_rows(df, by, hot)
         place = sf.when(is_hot, place).otherwise(sf.lit(0))
@@ -80,7 +80,7 @@ def by_names(by: Sequence[str | Column]) -> list[str]:
     return [column for column in by if isinstance(column, str)]
 
 
-def _told_apart(df: DataFrame, source: Sequence[str] | None) -> list[str]:
+def _source_columns(df: DataFrame, source: Sequence[str] | None) -> list[str]:
     """The columns that a row's salt is a hash of.
 
     Raises:  INVALID_REQUEST where the same row could get two salts, or Spark can't hash them.

@@ -189,11 +189,11 @@ class _Inspection:
         self._reader = StateReader(self._storage)
         self._unread: list[Unread] = []
 
-    def report(self, shown: int, *, checksums: bool) -> JobReport:
+    def report(self, count: int, *, checksums: bool) -> JobReport:
         storage = self._storage
         identity = self._try("job id", lambda: job_id(storage))
         numbers = self._try("list of batches", lambda: committed_batches(storage)) or []
-        read = [self._batch(number) for number in reversed(numbers[-max(1, shown) :])]  # 1
+        read = [self._batch(number) for number in reversed(numbers[-max(1, count) :])]  # 1
         # An older batch's settings and offsets would be shown as if they were those of now.
         newest = read[0] if read else None
         conf = self._try(f"settings of batch {newest.batch}", lambda: read_conf(storage, newest.batch)) if newest else None
@@ -204,7 +204,7 @@ class _Inspection:
         tables = self._shown_tables(identity or "", newest, known, unread)
         stores = [self._store(s, tables, newest) for s in known] + [self._refused(u) for u in unread]  # 2
         sizes = [s.replica_bytes for s in stores if s.key or s.value]
-        held = self._verify() if checksums else None
+        verified = self._verify() if checksums else None
         return JobReport(
             job=self._folder.job,
             checkpoint=storage.uri,
@@ -216,11 +216,11 @@ class _Inspection:
             sources=newest.offsets if newest else {},
             watermark_ms=newest.watermark_ms if newest else None,
             batches=len(numbers),
-            newest=tuple(_times(batch) for batch in read if batch is not None)[:shown],
+            newest=tuple(_times(batch) for batch in read if batch is not None)[:count],
             stores=tuple(sorted(stores, key=lambda s: (s.operator, s.store, s.family))),
             hot_keys=tuple(self._try("hot keys", self._folder.hot_keys) or ()),
             replica_bytes=None if None in sizes or not sizes else _EMPTY_BYTES + sum(s for s in sizes if s is not None),
-            checksums=held,
+            checksums=verified,
             unread=tuple(self._unread),
             requests=dict(storage.requests),
         )

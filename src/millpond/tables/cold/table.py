@@ -19,7 +19,7 @@ from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.bulk.newest import read_newest
-from millpond.checkpoint.bulk.partition import Part, read_parts
+from millpond.checkpoint.bulk.partition import RowChunk, read_chunks
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
@@ -232,11 +232,11 @@ class _ColdTable:
 
     def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """The value of a key, of all parts where the table lies in some."""
-        definition, schema, parts = self._definition, self._schema, self._definition.parts
-        if parts is None:
+        definition, schema, chunks = self._definition, self._schema, self._definition.parts
+        if chunks is None:
             return find_row(self._storage, self._batch, schema, key)
-        merge = compile_merge(definition, parts, schema)
-        found = [find_row(self._storage, self._batch, schema, (parts.key(value), *key)) for value in parts.values]
+        merge = compile_merge(definition, chunks, schema)
+        found = [find_row(self._storage, self._batch, schema, (chunks.key(value), *key)) for value in chunks.values]
         return None if all(row is None for row in found) else merge(key, found)
 
     def read(self, pa: Any, *, expired: bool) -> Any:
@@ -246,15 +246,15 @@ class _ColdTable:
             return self._read_merged(pa, judged_ms)
         finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
 
-        held = threading.local()
+        of_thread = threading.local()
 
         def begin_thread() -> None:
-            held.memory = Memory()
+            of_thread.memory = Memory()
 
         def read_partition(partition: int) -> list[Any]:
-            found, memory = [], held.memory
-            for part in self._parts(pa, partition, memory):  # 2
-                for keys, values, places in _chunks(part):  # 3
+            found, memory = [], of_thread.memory
+            for chunk in self._chunks(pa, partition, memory):  # 2
+                for keys, values, places in _slices(chunk):  # 3
                     failures = Failures()
                     arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory, failures)
                     table = make_table(pa, arrays, shape, failures)
@@ -272,8 +272,8 @@ class _ColdTable:
         definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
         found = MergedRows(definition, schema)
         for partition in partitions_of(batch, schema):
-            for part in self._parts(pa, partition, memory):
-                for key, value in zip(part.keys.tolist(), part.values.tolist(), strict=True):
+            for chunk in self._chunks(pa, partition, memory):
+                for key, value in zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True):
                     found.add(key, (value,))
         check_still_committed(self._storage, batch)
         finish = compile_definition(definition)
@@ -285,11 +285,11 @@ class _ColdTable:
         """By which time rows are over."""
         return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
 
-    def _parts(self, pa: Any, partition: int, memory: Memory) -> Iterable[Part]:
+    def _chunks(self, pa: Any, partition: int, memory: Memory) -> Iterable[RowChunk]:
         """The rows of a partition that count."""
         reader = StateReader(self._storage)
-        parts = read_newest(reader, self._batch, self._schema, partition, memory)
-        return parts if parts is not None else iter_newest(pa, read_parts(reader, self._batch, self._schema, partition))
+        chunks = read_newest(reader, self._batch, self._schema, partition, memory)
+        return chunks if chunks is not None else iter_newest(pa, read_chunks(reader, self._batch, self._schema, partition))
 
 
 def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
@@ -302,53 +302,53 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
     raise store_missing(definition)
 
 
-def iter_newest(pa: Any, parts: list[Part]) -> Iterator[Part]:
-    """The rows that count, oldest parts first: what is known of newer ones decides what stays of older ones."""
-    if len(parts) == 1 and parts[0].unique and parts[0].gone is None:
-        yield parts[0]
+def iter_newest(pa: Any, chunks: list[RowChunk]) -> Iterator[RowChunk]:
+    """The rows that count, oldest chunks first: what is known of newer ones decides what stays of older ones."""
+    if len(chunks) == 1 and chunks[0].unique and chunks[0].gone is None:
+        yield chunks[0]
         return
-    if all(part.sequence is None for part in parts):
-        masks = calls.mark_newest([part.keys[:3] for part in parts], unique=bool(parts) and parts[0].unique)
+    if all(chunk.sequence is None for chunk in chunks):
+        masks = calls.mark_newest([chunk.keys[:3] for chunk in chunks], unique=bool(chunks) and chunks[0].unique)
         if masks is not None:
-            yield from map(_masked, parts, masks)
+            yield from map(_masked, chunks, masks)
             return
-    kept: list[Part] = []
+    kept: list[RowChunk] = []
     newer: list[tuple[Spans, Array | None]] = []
-    for part in reversed(parts):
-        keys, chosen, hashes = part.keys, None, None
-        if not part.unique or newer:
+    for chunk in reversed(chunks):
+        keys, chosen, hashes = chunk.keys, None, None
+        if not chunk.unique or newer:
             hashes = hash_words(keys)
-        if not part.unique:
-            newest = newest_of_each(pa, keys, hashes, part.sequence)
+        if not chunk.unique:
+            newest = newest_of_each(pa, keys, hashes, chunk.sequence)
             chosen = newest if len(newest) < len(keys.begin) else None
-        mask: Array | None = None if part.gone is None else ~part.gone
+        mask: Array | None = None if chunk.gone is None else ~chunk.gone
         for others, other_hashes in newer:
             there = ~is_among(pa, keys, others, hashes, other_hashes)
             mask = there if mask is None else mask & there
         if mask is not None:
             chosen = mask.nonzero()[0] if chosen is None else chosen[mask[chosen]]
-        kept.append(part if chosen is None else _select(part, chosen))
-        if part is not parts[0]:
+        kept.append(chunk if chosen is None else _select(chunk, chosen))
+        if chunk is not chunks[0]:
             newer.append((keys, hashes))
     yield from reversed(kept)
 
 
-def _masked(part: Part, newest: Array) -> Part:
-    mask = newest if part.gone is None else newest & ~part.gone
-    return part if mask.all() else _select(part, mask.nonzero()[0])
+def _masked(chunk: RowChunk, newest: Array) -> RowChunk:
+    mask = newest if chunk.gone is None else newest & ~chunk.gone
+    return chunk if mask.all() else _select(chunk, mask.nonzero()[0])
 
 
-def _select(part: Part, chosen: Array) -> Part:
-    places = None if part.places is None else part.places[chosen]
-    return Part(keys=part.keys.select(chosen), values=part.values.select(chosen), places=places)
+def _select(chunk: RowChunk, chosen: Array) -> RowChunk:
+    places = None if chunk.places is None else chunk.places[chosen]
+    return RowChunk(keys=chunk.keys.select(chosen), values=chunk.values.select(chosen), places=places)
 
 
-def _chunks(part: Part) -> Iterator[tuple[Spans, Spans, Array | None]]:
-    count, first = len(part.keys.begin), 0
-    sizes = (part.keys.size + part.values.size).cumsum()
+def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:
+    count, first = len(chunk.keys.begin), 0
+    sizes = (chunk.keys.size + chunk.values.size).cumsum()
     while first < count:
         before = int(sizes[first - 1]) if first else 0
         end = min(count, first + _CHUNK_ROWS, max(first + 1, int(sizes.searchsorted(before + _CHUNK_BYTES, "right"))))
-        places = None if part.places is None else part.places[first:end]
-        yield part.keys.slice(first, end), part.values.slice(first, end), places
+        places = None if chunk.places is None else chunk.places[first:end]
+        yield chunk.keys.slice(first, end), chunk.values.slice(first, end), places
         first = end

@@ -148,8 +148,8 @@ class ColumnFinish:
             if i not in self._by_row:
                 self._by_row[i] = compile_shown(self._definition, self._expressions[i])
             evaluate = self._by_row[i]
-            shown = [try_value(evaluate, name, *pair) for pair in pairs]
-            out.append(python_array(pa, self._types[i], shown, failures, name))
+            finished = [try_value(evaluate, name, *pair) for pair in pairs]
+            out.append(python_array(pa, self._types[i], finished, failures, name))
         return out
 
     def _pairs(self, keys: Keys, values: Spans) -> list[tuple[Any, Any]]:

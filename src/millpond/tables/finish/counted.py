@@ -108,7 +108,7 @@ def _percentile(counted: Counted, expression: Expression, quantile: _Quantile) -
     order, as_list = rank(counted.type), expression.type.kind == "array"
     element = expression.type.element if as_list else expression.type
     assert element is not None
-    shown = float if element.kind == "double" else _narrowed(32 if element.kind == "year_month_interval" else 64)
+    convert = float if element.kind == "double" else _narrowed(32 if element.kind == "year_month_interval" else 64)
 
     def finish(data: bytes | None) -> Stored:
         counts = counted.read(data)
@@ -118,7 +118,7 @@ def _percentile(counted: Counted, expression: Expression, quantile: _Quantile) -
             counts = counted.looked_through(counts)
         counts = sorted(counts, key=lambda pair: order(pair[0]), reverse=is_reversed)
         values, upto = [value for value, _ in counts], list(accumulate(count for _, count in counts))
-        found = [shown(quantile(values, upto, percentage)) for percentage in percentages]
+        found = [convert(quantile(values, upto, percentage)) for percentage in percentages]
         return (found or None) if as_list else found[0]
 
     return finish

@@ -54,8 +54,8 @@ def _compile(definition: TableDefinition) -> Finish:
                 )
             # Of a table that has nothing else, the key itself.
             readable = len(definition.key) if definition.values else 0
-            shown = [column(key, buffers) for column in columns[:readable]]
-            return FailingValues(zip(names, shown + [failed(unfiltered, n) for n in names[readable:]], strict=True))
+            finished = [column(key, buffers) for column in columns[:readable]]
+            return FailingValues(zip(names, finished + [failed(unfiltered, n) for n in names[readable:]], strict=True))
         except MISFITS as broken:
             raise misfit(broken) from broken
 

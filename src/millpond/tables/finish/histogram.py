@@ -29,13 +29,13 @@ def compile_histogram(expression: Expression) -> Callable[[bytes | None], Stored
     assert expression.type.element is not None
     of = expression.type.element.fields[0].type
     target = atomic(AS_NUMBER.get(of.kind, of.name))
-    shown = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
+    convert = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
 
     def finish(data: bytes | None) -> Stored:
         if not data:
             return None
         reader = BufferReader("histogram_numeric", data)
         bins = reader.many(reader.numbers(_HEAD)[1], _BIN)
-        return [(shown(center), weight) for center, weight in bins] or None
+        return [(convert(center), weight) for center, weight in bins] or None
 
     return finish

@@ -63,13 +63,13 @@ def compile_quantiles(expression: Expression) -> Callable[[bytes | None], Stored
     percentages, as_list = expression.options["percentages"], expression.type.kind == "array"
     of = parse_type(expression.options["of"])
     target = atomic(AS_NUMBER.get(of.kind, of.name))
-    shown = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
+    convert = compile_cast(atomic("double"), target, Casting("legacy", expression.options.get("java")))
 
     def finish(data: bytes | None) -> Stored:
         summary = read_summary(data) if data else None
         if summary is None or not summary.total or not percentages:
             return None
-        found = [shown(value) for value in query(summary, percentages)]
+        found = [convert(value) for value in query(summary, percentages)]
         return found if as_list else found[0]
 
     return finish

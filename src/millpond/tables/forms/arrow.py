@@ -119,19 +119,19 @@ def python_array(pa: Any, type_: SparkType, values: Iterable[Any], failures: Fai
 
     failures:  they are added to it, as of `column`
     """
-    arrow, shown = arrow_type(pa, type_), []
+    arrow, plain = arrow_type(pa, type_), []
     for row, value in enumerate(values):
         if type(value) is FailedValue:
             failures.add(row, column, value.error)
             value = None
-        shown.append(_arrow_value(type_, value))
+        plain.append(_arrow_value(type_, value))
     if type_.kind != "string":
         try:
-            return pa.array(shown, type=arrow)
+            return pa.array(plain, type=arrow)
         except (pa.ArrowInvalid, UnicodeEncodeError):
-            return pa.array([_or_null(pa, arrow, value, row, failures, column) for row, value in enumerate(shown)], type=arrow)
+            return pa.array([_or_null(pa, arrow, value, row, failures, column) for row, value in enumerate(plain)], type=arrow)
     # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
-    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in shown], type=pa.binary()).view(arrow)
+    return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in plain], type=pa.binary()).view(arrow)
 
 
 def _or_null(pa: Any, arrow: Any, value: Any, row: int, failures: Failures, column: str) -> Any:
@@ -261,7 +261,7 @@ def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, o
     import pyarrow.compute as pc
 
     if hashes is not None and other_hashes is not None:
-        # Nearly all that aren't there are told by a few bits of their hash; the others are looked up.
+        # A few bits of the hash rule out nearly all that aren't there; the others are looked up.
         bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
         marks: Array = np.zeros(int(bits) + 1, bool)
         marks[other_hashes & bits] = True
@@ -296,7 +296,7 @@ def _key_array(pa: Any, keys: Spans, width: int) -> Any:
     return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), _gathered(pa, keys)])
 
 
-class _Pieces(io.RawIOBase):
+class _ChunkReader(io.RawIOBase):
     """Where a writer leaves bytes that a reader takes piece by piece."""
 
     def __init__(self) -> None:
@@ -321,16 +321,16 @@ def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
 
     What a table says of values that failed is a batch's metadata, but for the first table, whose schema is the stream's.
     """
-    pa, sink, rest = pyarrow(), _Pieces(), iter(tables)
+    pa, sink, rest = pyarrow(), _ChunkReader(), iter(tables)
     first = next(rest)
     with pa.ipc.new_stream(sink, first.schema) as writer:
         yield sink.take()
         for number, table in enumerate(chain([first], rest)):
             metadata = table.schema.metadata or {}
-            told = {KEY: metadata[KEY]} if KEY in metadata and number else None
+            custom = {KEY: metadata[KEY]} if KEY in metadata and number else None
             for batch in table.to_batches(max_chunksize=_STREAM_ROWS):
-                writer.write_batch(batch, custom_metadata=told)
-                told = None
+                writer.write_batch(batch, custom_metadata=custom)
+                custom = None
                 yield sink.take()
     yield sink.take()
 
@@ -383,9 +383,9 @@ def read_ipc_stream(data: bytes) -> Any:
         schema = reader.schema.remove_metadata().with_metadata(without_errors(reader.schema.metadata))
         while True:
             try:
-                batch, told = reader.read_next_batch_with_custom_metadata()
+                batch, custom = reader.read_next_batch_with_custom_metadata()
             except StopIteration:
                 break
-            metadata = reader.schema.metadata if not tables else dict(told or {})
+            metadata = reader.schema.metadata if not tables else dict(custom or {})
             tables.append(pa.Table.from_batches([batch]).replace_schema_metadata(metadata))
     return join_tables(pa, tables, schema)

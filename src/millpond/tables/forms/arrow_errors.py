@@ -35,9 +35,9 @@ class Failures:
         """Those of a table whose first row stands at `begin`."""
         data = (metadata or {}).get(KEY)
         if data is not None:
-            told = json.loads(data)
-            self.count += told["count"]
-            self.first += [{**one, "row": one["row"] + begin} for one in told["errors"]][: _MOST - len(self.first)]
+            failures = json.loads(data)
+            self.count += failures["count"]
+            self.first += [{**one, "row": one["row"] + begin} for one in failures["errors"]][: _MOST - len(self.first)]
 
     def metadata(self) -> dict[bytes, bytes]:
         """What a schema's metadata holds; nothing where there are none."""
@@ -74,8 +74,8 @@ def select_rows(table: Any, mask: Any) -> Any:
 
 
 def _with(table: Any, failures: Failures) -> Any:
-    told = failures.metadata()
-    return table.replace_schema_metadata({**(table.schema.metadata or {}), **told}) if told else table
+    added = failures.metadata()
+    return table.replace_schema_metadata({**(table.schema.metadata or {}), **added}) if added else table
 
 
 def without_errors(metadata: dict[bytes, bytes] | None) -> dict[bytes, bytes]:

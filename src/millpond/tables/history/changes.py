@@ -38,7 +38,7 @@ RowReader = Callable[[bytes, bytes | None], list[Values | None]]
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     """One row's change by one batch.
 
-    kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL; remove, where that isn't told
+    kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL; remove, where the cause is unknown
     batch:        the batch that did it
     first_batch:  the same, or where the batches up to it were gone before they could be read, the first of them: what is told then
                   is what they did together

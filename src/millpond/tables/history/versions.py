@@ -67,8 +67,8 @@ def read_versions(
     out: list[Version] = []
     for ordered in deadline.watch(sorted(by_key)):
         base, changes = by_key[ordered]
-        shown = [change for change in changes if change[0] <= last]
-        for version in _versions(store_key(ordered), base, shown, rows, committed):
+        visible = [change for change in changes if change[0] <= last]
+        for version in _versions(store_key(ordered), base, visible, rows, committed):
             if limit is not None and len(out) == limit:
                 return Versions(out, cut, more=True)
             out.append(version)

@@ -94,7 +94,7 @@ _put = msgspec.structs.force_setattr
 class Unmet(msgspec.Struct, frozen=True):
     """The first bound that doesn't hold.
 
-    missing:  how far it is: batches, offsets or seconds; None where that can't be told
+    missing:  how far it is: batches, offsets or seconds; None where that is unknown
     """
 
     condition: str

@@ -80,9 +80,9 @@ def missing_of(wanted: Wanted, found: Offsets) -> Missing | None:
     if wanted.source is not None:
         return _missing_in(wanted, found[wanted.source], wanted.source)
     topic = wanted.path[0]
-    told = {source: offset for source, offset in found.items() if offset is not None}
-    by_topic = {source: offset for source, offset in told.items() if _is_by_topic(offset)}
-    if told and not by_topic and len(told) == len(found):
+    given = {source: offset for source, offset in found.items() if offset is not None}
+    by_topic = {source: offset for source, offset in given.items() if _is_by_topic(offset)}
+    if given and not by_topic and len(given) == len(found):
         raise invalid(
             f"{wanted.bound} names a topic and a partition, but no source of this job has such offsets: {describe(found)}",
             "Name the source: min_offsets={'0': …} with a value of the same shape, or contains_file for a file source.",
@@ -95,7 +95,7 @@ def missing_of(wanted: Wanted, found: Offsets) -> Missing | None:
             return missing
     if reading:
         return None
-    if len(told) < len(found):
+    if len(given) < len(found):
         return Missing(wanted, None)  # it may be the topic of a source that hasn't read yet
     topics = sorted({name for offset in by_topic.values() for name in offset})
     return Missing(wanted, None, f"the topics are {', '.join(topics)}")

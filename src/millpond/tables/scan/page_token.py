@@ -4,7 +4,7 @@
     query   = hash of the job's id, the table's definition, and which rows in which direction, expired ones or not
     holder  = the process that keeps the batch readable; whoever can read it may answer
 
-So a token of another table, job or question is told from a damaged one, and neither is ever taken for a place to go on.
+So a token of another table, job or question differs from a damaged one, and neither is ever taken for a place to go on.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def query_id(binding: Binding, span: Span, *, reverse: bool, closed: bool) -> by
     closed:  whether the scan shows rows that expired
     """
     checks = [(column.name, repr(value)) for column, value in span.checks]
-    told = repr((binding.stores.job_id, binding.definition.table, span.low, span.high, checks, reverse, closed)).encode(
+    identity = repr((binding.stores.job_id, binding.definition.table, span.low, span.high, checks, reverse, closed)).encode(
         errors="surrogateescape"
     )
-    return hashlib.blake2b(told + binding.definition.fingerprint().encode(), digest_size=_QUERY_BYTES).digest()
+    return hashlib.blake2b(identity + binding.definition.fingerprint().encode(), digest_size=_QUERY_BYTES).digest()
 
 
 def parse_token(text: object, query: bytes, *, table: str) -> PageToken:
