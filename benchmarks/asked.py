@@ -8,20 +8,20 @@ import sys
 from typing import Any
 
 
-class Asked:
+class Process:
     """A program that runs in a process of its own; what it tells before it is asked anything is its first answer."""
 
     def __init__(self, program: str, *arguments: object) -> None:
         command = [sys.executable, "-c", program, *map(str, arguments)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self._told()
+        self.first = self._answer()
 
     def ask(self, line: object) -> dict[str, Any]:
         """What it answers to a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self._told()
+        return self._answer()
 
     def end(self) -> None:
         """Close its input, and wait for its end."""
@@ -29,7 +29,7 @@ class Asked:
         self._process.stdin.close()
         self._process.wait(120)
 
-    def _told(self) -> dict[str, Any]:
+    def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
-        told: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return told
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer

@@ -247,9 +247,9 @@ def main() -> None:
         for number in range(options.rounds):
             for rows in options.rows:
                 for side in SIDES:
-                    told = sides.run(side, rows, options.batches, Path(scratch, f"{side}-{rows}-{number}"))
-                    print(rows, side, told, flush=True)
-                    result["rounds"].append({"rows": rows, "side": side, **told})
+                    measured = sides.run(side, rows, options.batches, Path(scratch, f"{side}-{rows}-{number}"))
+                    print(rows, side, measured, flush=True)
+                    result["rounds"].append({"rows": rows, "side": side, **measured})
         many = sides.run("broadcast", min(options.rows), options.batches, Path(scratch, "many"), options.shards)
         result["many_shards"] = {"rows": min(options.rows), "shards": options.shards, **many}
         spark.conf.set("spark.sql.shuffle.partitions", SHARDS)

@@ -16,7 +16,7 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from asked import Asked
+from asked import Process
 from results import machine, write_result
 from written import write_checkpoint
 
@@ -60,7 +60,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch, "checkpoint")
         written = write_checkpoint(place, options.keys)
-        readers = {kind: Asked(READER, place, Path(scratch, kind), options.keys, kind) for kind in KINDS}
+        readers = {kind: Process(READER, place, Path(scratch, kind), options.keys, kind) for kind in KINDS}
         draw = np.random.default_rng(7)
         for batch in range(2, options.batches + 2):
             written.commit(batch, draw.choice(np.arange(options.keys), options.keys // 10, replace=False))

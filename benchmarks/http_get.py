@@ -157,16 +157,16 @@ def compare(ours: str, theirs: str, rows: int) -> None:
     """Hold a sample of the answers against each other."""
     with httpx.Client() as client:
         for n in range(0, rows, max(1, rows // 97)):
-            told, expected = client.get(f"{ours}{PATH}{n}").json()["rows"], client.get(f"{theirs}{PATH}{n}").json()
-            assert told == [expected], (told, expected)
+            found, expected = client.get(f"{ours}{PATH}{n}").json()["rows"], client.get(f"{theirs}{PATH}{n}").json()
+            assert found == [expected], (found, expected)
 
 
 def measure(address: str, pid: int, rows: int, seconds: int) -> dict[str, float]:
     """One round."""
     before = processor_seconds(pid, children=True)
-    told = load(address, PATH, rows, seconds)
+    counts = load(address, PATH, rows, seconds)
     used = processor_seconds(pid, children=True) - before
-    return {**told, "cpu_us_per_request": round(used / told["requests"] * 1e6, 1)}
+    return {**counts, "cpu_us_per_request": round(used / counts["requests"] * 1e6, 1)}
 
 
 def idle_percent(pids: dict[str, int], seconds: float = 5) -> dict[str, float]:

@@ -77,8 +77,8 @@ def main() -> None:
                 plain = statistics.median(r["rows_per_second"] for r in runs[PLAIN])
                 for name, found in runs.items():
                     middle = {fact: statistics.median(r[fact] for r in found) for fact in found[0]}
-                    told = {"stream": stream, "aggregate": kind, "grouping": name, "rows_in_fullest_partition": fullest.get(name)}
-                    measured.append(told | middle | {"ratio_to_plain": round(middle["rows_per_second"] / plain, 3)})
+                    facts = {"stream": stream, "aggregate": kind, "grouping": name, "rows_in_fullest_partition": fullest.get(name)}
+                    measured.append(facts | middle | {"ratio_to_plain": round(middle["rows_per_second"] / plain, 3)})
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)

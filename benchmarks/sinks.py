@@ -152,17 +152,17 @@ class Rounds:
             spark_before = processor_seconds(self.jvm, children=True)
             self._wait(query, first + self.batches)
             used = processor_seconds(self.jvm, children=True) - spark_before
-            told: dict[str, float] = {"spark_cpu_seconds": round(used, 2)}
+            facts: dict[str, float] = {"spark_cpu_seconds": round(used, 2)}
             for name, process in beside.items():
-                told[f"{name}_cpu_seconds"] = round(processor_seconds(process.pid) - before[name], 2)
+                facts[f"{name}_cpu_seconds"] = round(processor_seconds(process.pid) - before[name], 2)
             measured = [p for p in query.recentProgress if first <= p["batchId"] < first + self.batches]
             query.stop()
             seconds = sum(p["durationMs"]["triggerExecution"] for p in measured) / 1000
-            told["rows_per_second"] = round(sum(p["numInputRows"] for p in measured) / seconds)
-            told["batch_ms"] = round(1000 * seconds / len(measured))
-            told["changed_rows_a_batch"] = round(statistics.mean(p["stateOperators"][0]["numRowsUpdated"] for p in measured))
+            facts["rows_per_second"] = round(sum(p["numInputRows"] for p in measured) / seconds)
+            facts["batch_ms"] = round(1000 * seconds / len(measured))
+            facts["changed_rows_a_batch"] = round(statistics.mean(p["stateOperators"][0]["numRowsUpdated"] for p in measured))
             self._check(side, folder, beside)
-        return told
+        return facts
 
     def _start(self, side: str, folder: str) -> Any:
         import millpond
@@ -218,8 +218,8 @@ class Rounds:
         counted_events = 0
         if side == "replica":
             assert beside["reader"].poll() is None
-            told, _ = beside["follower"].communicate("\n", timeout=120)
-            found = json.loads(told)
+            printed, _ = beside["follower"].communicate("\n", timeout=120)
+            found = json.loads(printed)
             assert found["batch"] == committed, found
             counted_events = found["n"]
         elif side == "redis":

@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from asked import Asked
+from asked import Process
 from results import machine, write_result
 from written import write_checkpoint
 
@@ -98,7 +98,7 @@ class Size:
         self._written = write_checkpoint(folder / f"checkpoint-{keys}", keys)
         self._batch = 1
         print(f"{keys} keys written in {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
-        self._reader = Asked(READER, self._written.path, folder / f"home-{keys}", keys, Path(__file__).parent)
+        self._reader = Process(READER, self._written.path, folder / f"home-{keys}", keys, Path(__file__).parent)
         self.built = self._reader.first
         assert self.built["rows"] == keys, self.built
         self.gets: list[dict[str, float]] = []
@@ -135,11 +135,11 @@ def main() -> None:
         followed = [size.follow() for size in sizes]
         for size in sizes:
             size.end()
-    told = {}
+    by_size = {}
     for size, facts in zip(sizes, followed, strict=True):
         gets = {name: statistics.median(g[name] for g in size.gets) for name in ("p50_us", "p99_us")}
         built = {**size.built, "keys_per_second": round(size.keys / size.built["bootstrap_seconds"])}
-        told[str(size.keys)] = {**built, "get": gets, **facts}
+        by_size[str(size.keys)] = {**built, "get": gets, **facts}
     ratios = {
         str(size.keys): round(
             statistics.median(a["p50_us"] / b["p50_us"] for a, b in zip(size.gets, sizes[0].gets, strict=True)), 2
@@ -152,7 +152,7 @@ def main() -> None:
         "load_average_before": load_before,
         "load_average_after": os.getloadavg()[0],
         "get_p50_to_that_of_the_smallest": ratios,
-        "sizes": told,
+        "sizes": by_size,
     }
     print(json.dumps(result, indent=1))
     if options.write:

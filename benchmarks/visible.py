@@ -117,10 +117,10 @@ def tables_of(port: int) -> list[Any]:
     import httpx
 
     try:
-        told = httpx.get(f"http://127.0.0.1:{port}/tables").json()["tables"]
+        listed = httpx.get(f"http://127.0.0.1:{port}/tables").json()["tables"]
     except httpx.TransportError:
         return []
-    return [t for t in told if "error" not in t]
+    return [t for t in listed if "error" not in t]
 
 
 class HandWriter:
@@ -211,13 +211,13 @@ def measure(mode: str, batches: int) -> dict[str, Any]:
         time.sleep(LAST_BATCH_SECONDS)
         for name, reader in started.items():
             reader.send_signal(signal.SIGTERM)
-            told = json.loads(reader.communicate(timeout=60)[0])
-            visible = _first_answers({int(batch): at for batch, at in told["times"].items()}, times)
+            seen = json.loads(reader.communicate(timeout=60)[0])
+            visible = _first_answers({int(batch): at for batch, at in seen["times"].items()}, times)
             result[name] = {
                 "p50_ms": round(percentile(visible, 0.5), 2),
                 "p99_ms": round(percentile(visible, 0.99), 2),
                 "max_ms": round(max(visible), 2),
-                "answers": told["asked"],
+                "answers": seen["asked"],
             }
         if is_loaded:
             result["wrk"] = json.loads(wrk.communicate(timeout=300)[0])

@@ -85,7 +85,7 @@ class Accounts(StatefulProcessor):
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
         balance, version, commands = self.state.get() or (0, 0, 0)
         self.forget(commands - self.keep)
-        told = []
+        said = []
         # All of the batch first: Spark hands on a key's rows in no order.
         for row in sorted(rows, key=lambda row: (row.partition, row.offset)):
             is_named = key[0] is not None and row.command is not None
@@ -99,9 +99,9 @@ class Accounts(StatefulProcessor):
                 answer = Answer(row.kind, row.cents, reason is None, reason, version, balance)
                 self.answers.updateValue((command,), answer)
                 self.log.updateValue((commands,), (command, *answer))
-            told.append(Row(account=key[0], command=command, **Answer(*answer)._asdict()))
+            said.append(Row(account=key[0], command=command, **Answer(*answer)._asdict()))
         self.state.update((balance, version, commands))
-        return iter(told)
+        return iter(said)
 
     def forget(self, number: int) -> None:
         """Take this entry out of the log, those before it, and their answers.

@@ -135,7 +135,10 @@ def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_s
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         environment[name] = ""
     log = tmp_path / "log"
-    with log.open("wb") as told, serving(pond, home=tmp_path / "home", stderr=told, **environment) as (address, server):
+    with (
+        log.open("wb") as stderr_file,
+        serving(pond, home=tmp_path / "home", stderr=stderr_file, **environment) as (address, server),
+    ):
         victim, client = Victim(address, server.pid), httpx.Client(base_url=address, timeout=PATIENCE_SECONDS)
         wait_for(lambda: client.get(f"/tables/{GOOD}/count").status_code == 200, 60)
         # All of them are followed before they turn.

@@ -56,9 +56,9 @@ def test_a_turn_that_doesnt_come_is_told(attacked: Attacked) -> None:
         thread.start()
     for thread in asking:
         thread.join()
-    told = [a for a in answers if a.status_code == 503 and a.json()["error"]["condition"] == "TOO_MANY_ANSWERS"]
-    assert told
-    assert all(a.headers["retry-after"] == "1" for a in told)
+    refused = [a for a in answers if a.status_code == 503 and a.json()["error"]["condition"] == "TOO_MANY_ANSWERS"]
+    assert refused
+    assert all(a.headers["retry-after"] == "1" for a in refused)
     assert httpx.get(f"{victim.address}/tables/{TABLE}/rows?_limit=100").status_code == 200
 
 

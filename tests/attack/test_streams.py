@@ -62,8 +62,8 @@ def test_streams_of_a_table_are_read_once_and_each_tells_all(attacked: Attacked,
         for number in range(5):
             commit(job, streamed=number)
         for stream in streams:
-            told = _until(stream, b'"new":{"k":"streamed","v":4}')
-            values = [json.loads(line[6:])["changes"] for line in told.split(b"\n") if line.startswith(b"data: ")]
+            sent = _until(stream, b'"new":{"k":"streamed","v":4}')
+            values = [json.loads(line[6:])["changes"] for line in sent.split(b"\n") if line.startswith(b"data: ")]
             assert [change["new"]["v"] for page in values for change in page if change["new"]["k"] == "streamed"] == list(range(5))
     wait_for(lambda: victim.metrics()["millpond_streams"] == 0)
 
@@ -141,10 +141,10 @@ def test_a_batch_wakes_all_that_wait_for_it(attacked: Attacked, job: WrittenChec
         time.sleep(2)
         assert _seconds(victim.pid) - before < 1.0, "who waits costs next to nothing"
         commit(job, woken=batch)
-        told = [answer.result().json() for answer in answers]
-    assert {page["batch"] for page in told} == {batch}
-    assert [page["rows"][0]["v"] for page in told if "rows" in page] == [batch] * 20
-    assert [page["changes"][0]["new"]["v"] for page in told if "changes" in page] == [batch] * 20
+        pages = [answer.result().json() for answer in answers]
+    assert {page["batch"] for page in pages} == {batch}
+    assert [page["rows"][0]["v"] for page in pages if "rows" in page] == [batch] * 20
+    assert [page["changes"][0]["new"]["v"] for page in pages if "changes" in page] == [batch] * 20
 
 
 @pytest.mark.parametrize("how", ["removed", "replaced", "expired"])
@@ -161,8 +161,8 @@ def test_a_token_that_ends_takes_its_streams_and_waits_along(attacked: Attacked,
             remove_token(tokens, "ending")
         elif how == "replaced":
             add_token(tokens, "ending", tables=["*"])
-        told = _until(ends, b"\r\n0\r\n\r\n")  # the last chunk
-        assert told.count(b"event: error") == told.count(b"TOKEN_NEEDED") == 1
+        sent = _until(ends, b"\r\n0\r\n\r\n")  # the last chunk
+        assert sent.count(b"event: error") == sent.count(b"TOKEN_NEEDED") == 1
         refused = exchange(waits)
         assert (refused.status, refused.condition) == (401, "TOKEN_NEEDED")
         assert not victim.is_closed(stays, 1)

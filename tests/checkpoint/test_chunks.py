@@ -64,7 +64,7 @@ def test_damage_in_the_middle_is_told_as_it_is_record_by_record(job: WrittenChec
     ((store,), _) = read_stores(storage, Batch(1))
     path = job.path / "state/0/0/2.delta"
     whole = decompress("lz4", path.read_bytes())
-    told = set()
+    conditions = set()
     for _ in range(40):
         damaged = bytearray(whole)
         damaged[random_.randrange(len(whole))] ^= 1 << random_.randrange(8)
@@ -78,6 +78,6 @@ def test_damage_in_the_middle_is_told_as_it_is_record_by_record(job: WrittenChec
                 ends.append(read())
             except CheckpointError as error:
                 ends.append((error.condition, error.message))
-                told.add(error.condition)
+                conditions.add(error.condition)
         assert ends[0] == ends[1]
-    assert "CORRUPT_FILE" in told
+    assert "CORRUPT_FILE" in conditions

@@ -24,7 +24,7 @@ LONG, TIMESTAMP, TEXT = atomic("long"), atomic("timestamp"), atomic("string")
 def test_it_says_what_the_metadata_of_newer_versions_says() -> None:
     seen = set()
     for path in WITH_METADATA:
-        told = json.loads(path.read_text().partition("\n")[2])
+        metadata = json.loads(path.read_text().partition("\n")[2])
         (schema,) = parse_schema((path.parents[1] / "0/_metadata/schema").read_bytes())
         conf = json.loads((path.parents[3] / "offsets/0").read_text().split("\n")[1])["conf"]
         apply_format = int(conf["spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"])
@@ -35,7 +35,7 @@ def test_it_says_what_the_metadata_of_newer_versions_says() -> None:
             seen.add("refused")
             continue
         name, prefix = infer_operator(schema, apply_format=apply_format)
-        assert (name, prefix) == (told["operatorInfo"]["operatorName"], told["stateStoreInfo"][0]["numColsPrefixKey"]), path
+        assert (name, prefix) == (metadata["operatorInfo"]["operatorName"], metadata["stateStoreInfo"][0]["numColsPrefixKey"]), path
         seen.add(name)
     assert len(seen) == 7
 

@@ -69,8 +69,8 @@ def test_get_of_a_row_that_isnt_there_ends_with_one(run: Run) -> None:
     text, as_json = (run("get", "long", "k=5", *flags) for flags in ([], ["--json"]))
     assert (text.exit_code, text.stdout, as_json.exit_code, as_json.stdout) == (1, "", 1, "")
     assert "has no row with this key.\n" in text.stderr
-    told = json.loads(as_json.stderr)
-    assert (told["table"], told["batch"], told["evicted"], told["maybe_evicted"]) == ("long", 1, [], [])
+    footer = json.loads(as_json.stderr)
+    assert (footer["table"], footer["batch"], footer["evicted"], footer["maybe_evicted"]) == ("long", 1, [], [])
 
 
 def test_null_and_the_empty_text_are_two_keys(run: Run) -> None:
@@ -91,9 +91,9 @@ def test_json_is_one_object_a_row_that_names_its_batch(run: Run) -> None:
     assert all(set(row) == {"k", "n", "again", "_batch", "_behind_seconds", "_changed", "_final"} for row in rows)
     assert all((row["_batch"], row["_behind_seconds"], row["_final"]) == (1, 0.0, False) for row in rows)
     assert {row["k"] for row in rows} == {None, 2**53 - 1, str(2**53 + 1), str(-(2**63))}
-    told = json.loads(done.stderr)
-    assert told["position"]["offsets"]
-    assert told.keys() == {"table", "job", "batch", "position", "lag", "job_state", "evicted", "maybe_evicted", "more", "token"}
+    footer = json.loads(done.stderr)
+    assert footer["position"]["offsets"]
+    assert footer.keys() == {"table", "job", "batch", "position", "lag", "job_state", "evicted", "maybe_evicted", "more", "token"}
     some = json.loads(run("scan", "long", "--json", "--limit", "1").stderr)
     assert (some["more"], some["token"] is None) == (True, False)
 
@@ -144,8 +144,8 @@ def test_a_terminal_shows_a_table_and_obeys_no_key(types_pond: Path, door_home: 
 def test_no_name_of_a_table_or_column_is_broken_on_a_terminal(types_pond: Path, door_home: Path, columns: int) -> None:
     shown = _on_a_terminal(["tables", str(types_pond)], door_home, columns=columns)
     assert max(map(len, shown.splitlines())) <= columns
-    told = CliRunner(env={"MILLPOND_HOME": str(door_home)}).invoke(main, ["tables", str(types_pond), "--json"]).stdout
-    for table in map(json.loads, told.splitlines()):
+    listed = CliRunner(env={"MILLPOND_HOME": str(door_home)}).invoke(main, ["tables", str(types_pond), "--json"]).stdout
+    for table in map(json.loads, listed.splitlines()):
         for word in (table["table"], *(column["name"] for column in table["columns"])):
             assert re.search(rf"(?<![\w]){re.escape(word)}(?![\w])", shown), word
 

@@ -176,8 +176,8 @@ def test_describe_shows_columns_in_the_order_of_the_key(types_pond: Path, door_h
     done = run.invoke(main, ["describe", str(types_pond), "price"])
     assert done.stdout.splitlines()[:2] == ["table       price", "job         price"]
     assert "k\tdecimal(10,2)\t1" in done.stdout
-    told = json.loads(run.invoke(main, ["describe", str(types_pond), "price", "--json"]).stdout)
-    assert (told["key"], [column["name"] for column in told["columns"]]) == (["k"], ["k", "n", "again"])
+    described = json.loads(run.invoke(main, ["describe", str(types_pond), "price", "--json"]).stdout)
+    assert (described["key"], [column["name"] for column in described["columns"]]) == (["k"], ["k", "n", "again"])
 
 
 def test_json_of_a_condition_is_that_of_a_scan(pond: millpond.Pond, types_pond: Path, door_home: Path) -> None:

@@ -90,9 +90,9 @@ def test_changes_are_shown_in_order_and_go_on_with_the_token(job: WrittenCheckpo
         batches = [_commit(job, a=2), _commit(job, a=3, c=1)]
         pond.catch_up(30)
         with _start(home, "changes", str(job.path), TABLE, "--since", str(first), "--limit", "2") as running:
-            told, errors = running.communicate(timeout=60)
+            output, errors = running.communicate(timeout=60)
             assert running.returncode == 0, errors
-        shown = [json.loads(line) for line in told.splitlines()]
+        shown = [json.loads(line) for line in output.splitlines()]
         assert [(c["batch"], c["kind"], c["new"]) for c in shown] == [
             (batches[0], "update", {"k": "a", "v": 2}),
             (batches[1], "update", {"k": "a", "v": 3}),

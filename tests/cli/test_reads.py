@@ -161,9 +161,9 @@ def test_a_count_is_a_number_alone(run: Run) -> None:
     assert (done.exit_code, done.stdout) == (0, "5\n")
     assert done.stderr.startswith("batch 0 of ck")
     assert run("count", "k=aa").stdout == "1\n"
-    told = run("count", "k=nobody", "--json")
-    assert json.loads(told.stdout) == {"count": 0}
-    assert json.loads(told.stderr.splitlines()[-1])["batch"] == 0
+    as_json = run("count", "k=nobody", "--json")
+    assert json.loads(as_json.stdout) == {"count": 0}
+    assert json.loads(as_json.stderr.splitlines()[-1])["batch"] == 0
 
 
 def test_the_exit_code_tells_whether_an_event_is_in(run: Run) -> None:

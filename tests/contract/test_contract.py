@@ -56,7 +56,7 @@ PONDS = {
     ),
     "values": ("structs_hdfs", "struct_windows_rocksdb", "struct_sessions_hdfs", "unfinished_hdfs", "unfinished_kept_rocksdb"),
 }
-Told = dict[str, Any]
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -118,38 +118,38 @@ def local(places: dict[str, Path], home: Path, server: str) -> Iterator[dict[str
 # ---------------------------------------------------------------- the doors
 
 
-def _python(table: Any, question: Question) -> Told:
+def _python(table: Any, question: Question) -> Answer:
     """Also for the client, whose tables have the same reads."""
     bounds = millpond.Bounds(**question.bounds) if question.bounds else None
     if question.read == "get_all":
         answer = table.get_all(question.options["keys"], bounds=bounds)
     else:
         answer = getattr(table, question.read)(question.key, bounds=bounds, **question.options)
-    return _told(table.definition, question, answer)
+    return _answer_of(table.definition, question, answer)
 
 
-def _told(definition: TableDefinition, question: Question, answer: Any) -> Told:
+def _answer_of(definition: TableDefinition, question: Question, answer: Any) -> Answer:
     cut = json.loads(encode_json(cut_json(answer.cut)))
-    told = {"batch": cut["batch"], "position": cut["position"], "job": cut["job"], "behind": cut["lag"]["behind_batches"]}
+    source = {"batch": cut["batch"], "position": cut["position"], "job": cut["job"], "behind": cut["lag"]["behind_batches"]}
     if question.read == "count":
-        return {**told, "count": int(answer)}
+        return {**source, "count": int(answer)}
     write = row_writer(definition)
     rows = [answer] if question.read == "get" else answer
     marks = [(row.changed_batch, row.final) if row else row.evicted for row in rows]
     shown = [json.loads(encode_json(write(row))) for row in rows]
-    return {**told, "rows": shown, "marks": marks, "more": getattr(answer, "more", False)}
+    return {**source, "rows": shown, "marks": marks, "more": getattr(answer, "more", False)}
 
 
-def ask_python(asked: Asked, name: str, question: Question) -> Told:
+def ask_python(asked: Asked, name: str, question: Question) -> Answer:
     return _python(asked.local[name][0], question)
 
 
-def ask_client(asked: Asked, name: str, question: Question) -> Told:
+def ask_client(asked: Asked, name: str, question: Question) -> Answer:
     return _python(asked.client[name], question)
 
 
-def ask_client_async(asked: Asked, name: str, question: Question) -> Told:
-    async def ask() -> Told:
+def ask_client_async(asked: Asked, name: str, question: Question) -> Answer:
+    async def ask() -> Answer:
         bounds = millpond.Bounds(**question.bounds) if question.bounds else None
         async with millpond.connect_async(asked.address) as server:
             table = server[name]
@@ -157,12 +157,12 @@ def ask_client_async(asked: Asked, name: str, question: Question) -> Told:
                 answer = await table.get_all(question.options["keys"], bounds=bounds)
             else:
                 answer = await getattr(table, question.read)(question.key, bounds=bounds, **question.options)
-            return _told((await table.load()).definition, question, answer)
+            return _answer_of((await table.load()).definition, question, answer)
 
     return asyncio.run(ask())
 
 
-def ask_url(asked: Asked, name: str, question: Question) -> Told:
+def ask_url(asked: Asked, name: str, question: Question) -> Answer:
     definition = asked.local[name][0].definition
     types = {c.name: c.type for c in key_parts(definition)}
     if question.read == "get_all":
@@ -185,7 +185,7 @@ def ask_url(asked: Asked, name: str, question: Question) -> Told:
     return _read_http(asked.http.get(path), question)
 
 
-def ask_json(asked: Asked, name: str, question: Question) -> Told:
+def ask_json(asked: Asked, name: str, question: Question) -> Answer:
     definition = asked.local[name][0].definition
     if question.read == "get_all":
         return ask_url(asked, name, question)
@@ -195,15 +195,15 @@ def ask_json(asked: Asked, name: str, question: Question) -> Told:
     return _over_http(asked, name, "rows:count" if question.read == "count" else "rows:scan", question, body)
 
 
-def ask_command_line(asked: Asked, name: str, question: Question) -> Told:
+def ask_command_line(asked: Asked, name: str, question: Question) -> Answer:
     return _by_command(asked, str(asked.local[name][1]), name, question)
 
 
-def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> Told:
+def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> Answer:
     return _by_command(asked, asked.address, name, question)
 
 
-def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told:
+def _by_command(asked: Asked, place: str, name: str, question: Question) -> Answer:
     table, _ = asked.local[name]
     command = "scan" if question.read == "range" else question.read
     key = encode_json(_json_key(table.definition, question.key)).decode()
@@ -224,11 +224,11 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
     rows = [json.loads(line) for line in done.stdout_bytes.decode("utf-8", "surrogateescape").splitlines()]
     data = json.loads(done.stderr.splitlines()[-1])
     if question.read == "count":
-        return _told_json({**data, **rows[0]}, question)
+        return _answer_of_json({**data, **rows[0]}, question)
     assert {(row.pop("_batch"), row.pop("_behind_seconds")) for row in rows} <= {(data["batch"], data["lag"]["behind_seconds"])}
     marks = [(row.pop("_changed"), row.pop("_final")) for row in rows]
     final = [place for place, (_, is_final) in enumerate(marks) if is_final]
-    return _told_json({**data, "rows": rows, "changed": [changed for changed, _ in marks], "final": final}, question)
+    return _answer_of_json({**data, "rows": rows, "changed": [changed for changed, _ in marks], "final": final}, question)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def asked(local: dict[str, Any], server: str, home: Path) -> Iterator[Asked]:
         yield Asked(local, server, home, client, http)
 
 
-DOORS: dict[str, Callable[[Asked, str, Question], Told]] = {
+DOORS: dict[str, Callable[[Asked, str, Question], Answer]] = {
     "client": ask_client,
     "client, not waiting": ask_client_async,
     "url": ask_url,
@@ -291,29 +291,29 @@ def _json_key(definition: TableDefinition, key: dict[str, Any]) -> dict[str, Any
     return out
 
 
-def _over_http(asked: Asked, name: str, route: str, question: Question, body: dict[str, Any]) -> Told:
+def _over_http(asked: Asked, name: str, route: str, question: Question, body: dict[str, Any]) -> Answer:
     data = {**body, **({"bounds": question.bounds} if question.bounds else {})}
     path = f"{asked.address}/tables/{_quote(name)}/{route}"
     return _read_http(asked.http.post(path, content=encode_json(data)), question)
 
 
-def _read_http(answer: httpx.Response, question: Question) -> Told:
+def _read_http(answer: httpx.Response, question: Question) -> Answer:
     data = json.loads(answer.content)
     if "error" in data:
         _raise(data["error"])
-    return _told_json(data, question)
+    return _answer_of_json(data, question)
 
 
-def _told_json(data: dict[str, Any], question: Question) -> Told:
-    told = {"batch": data["batch"], "position": data["position"], "job": data["job"], "behind": data["lag"]["behind_batches"]}
+def _answer_of_json(data: dict[str, Any], question: Question) -> Answer:
+    source = {"batch": data["batch"], "position": data["position"], "job": data["job"], "behind": data["lag"]["behind_batches"]}
     if question.read == "count":
-        return {**told, "count": data["count"]}
+        return {**source, "count": data["count"]}
     rows = data["rows"] or [None] if question.read == "get" else data["rows"]
     missing = {**dict.fromkeys(data["evicted"], True), **dict.fromkeys(data["maybe_evicted"])}
     marks: list[Any] = []
     for place, row in enumerate(rows):
         marks.append(missing.get(place, False) if row is None else (data["changed"][place], place in data["final"]))
-    return {**told, "rows": rows, "marks": marks, "more": data["more"]}
+    return {**source, "rows": rows, "marks": marks, "more": data["more"]}
 
 
 def _raise(error: dict[str, Any]) -> None:
@@ -401,7 +401,7 @@ def mistakes_of(table: Any) -> list[Question]:
     return out
 
 
-def _ask(door: Callable[[Asked, str, Question], Told], asked: Asked, name: str, question: Question) -> Told:
+def _ask(door: Callable[[Asked, str, Question], Answer], asked: Asked, name: str, question: Question) -> Answer:
     try:
         return door(asked, name, question)
     except MillpondError as error:
@@ -420,11 +420,11 @@ def test_every_door_says_what_python_says(asked: Asked) -> None:
             for title, door in DOORS.items():
                 if door in COMMANDS and (question.read not in BY_COMMAND or number % 3):
                     continue
-                told = _ask(door, asked, name, question)
-                assert told == said, (title, name, question)
-                assert "rows" in told or "count" in told
+                answer = _ask(door, asked, name, question)
+                assert answer == said, (title, name, question)
+                assert "rows" in answer or "count" in answer
                 compared += 1
-                missed += None in told.get("rows", ())
+                missed += None in answer.get("rows", ())
             operators.add(name.partition(".")[2] or "defined")
     assert compared > 500
     assert missed > 20
@@ -447,10 +447,10 @@ def test_every_door_makes_the_same_mistake_of_it(asked: Asked) -> None:
                     continue
                 if (door is ask_json and question.read == "get") or (door is ask_url and question == Question("get", {})):
                     continue  # these routes scan where a key isn't whole
-                told = _ask(door, asked, name, question)
-                assert told["condition"] == said["condition"], (title, name, question, told, said)
+                answer = _ask(door, asked, name, question)
+                assert answer["condition"] == said["condition"], (title, name, question, answer, said)
                 if door in (ask_client, ask_client_async):
-                    assert told == said, (title, name, question)
+                    assert answer == said, (title, name, question)
     assert {"KEY_MISSING", "UNKNOWN_COLUMN", "WRONG_TYPE", "NOT_UP_TO_BOUND", "INVALID_TOKEN", "NOT_A_KEY_COLUMN"} <= met
     assert "NO_WINDOW" in met
 
@@ -486,10 +486,10 @@ def test_a_scan_of_many_requests_is_a_scan_of_one_batch(asked: Asked) -> None:
 def test_arrow_is_the_same_through_the_client(asked: Asked) -> None:
     with millpond.connect(asked.address) as server:
         for name, (table, _) in asked.local.items():
-            told, said = server[name].to_arrow(), table.to_arrow()
-            assert told.schema.equals(said.schema, check_metadata=True), name
+            answer, said = server[name].to_arrow(), table.to_arrow()
+            assert answer.schema.equals(said.schema, check_metadata=True), name
             # NaN is NaN by its text; strings that aren't UTF-8 have none.
-            assert told.equals(said) or repr(told.to_pylist()) == repr(said.to_pylist()), name
+            assert answer.equals(said) or repr(answer.to_pylist()) == repr(said.to_pylist()), name
 
 
 async def _iterated(address: str) -> list[str]:
@@ -524,11 +524,13 @@ def test_whether_a_row_that_isnt_there_expired_is_the_same_through_every_door(as
         assert not said
         words = {f"{c}__isnull" if v is None else c: "1" if v is None else to_text(_type_of(table, c))(v) for c, v in key.items()}
         path = f"{asked.address}/tables/{_quote(name)}"
-        for told in (
+        for answer in (
             asked.http.get(f"{path}/rows", params=words).json(),
             asked.http.post(f"{path}/rows:get", content=encode_json({"keys": [_json_key(table.definition, key)]})).json(),
         ):
-            assert (told["evicted"], told["maybe_evicted"]) == ([0] * (said.evicted is True), [0] * (said.evicted is None)), name
+            assert (answer["evicted"], answer["maybe_evicted"]) == ([0] * (said.evicted is True), [0] * (said.evicted is None)), (
+                name
+            )
         assert asked.client[name].get(key).evicted is said.evicted
         met[name] = said.evicted
     assert {met["join.join_0_left"], met["long"]} == {None, False}, met

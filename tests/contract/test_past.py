@@ -46,7 +46,7 @@ FAST, SLOW, WINDOWS, SESSIONS = "fast.aggregate_0", "slow.aggregate_0", "windows
 TABLES = (FAST, SLOW, WINDOWS, SESSIONS)
 # Of a job whose batches end before the others'; the TTL of all their rows has passed.
 EXPIRED = ("ttl.transform_0_short", "ttl.transform_0_list", "ttl.transform_0_map")
-Told = dict[str, Any]
+Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -173,12 +173,12 @@ def _ask(table: Any, question: Question) -> Any:
     return getattr(table, question.read)(*key, **question.options)
 
 
-def _told(table: Any, question: Question, answer: Any) -> Told:
+def _answer_of(table: Any, question: Question, answer: Any) -> Answer:
     """An answer as HTTP would tell it."""
     name, write = "", row_writer(table.definition)
     if question.read == "get":
         answer = millpond.Rows([answer], answer.cut)
-    writers: dict[str, Callable[[], Told]] = {
+    writers: dict[str, Callable[[], Answer]] = {
         "changes": lambda: changes_json(name, answer, write),
         "history": lambda: versions_json(name, answer, write),
         "find_event": lambda: event_json(name, answer),
@@ -188,7 +188,7 @@ def _told(table: Any, question: Question, answer: Any) -> Told:
     return _stable(json.loads(encode_json(tell())), question)
 
 
-def _stable(data: Told, question: Question) -> Told:
+def _stable(data: Answer, question: Question) -> Answer:
     """Without what changes from one moment, or one process, to the next."""
     out = {name: value for name, value in data.items() if name not in ("table", "lag", "job_state")}
     if question.read != "changes":
@@ -196,22 +196,22 @@ def _stable(data: Told, question: Question) -> Told:
     return out
 
 
-def ask_python(asked: Asked, name: str, question: Question) -> Told:
+def ask_python(asked: Asked, name: str, question: Question) -> Answer:
     table = asked.pond[name]
-    return _told(table, question, _ask(_state(table, question.as_of), question))
+    return _answer_of(table, question, _ask(_state(table, question.as_of), question))
 
 
-def ask_client(asked: Asked, name: str, question: Question) -> Told:
+def ask_client(asked: Asked, name: str, question: Question) -> Answer:
     table = asked.client[name]
-    return _told(table, question, _ask(_state(table, question.as_of), question))
+    return _answer_of(table, question, _ask(_state(table, question.as_of), question))
 
 
-def ask_client_async(asked: Asked, name: str, question: Question) -> Told:
-    async def ask() -> Told:
+def ask_client_async(asked: Asked, name: str, question: Question) -> Answer:
+    async def ask() -> Answer:
         async with millpond.connect_async(asked.address) as server:
             table = _state(server[name], question.as_of)
             table = table if isinstance(table, millpond.client.AsyncRemoteTable) else await table
-            return _told(await table.load(), question, await _ask(table, question))
+            return _answer_of(await table.load(), question, await _ask(table, question))
 
     return asyncio.run(ask())
 
@@ -220,7 +220,7 @@ ROUTES = {"changes": "changes", "history": "versions", "find_event": "event", "c
 POST_ROUTES = {"changes": "changes", "history": "versions", "find_event": "event", "count": "rows:count"}
 
 
-def ask_url(asked: Asked, name: str, question: Question) -> Told:
+def ask_url(asked: Asked, name: str, question: Question) -> Answer:
     definition = asked.pond[name].definition
     types = {c.name: c.type for c in definition.key}
     options = dict(question.options)
@@ -234,9 +234,9 @@ def ask_url(asked: Asked, name: str, question: Question) -> Told:
     return _read(answer, question)
 
 
-def ask_json(asked: Asked, name: str, question: Question) -> Told:
+def ask_json(asked: Asked, name: str, question: Question) -> Answer:
     definition = asked.pond[name].definition
-    body: Told = {} if question.read in ("changes", "find_event") else {"key": _json_key(definition, question.key)}
+    body: Answer = {} if question.read in ("changes", "find_event") else {"key": _json_key(definition, question.key)}
     for option, value in {**question.options, **question.as_of}.items():
         if option in ("start", "end", "key"):
             body[option] = _json_key(definition, value)
@@ -246,15 +246,15 @@ def ask_json(asked: Asked, name: str, question: Question) -> Told:
     return _read(asked.http.post(f"/tables/{name}/{route}", content=encode_json(body)), question)
 
 
-def ask_command_line(asked: Asked, name: str, question: Question) -> Told:
+def ask_command_line(asked: Asked, name: str, question: Question) -> Answer:
     return _by_command(asked, str(asked.path), name, question)
 
 
-def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> Told:
+def ask_command_line_of_server(asked: Asked, name: str, question: Question) -> Answer:
     return _by_command(asked, asked.address, name, question)
 
 
-def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told:
+def _by_command(asked: Asked, place: str, name: str, question: Question) -> Answer:
     definition = asked.pond[name].definition
     command = {"range": "scan", "find_event": "event"}.get(question.read, question.read)
     words = [command, place, name, "--json"]
@@ -285,7 +285,7 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Told
     return _stable({**data, "rows": rows, **marks}, question)
 
 
-DOORS: dict[str, Callable[[Asked, str, Question], Told]] = {
+DOORS: dict[str, Callable[[Asked, str, Question], Answer]] = {
     "client": ask_client,
     "client, not waiting": ask_client_async,
     "url": ask_url,
@@ -301,37 +301,37 @@ def _text(value: Any) -> str:
     return value.isoformat() if isinstance(value, dt.datetime) else str(value)
 
 
-def _json_key(definition: Any, key: dict[str, Any]) -> Told:
+def _json_key(definition: Any, key: dict[str, Any]) -> Answer:
     stored, types = KeyReader(definition).stored(key), {c.name: c.type for c in definition.key}
     return {name: to_json(types[name])(to_python(types[name])(value)) for name, value in stored.items()}
 
 
-def _read(answer: httpx.Response, question: Question) -> Told:
+def _read(answer: httpx.Response, question: Question) -> Answer:
     data = json.loads(answer.content)
     if "error" in data:
         _raise(data["error"])
     return _stable(data, question)
 
 
-def _raise(error: Told) -> None:
+def _raise(error: Answer) -> None:
     raise MillpondError(error["condition"], error["message"], hint=error["hint"], **error["context"])
 
 
-def _say(door: Callable[[Asked, str, Question], Told], asked: Asked, name: str, question: Question) -> Told:
+def _say(door: Callable[[Asked, str, Question], Answer], asked: Asked, name: str, question: Question) -> Answer:
     try:
         return door(asked, name, question)
     except MillpondError as error:
         return {"condition": error.condition, "message": error.message, "hint": hint_here(error.hint)}  # each in its own words
 
 
-def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> list[Told]:
+def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> list[Answer]:
     """What Python says to each question, once all doors have said the same."""
     out = []
     for question in questions:
         said = _say(ask_python, asked, name, question)
         for title, door in DOORS.items():
-            told = _say(door, asked, name, question)
-            assert told == said, (title, name, question)
+            answer = _say(door, asked, name, question)
+            assert answer == said, (title, name, question)
         out.append(said)
     return out
 
@@ -527,7 +527,7 @@ def test_an_event_is_found_through_every_door(asked: Asked) -> None:
 
 def test_several_jobs_are_read_at_one_point_of_their_input(asked: Asked) -> None:
     said = asked.pond.at([FAST, SLOW])
-    told = asked.client.at([FAST, SLOW])
+    answer = asked.client.at([FAST, SLOW])
 
     async def ask() -> dict[str, Any]:
         async with millpond.connect_async(asked.address) as server:
@@ -535,7 +535,7 @@ def test_several_jobs_are_read_at_one_point_of_their_input(asked: Asked) -> None
 
     awaited = asyncio.run(ask())
     for name in (FAST, SLOW):
-        rows, there = said[name].scan(), told[name].scan()
+        rows, there = said[name].scan(), answer[name].scan()
         assert rows.position.offsets == {"0": {"views": {"0": 36}}}
         assert [dict(r) for r in there] == [dict(r) for r in rows] == [dict(r) for r in awaited[name]]
         assert there.batch == rows.batch == awaited[name].batch
@@ -570,35 +570,35 @@ def test_a_cut_stays_at_its_batch_while_the_job_goes_on(asked: Asked) -> None:
             asked.commit(batch)
             return before, await read_all(server, cut)
 
-    with asked.pond.cut(FAST) as said, asked.client.cut(FAST) as told, asked.client.cut(WINDOWS) as other:
-        assert (said.batch, said.job) == (told.batch, told.job) == (batch - 1, "fast")
+    with asked.pond.cut(FAST) as said, asked.client.cut(FAST) as remote, asked.client.cut(WINDOWS) as other:
+        assert (said.batch, said.job) == (remote.batch, remote.job) == (batch - 1, "fast")
         before, after = asyncio.run(ask())
         assert before == after
         asked.commit(batch + 1)
         assert asked.client[FAST].count().batch == batch + 1
-        for cut in (said, told):
+        for cut in (said, remote):
             table: Any = cut[FAST]
             assert table.count().batch == batch - 1
         rows = [dict(r) for r in said[FAST].scan()]
-        assert [dict(r) for r in told[FAST].scan()] == rows == [dict(r) for r in before[1]]
+        assert [dict(r) for r in remote[FAST].scan()] == rows == [dict(r) for r in before[1]]
         assert rows != [dict(r) for r in asked.client[FAST].scan()]
-        assert told[FAST].get(k="k1") == said[FAST].get(k="k1")
-        assert told[FAST].to_arrow().to_pylist() == said[FAST].to_arrow().to_pylist() == rows
-        page: Any = told[FAST].scan(limit=3)
+        assert remote[FAST].get(k="k1") == said[FAST].get(k="k1")
+        assert remote[FAST].to_arrow().to_pylist() == said[FAST].to_arrow().to_pylist() == rows
+        page: Any = remote[FAST].scan(limit=3)
         found = [*page]
         while page.more:
-            page = told[FAST].scan(limit=3, token=page.token)
+            page = remote[FAST].scan(limit=3, token=page.token)
             found += page
         assert [dict(r) for r in found] == rows
         token = asked.http.get(f"/tables/{FAST}/cut").json()["cut"]
         assert asked.http.get(f"/tables/{FAST}/rows", params={"_cut": token}).json()["batch"] == batch + 1
-        for cut in (said, told):
+        for cut in (said, remote):
             for name, condition in ((WINDOWS, "OTHER_JOB"), ("nobody", "UNKNOWN_TABLE")):
                 with pytest.raises(MillpondError) as refused:
                     cut[name]
                 assert refused.value.condition == condition
         assert other[WINDOWS].count().batch == LAST
-    for closed in (said, told):
+    for closed in (said, remote):
         with pytest.raises(MillpondError) as refused:
             closed[FAST].count()
         assert refused.value.condition == "CUT_EXPIRED"

@@ -31,8 +31,8 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     # What it runs isn't installed here.
     (tmp_path / "millpond.service").write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
     done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / "millpond.service")], capture_output=True, text=True)
-    told = [line for line in done.stderr.splitlines() if "millpond.service" in line]
-    assert (done.returncode, told) == (0, []), done.stderr
+    complaints = [line for line in done.stderr.splitlines() if "millpond.service" in line]
+    assert (done.returncode, complaints) == (0, []), done.stderr
 
 
 def test_the_unit_runs_a_command_that_there_is() -> None:

@@ -93,6 +93,6 @@ def test_every_event_of_the_log_stands_in_the_manual_and_no_other() -> None:
     for name in re.findall(r'Trouble\((?:log|EventLog\(__name__\)), "([a-z]+)"', source):
         events |= {f"{name}.failed", f"{name}.recovered"}
     section = _page("serving.md").partition("## Logs")[2].partition("\n## ")[0]
-    told = {name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
+    listed = {name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
     assert {"follower.failed", "journal.failed", "catalogue.failed", "request"} <= events
-    assert events - {"follower.traceback"} == told - {"follower.waits"}
+    assert events - {"follower.traceback"} == listed - {"follower.waits"}

@@ -25,7 +25,7 @@ def collector():
 
 
 def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp_path) -> None:
-    module, (told, collect) = example("counter"), collector()
+    module, (emitted, collect) = example("counter"), collector()
     frame = read_log(real_log)
     with module.start(
         frame, str(tmp_path / "pond"), "event-time", 900.0, trigger="available-now", partitions=2, sink=collect
@@ -33,7 +33,7 @@ def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp
         assert job.wait_for_end(240)
     hits = Counter(host for host, _, _ in pages_of(real_log))
     gone = Counter()
-    for host, requests, is_gone in told:
+    for host, requests, is_gone in emitted:
         gone[host] += requests if is_gone else 0
     with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         rows = pond["counter"].scan()
@@ -41,7 +41,7 @@ def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp
         # Every request is counted once: by a host that is here, or when it was gone.
         assert Counter(here) + gone == hits
         assert len(here) > 10
-        assert sum(is_gone for _, _, is_gone in told) > 100
+        assert sum(is_gone for _, _, is_gone in emitted) > 100
         assert all(row["expires_at"].timestamp() * 1000 > rows.position.watermark_ms for row in rows)
         host = next(iter(here))
         assert pond["counter"].get(host=host)["requests"] == here[host]
@@ -76,7 +76,7 @@ def test_a_batch_of_late_requests_leaves_the_time_out_where_it_was(example) -> N
 
 
 def test_by_the_clock(spark, example, tmp_path) -> None:
-    module, (told, collect) = example("counter"), collector()
+    module, (emitted, collect) = example("counter"), collector()
     folder = tmp_path / "in"
     folder.mkdir()
 
@@ -103,5 +103,5 @@ def test_by_the_clock(spark, example, tmp_path) -> None:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             assert table.get(host="a")["requests"] == 1  # it was forgotten
-    assert sorted(told[:4]) == [("a", 2, False), ("a", 2, True), ("b", 1, False), ("b", 1, True)]
-    assert told[4] == ("a", 1, False)
+    assert sorted(emitted[:4]) == [("a", 2, False), ("a", 2, True), ("b", 1, False), ("b", 1, True)]
+    assert emitted[4] == ("a", 1, False)

@@ -70,19 +70,19 @@ def test_a_batch_is_applied_in_the_order_of_partitions_and_offsets(example) -> N
     module = example("entity")
     said = {(0, 9): ("1", "withdraw", 1), (0, 10): ("2", "deposit", 3), (1, 0): ("3", "withdraw", 2), (2, 0): ("4", "withdraw", 2)}
     for places in permutations(said):
-        told = Teller(module).ask(*(said[place] for place in places), places=places)
-        assert [(answer[0], answer[3]) for answer in told] == [("1", False), ("2", True), ("3", True), ("4", False)]
+        answers = Teller(module).ask(*(said[place] for place in places), places=places)
+        assert [(answer[0], answer[3]) for answer in answers] == [("1", False), ("2", True), ("3", True), ("4", False)]
 
 
 def test_what_says_nothing_is_refused_under_its_id_or_its_place(example) -> None:
     module = example("entity")
     teller = Teller(module)
     none, bad = "kind is none of deposit, withdraw", f"cents is no whole number from 1 to {MOST}"
-    told = teller.ask(
+    answers = teller.ask(
         *((None, "deposit", 5), ("1", None, 5), ("2", "deposit", None), ("3", "deposit", 0)),
         *(("4", "withdraw", -1), ("5", "deposit", MOST + 1), (None, "deposit", 5)),
     )
-    assert [(answer[0], answer[3], answer[4]) for answer in told] == [
+    assert [(answer[0], answer[3], answer[4]) for answer in answers] == [
         ("commands:0:0", False, NO_NAME),
         *(("1", False, none), ("2", False, bad), ("3", False, bad), ("4", False, bad), ("5", False, bad)),
         ("commands:0:6", False, NO_NAME),
@@ -161,10 +161,10 @@ def test_the_tables_are_those_of_a_recomputation(on_rocksdb, example, tmp_path) 
         os.utime(folder / f"{batch}.parquet", (batch, batch))
     schema = "topic string, partition int, offset long, key binary, value binary"
     records = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
-    told = []
+    collected = []
 
     def collect(frame, batch):
-        told.extend((batch, row.account, row.command, *(row[name] for name in ANSWER)) for row in frame.collect())
+        collected.extend((batch, row.account, row.command, *(row[name] for name in ANSWER)) for row in frame.collect())
 
     chunk = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = spark.conf.get(chunk)
@@ -182,7 +182,7 @@ def test_the_tables_are_those_of_a_recomputation(on_rocksdb, example, tmp_path) 
             expected.append((batch, command.account, command.command, *accounts[command.account].take(command)))
     # Each account's answers come out in the order of its commands.
     for name in accounts:
-        assert [answer for answer in told if answer[1] == name] == [answer for answer in expected if answer[1] == name]
+        assert [answer for answer in collected if answer[1] == name] == [answer for answer in expected if answer[1] == name]
     assert len({answer[:3] for answer in expected}) < len(expected) - 50
     with millpond.open(pond, replica_dir="memory://", wait_seconds=60) as opened, opened.cut("account") as cut:
         for name, account in accounts.items():

@@ -24,7 +24,7 @@ def test_the_new_job_goes_on_from_the_old_ones_table(on_rocksdb, example, read_l
         with start(read_log(log), pond, trigger="available-now", partitions=2) as job:
             assert job.wait_for_end(240)
     before, after = ([page for _, page, _ in pages_of(log)] for log in logs)
-    requests = sorted(enumerate(pages_of(logs[1])), key=lambda told: (told[1][2], told[0]))
+    requests = sorted(enumerate(pages_of(logs[1])), key=lambda numbered: (numbered[1][2], numbered[0]))
     hosts = {page: host for _, (host, page, _) in requests}
     with millpond.open(pond, replica_dir="memory://", wait_seconds=60) as opened:
         rows = {row["page"]: row for row in opened["page_totals_total"].scan()}

@@ -29,8 +29,8 @@ def main(incoming: str, pond: str) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     events = spark.readStream.schema("n long, page string, host string").json(incoming)
     hot = millpond.HotKeys(pond, "views", share=0.2)
-    told = [sf.count("*").alias("hits"), sf.collect_set("host").alias("hosts")]
-    views = millpond.salted(events, by=["page"], salts=SALTS, source=["n"], hot=hot).agg(*told)
+    aggregates = [sf.count("*").alias("hits"), sf.collect_set("host").alias("hosts")]
+    views = millpond.salted(events, by=["page"], salts=SALTS, source=["n"], hot=hot).agg(*aggregates)
     jobs = [millpond.start(views, table="views", pond=pond, partitions=PARTITIONS)]
     jobs += [visitors.start(events, way, pond, partitions=PARTITIONS) for way in ("by_map", "by_list")]
     run_until_stopped(jobs)

@@ -29,7 +29,7 @@ class Load:
     def __init__(self, address: str) -> None:
         self._url = f"{address}/tables/long/rows?k={KEY}"
         self._stop = threading.Event()
-        self.told: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
         self.longest_seconds = 0.0
         self._threads = [threading.Thread(target=self._ask) for _ in range(READERS)]
 
@@ -40,9 +40,9 @@ class Load:
             try:
                 answer = client.get(self._url)
                 right = answer.status_code == 200 and answer.json()["rows"] == ROWS
-                self.told["right" if right else answer.text] += 1
+                self.answers["right" if right else answer.text] += 1
             except httpx.TransportError as broken:
-                self.told[type(broken).__name__] += 1
+                self.answers[type(broken).__name__] += 1
                 client.close()
                 client = httpx.Client(timeout=30)
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
@@ -92,16 +92,16 @@ def test_a_door_that_is_killed_takes_only_its_own_connections_with_it(server: tu
             time.sleep(1)
             doors = [pid for pid in children(running.pid) if listens(pid, port)]
             assert len(doors) == 2
-            before = load.told["right"]
+            before = load.answers["right"]
             os.kill(doors[0], signal.SIGKILL)
-            _wait_until(lambda before=before: load.told["right"] > before + 20)
+            _wait_until(lambda before=before: load.answers["right"] > before + 20)
             _wait_until(lambda gone=doors[0]: len(children(running.pid)) == 3 and gone not in children(running.pid))
             _wait_until(lambda: len([p for p in children(running.pid) if listens(p, port)]) == 2)
-    told = dict(load.told)
-    assert told.pop("right") > 100
+    answers = dict(load.answers)
+    assert answers.pop("right") > 100
     # A killed door breaks each connection that it had once, and refuses none: new ones wait for the next door.
-    assert set(told) <= {"ReadError", "RemoteProtocolError", "WriteError"}
-    assert sum(told.values()) <= 3 * READERS
+    assert set(answers) <= {"ReadError", "RemoteProtocolError", "WriteError"}
+    assert sum(answers.values()) <= 3 * READERS
     assert load.longest_seconds < 15
 
 
@@ -115,7 +115,7 @@ def test_without_its_follower_a_server_goes_on_answering(server: tuple[str, subp
             os.kill(follower, signal.SIGKILL)
             _wait_until(lambda gone=follower: len(children(running.pid)) == 3 and gone not in children(running.pid))
             time.sleep(1)
-    assert set(load.told) == {"right"}
+    assert set(load.answers) == {"right"}
 
 
 def test_the_end_of_the_server_is_the_end_of_all_its_processes(server: tuple[str, subprocess.Popen[bytes]]) -> None:
@@ -136,6 +136,6 @@ def test_sigterm_ends_all_processes_well(server: tuple[str, subprocess.Popen[byt
         running.terminate()
         assert running.wait(30) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    assert load.told["right"] > 0
+    assert load.answers["right"] > 0
     # What was begun was answered: only connections that came too late were refused.
-    assert set(load.told) <= {"right", "ConnectError", "RemoteProtocolError", "ReadError"}
+    assert set(load.answers) <= {"right", "ConnectError", "RemoteProtocolError", "ReadError"}

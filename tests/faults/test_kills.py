@@ -107,7 +107,7 @@ def test_rows_that_expired_outlive_a_killed_follower_and_a_restart_of_the_machin
     """Killed at random moments: what was flushed is told, what wasn't is unknown; nothing is told that isn't so."""
     chance = random.Random(SEED)
     job = WrittenCheckpoint(tmp_path / "ck", key=(Field("k", atomic("timestamp")),), watermarked=True)
-    home, values, told, unknown = tmp_path / "home", list[int](), 0, 0
+    home, values, known, unknown = tmp_path / "home", list[int](), 0, 0
 
     def commit() -> None:
         """A new minute; the third before it expires."""
@@ -144,9 +144,9 @@ def test_rows_that_expired_outlive_a_killed_follower_and_a_restart_of_the_machin
                     assert (row["v"], row.final) == (value, True), f"seed {SEED}, row {n}"
                 else:
                     assert row.evicted is None, f"seed {SEED}, row {n}"
-                told, unknown = told + bool(row), unknown + (not row)
+                known, unknown = known + bool(row), unknown + (not row)
             assert [row["v"] for row in table.live().scan()] == values[-3:]
-    assert told > 100
+    assert known > 100
     assert unknown > 0  # of the batches that nobody followed, if of no others
 
 

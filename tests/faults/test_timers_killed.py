@@ -102,8 +102,8 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
         """Whether sessions have ended, hosts were forgotten, and TTLs took rows out of the state."""
         recent = runs["recent"]
         expired = [table for table in recent.tables[-1] if len(recent.with_expired[-1][table]) > len(recent.tables[-1][table])]
-        gone = [row for rows in runs["counter"].told for row in rows if row["gone"]]
-        return bool(gone) and sum(map(len, runs["sessions"].told)) > 3 and expired == ["recent_last", "recent_pages"]
+        gone = [row for rows in runs["counter"].emitted for row in rows if row["gone"]]
+        return bool(gone) and sum(map(len, runs["sessions"].emitted)) > 3 and expired == ["recent_last", "recent_pages"]
 
     def check() -> None:
         with millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=60, retention=KEEP) as opened:
@@ -111,7 +111,7 @@ def test_timers_timeouts_and_ttls_are_those_of_an_undisturbed_run(tmp_path: Path
             assert {row["page"]: row["hits"] for row in opened["page_hits"].scan()} == known, f"seed {SEED}"
             for name, run in runs.items():
                 checks[name].hold(opened, name)
-                check_told(output / name, name, run)
+                check_emitted(output / name, name, run)
 
     job.start()
     try:
@@ -189,7 +189,7 @@ class Checks:
         return [row for row in self._run.with_expired[batch][table] if row not in unknown]
 
 
-def check_told(output: Path, name: str, run: Undisturbed) -> None:
+def check_emitted(output: Path, name: str, run: Undisturbed) -> None:
     """Hold what a job's sink got against what each batch tells: every attempt at it, and each batch that is committed."""
     committed = newest(run.checkpoint / "commits")
     run.go_on()
@@ -204,7 +204,7 @@ def check_told(output: Path, name: str, run: Undisturbed) -> None:
     assert set(range(committed + 1)) <= set(found), f"seed {SEED}: batches of {name} are missing"
     for batch, attempts in found.items():
         for rows in attempts:
-            assert sorted(map(str, rows)) == sorted(map(str, run.told[batch])), f"seed {SEED}: {name}, batch {batch}"
+            assert sorted(map(str, rows)) == sorted(map(str, run.emitted[batch])), f"seed {SEED}: {name}, batch {batch}"
 
 
 def in_ms(rows: Any) -> Rows:

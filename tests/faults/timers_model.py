@@ -5,7 +5,7 @@ Only what Spark decides is taken from the checkpoint: which files a batch has (`
 
     watermark    of the next batch: the newest request so far, less the delay.  A batch whose rows the file sink has already isn't
                  run once more after a kill: Spark sees no time of it then, and the watermark stays
-    sessions     a host's requests, cut where none came for the gap; what ended by the watermark is told and leaves the state
+    sessions     a host's requests, cut where none came for the gap; what ended by the watermark is emitted and leaves the state
     counter      requests of a host and the time of its newest; its time-out passes where it lies before the watermark and the
                  batch has no request of it
     recent       a row is over when a batch is planned at its time or later: then functions don't see it, and it leaves the state
@@ -66,17 +66,17 @@ class Sessions(Model):
         self.open: dict[str, list[int]] = {}
 
     def take(self, planned: Planned, rows: Rows) -> Rows:
-        told = []
+        emitted = []
         for row in rows:
             self.open.setdefault(row["host"], []).append(row["ms"])
         for host, times in list(self.open.items()):
             sessions = cut_at_gaps(times)
             over = [session for session in sessions if session[-1] + GAP_MS <= planned.watermark_ms]
-            told += [{"host": host, **session_row(session)} for session in over]
+            emitted += [{"host": host, **session_row(session)} for session in over]
             self.open[host] = [ms for session in sessions if session not in over for ms in session]
             if not self.open[host]:
                 del self.open[host]
-        return told
+        return emitted
 
     def tables(self) -> Tables:
         sessions = {host: cut_at_gaps(times) for host, times in sorted(self.open.items())}
@@ -116,19 +116,19 @@ class Hosts(Model):
         self.rows: dict[str, Row] = {}
 
     def take(self, planned: Planned, rows: Rows) -> Rows:
-        told = []
+        emitted = []
         for host, requests in by("host", rows).items():
             before = self.rows.get(host, {"requests": 0, "last_ms": 0})
             number = before["requests"] + len(requests)
             last_ms = max(before["last_ms"], *(row["ms"] for row in requests))
             expires_at = max(last_ms, planned.watermark_ms) + FORGOTTEN_AFTER_MS
             self.rows[host] = {"host": host, "requests": number, "last_ms": last_ms, "expires_at": expires_at}
-            told.append({"host": host, "requests": number, "gone": False})
+            emitted.append({"host": host, "requests": number, "gone": False})
         for host, row in list(self.rows.items()):
             if row["expires_at"] < planned.watermark_ms:
-                told.append({"host": host, "requests": row["requests"], "gone": True})
+                emitted.append({"host": host, "requests": row["requests"], "gone": True})
                 del self.rows[host]
-        return told
+        return emitted
 
     def tables(self) -> Tables:
         return {"counter": [row for _, row in sorted(self.rows.items())]}
@@ -162,7 +162,7 @@ class Recent(Model):
         self.trail: dict[str, Rows] = {}
 
     def take(self, planned: Planned, rows: Rows) -> Rows:
-        now_ms, told = planned.started_ms, []
+        now_ms, emitted = planned.started_ms, []
         for host, requests in by("host", rows).items():
             visited = [row["page"] for row in requests]
             ends = {"expires_at": now_ms + TTL_MS}
@@ -174,11 +174,11 @@ class Recent(Model):
                 before = self.pages.seen((host, page), now_ms)
                 number += before["requests"] if before else 0
                 self.pages.put((host, page), {"host": host, "page": page, "requests": number, **ends})
-            told.append({"host": host, "requests": len(visited)})
+            emitted.append({"host": host, "requests": len(visited)})
         self.last.end(now_ms)
         self.pages.end(now_ms)
         self.trail = {host: [row for row in rows if row["expires_at"] > now_ms] for host, rows in self.trail.items()}
-        return told
+        return emitted
 
     def tables(self) -> Tables:
         trail = [{"host": host, "index": i, **row} for host, rows in sorted(self.trail.items()) for i, row in enumerate(rows)]
@@ -204,15 +204,15 @@ class Totals(Model):
         self.rows = {page: self._row(page, hits) for page, hits in known.items()}
 
     def take(self, planned: Planned, rows: Rows) -> Rows:
-        told = []
+        emitted = []
         for page, requests in by("page", rows).items():
             before, last = self.rows.get(page, self._row(page, 0)), requests[-1]
             row = {**before, "hits": before["hits"] + len(requests)}
             if row["last_ms"] is None or row["last_ms"] <= last["ms"]:
                 row |= {"last_host": last["host"], "last_ms": last["ms"]}
             self.rows[page] = row
-            told.append({"page": page, "hits": row["hits"]})
-        return told
+            emitted.append({"page": page, "hits": row["hits"]})
+        return emitted
 
     @staticmethod
     def _row(page: str, hits: int) -> Row:
@@ -232,7 +232,7 @@ def by(column: str, rows: Rows) -> dict[str, Rows]:
 class Undisturbed:
     """A job's run without a fault, batch by batch as far as they were planned.
 
-    planned, tables, with_expired, told:  of each batch
+    planned, tables, with_expired, emitted:  of each batch
     watermarks:  that each batch may leave to the next
     """
 
@@ -242,7 +242,7 @@ class Undisturbed:
         self.watermarks: list[set[int]] = []
         self.tables: list[Tables] = []
         self.with_expired: list[Tables] = []
-        self.told: list[Rows] = []
+        self.emitted: list[Rows] = []
 
     def go_on(self) -> None:
         """Recompute the batches that were planned since."""
@@ -256,7 +256,7 @@ class Undisturbed:
             newest_ms = max((row["ms"] for row in rows), default=0) if self._model.watermark else 0
             self.watermarks.append({max(now, newest_ms - DELAY_MS), *([now] if self._model.file_sink else [])})
             self.planned.append(planned)
-            self.told.append(self._model.take(planned, rows))
+            self.emitted.append(self._model.take(planned, rows))
             self.tables.append(self._model.tables())
             self.with_expired.append(self._model.with_expired())
 
@@ -269,6 +269,6 @@ class Undisturbed:
         found = set()
         for log in (self.checkpoint / "sources" / "0").glob("[0-9]*"):
             for line in log.read_text().splitlines()[1:]:
-                told = json.loads(line)
-                found.add((int(told["batchId"]), int(Path(told["path"]).stem)))
+                entry = json.loads(line)
+                found.add((int(entry["batchId"]), int(Path(entry["path"]).stem)))
         return sorted(found)

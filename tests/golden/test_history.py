@@ -162,8 +162,8 @@ def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_cert
     follower.stop()
 
 
-@pytest.mark.parametrize(("log", "told"), [("changelog", True), ("snapshots", False)])
-def test_where_only_snapshots_tell_rows_may_have_expired_unseen(golden: Callable[[str], Any], log: str, told: bool) -> None:
+@pytest.mark.parametrize(("log", "is_certain"), [("changelog", True), ("snapshots", False)])
+def test_where_only_snapshots_tell_rows_may_have_expired_unseen(golden: Callable[[str], Any], log: str, is_certain: bool) -> None:
     """A row that one batch puts and takes out again isn't in them."""
     copy = golden(f"spark-4.3/windows-rocksdb-{log}")
     copy.uncommit()
@@ -175,7 +175,7 @@ def test_where_only_snapshots_tell_rows_may_have_expired_unseen(golden: Callable
             pass
     with serving[-1].snapshot() as snapshot:
         (store,) = serving[-1].stores().schemas()
-        assert (kept_of(snapshot.record(), store.id).closed_forgotten is None) == told
+        assert (kept_of(snapshot.record(), store.id).closed_forgotten is None) == is_certain
     follower.stop()
 
 

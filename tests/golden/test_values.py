@@ -105,9 +105,9 @@ def test_a_value_that_divides_by_zero_is_an_error_of_its_own(provider: str, pond
         with pytest.raises(MillpondError):
             row.get("ratio")
         assert (row["n"], row["total"]) == (expected["n"], expected["total"])
-        told = shown.pop("_errors")
+        failures = shown.pop("_errors")
         assert shown == expected
-        assert told["ratio"]["condition"] == "VALUE_OUT_OF_RANGE"
+        assert failures["ratio"]["condition"] == "VALUE_OUT_OF_RANGE"
         key = {c.name: row[c.name] for c in table.definition.key}
         assert table.get(key) == row
         assert millpond.read_row(path, table.name, key) == row
@@ -151,12 +151,12 @@ def test_arrow_has_null_and_says_where_and_why(name: str, provider: str, pond: m
     assert expected
 
     def failures(found: Any) -> list[tuple[int, str]]:
-        told = json.loads(found.schema.metadata[b"millpond.errors"])
-        assert told["count"] == len(told["errors"])
-        for one in told["errors"]:
+        errors = json.loads(found.schema.metadata[b"millpond.errors"])
+        assert errors["count"] == len(errors["errors"])
+        for one in errors["errors"]:
             assert found[one["column"]][one["row"]].as_py() is None
             assert one["condition"] == "VALUE_OUT_OF_RANGE"
-        return sorted((one["row"], one["column"]) for one in told["errors"])
+        return sorted((one["row"], one["column"]) for one in errors["errors"])
 
     whole, scanned = table.to_arrow(), to_arrow(table.definition, rows)
     assert failures(whole) == failures(scanned) == sorted(expected)
@@ -187,8 +187,8 @@ def test_the_command_line_marks_it_and_says_why(path: Path, tmp_path: Path) -> N
     assert [line.split("\t")[place] for line in lines].count("\\E") == 1
     assert "1 value can't be computed" in done.stderr
     assert "'ratio'" in done.stderr
-    told = [json.loads(line) for line in scan("unfinished_hdfs", "--live", "--json").stdout.splitlines()]
-    assert [row["ratio"] for row in told if "_errors" in row] == [None]
+    printed = [json.loads(line) for line in scan("unfinished_hdfs", "--live", "--json").stdout.splitlines()]
+    assert [row["ratio"] for row in printed if "_errors" in row] == [None]
     assert "can't be computed" not in scan("structs_hdfs").stderr
     pq = pytest.importorskip("pyarrow.parquet")
     scan("unfinished_hdfs", "--live", "--parquet", str(tmp_path / "out.parquet"))
@@ -229,5 +229,5 @@ def test_changes_and_versions_go_on_over_a_value_that_fails(provider: str, path:
             assert row.errors.keys() == {"ratio"}
             with pytest.raises(MillpondError):
                 row["ratio"]
-        told = changes_json(name, changes, row_writer(table.definition))["changes"]
-        assert sum("_errors" in (change[which] or {}) for change in told for which in ("old", "new", "final")) == len(failing)
+        entries = changes_json(name, changes, row_writer(table.definition))["changes"]
+        assert sum("_errors" in (change[which] or {}) for change in entries for which in ("old", "new", "final")) == len(failing)

@@ -91,13 +91,13 @@ class Serving:
         description, weights = f"number {number}", (float(number), -0.5 * number)
         self.weights[description] = weights
         content = linear(list(weights), 0.0)
-        told = {"type": type_, "name": name, "description": description}
+        record = {"type": type_, "name": name, "description": description}
         if by == "content":
-            return {**told, "content": base64.b64encode(content).decode()}
+            return {**record, "content": base64.b64encode(content).decode()}
         path = self.folder / "pond" / f"{number}.onnx"  # what lies elsewhere has to be allowed
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
-        return {**told, "uri": str(path)}
+        return {**record, "uri": str(path)}
 
     def running(self, type_: str, *places: str) -> millpond.Row:
         """What serves a type once the job has read these records."""
@@ -247,8 +247,8 @@ def test_a_record_that_is_no_good_replaces_nothing_and_says_where_it_lies(servin
     serving.running("kept", *places, *serving.write("kept", 10))
     assert serving.running("kept", *places)["version"] == good["version"]
     refused = {json.loads(row["record"])["description"]: row["reason"] for row in serving.pond["wine_model_errors"].scan()}
-    told = [(reason in refused.pop(place, ""), value) for (reason, value), place in zip(bad, places, strict=True)]
-    assert [value for is_told, value in told if not is_told] == []
+    named = [(reason in refused.pop(place, ""), value) for (reason, value), place in zip(bad, places, strict=True)]
+    assert [value for is_named, value in named if not is_named] == []
     assert refused == {}
     serving.check("kept")
 

@@ -86,8 +86,8 @@ def test_damage_is_told_as_the_plain_walk_tells_it(typed: bool, shape: str) -> N
         try:
             expected = list(iter_changelog(damaged) if typed else iter_records(damaged))
         except CheckpointError as error:
-            with pytest.raises(CheckpointError) as told:
+            with pytest.raises(CheckpointError) as raised:
                 (locate_changelog if typed else locate_records)(damaged)
-            assert (told.value.condition, told.value.message) == (error.condition, error.message)
+            assert (raised.value.condition, raised.value.message) == (error.condition, error.message)
         else:
             assert taken_out((locate_changelog if typed else locate_records)(damaged)) == expected

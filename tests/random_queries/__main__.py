@@ -43,7 +43,7 @@ def main() -> int:
             spark.stop()
     print(campaign.describe(), flush=True)
     if given.result is not None:
-        told = {
+        facts = {
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "machine": {"system": platform.platform(), "python": platform.python_version(), "cores": os.cpu_count()},
             "versions": {name: version(name) for name in ("millpond", "pyspark")},
@@ -53,7 +53,7 @@ def main() -> int:
             "seconds": round(time.monotonic() - began),
             **campaign.result(),
         }
-        given.result.write_text(json.dumps(told, indent=1) + "\n")
+        given.result.write_text(json.dumps(facts, indent=1) + "\n")
     return 1 if campaign.failures else 0
 
 

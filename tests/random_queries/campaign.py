@@ -95,8 +95,8 @@ class Campaign:
             chunk, pending = pending[:_CHUNK], pending[_CHUNK:]
             cases = [(f"{seed}/{n}", draw_case(session_of(self.spark, {}), f"{seed}/{n}")) for n in chunk]
             self._chunk(cases)
-            told = f"{chunk[-1] + 1} in {time.monotonic() - began:.0f} s: {dict(self.counts)}"
-            print(told, flush=True)
+            progress = f"{chunk[-1] + 1} in {time.monotonic() - began:.0f} s: {dict(self.counts)}"
+            print(progress, flush=True)
 
     def _chunk(self, cases: list[tuple[str, Case]]) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -58,9 +58,9 @@ class Case:
     def to_json(self) -> str:
         """The case as text, without what is as by default, a row a line."""
         default = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(self)}  # type: ignore[misc]
-        told = {name: value for name, value in asdict(self).items() if value != default.get(name)}
-        batches = told.pop("batches")
-        lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in told.items()]
+        members = {name: value for name, value in asdict(self).items() if value != default.get(name)}
+        batches = members.pop("batches")
+        lines = [f" {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in members.items()]
         per_batch = [
             "  [\n" + ",\n".join(f"   {json.dumps(row, ensure_ascii=False)}" for row in rows) + "\n  ]" for rows in batches
         ]

@@ -179,9 +179,9 @@ class Check:
         """Where each output column is in the table.  Raises WrongError where it is neither there nor named in a warning."""
         types = {c.name: c.type for c in (*definition.key, *definition.values)}
         raw = {v.name for v in definition.values if v.raw is not None}
-        told = " ".join(definition.warnings)
+        warned = " ".join(definition.warnings)
         # A whole table of buffers has Spark's own names, and says so.
-        is_raw = bool(told) and len(definition.values) == len(raw) and "The column" not in told
+        is_raw = bool(warned) and len(definition.values) == len(raw) and "The column" not in warned
         order = []
         for place, field in enumerate(fields):
             as_set = field.type.kind == "array" and (field.name in self._sets or field.name.startswith("collect_set("))
@@ -189,7 +189,7 @@ class Check:
             members = tuple(_beside(f"{word}_{f.name}", {f.name for f in fields}) for f in field.type.fields)
             if is_raw or (not self.run.case.aggregates and field.name not in types):
                 continue
-            if repr(field.name) in told and field.name not in types:
+            if repr(field.name) in warned and field.name not in types:
                 continue
             if field.name in types and field.name not in raw:
                 if _plain(types[field.name]) != _plain(field.type):
@@ -308,5 +308,8 @@ def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Coun
             best = min(best, [n for n, v, w in pairs if v != w], key=len)
     kind = "value" if lost and extra else "lost" if lost else "extra"
     words = sorted({re.sub(r"\W.*", "", a) for a in run.case.aggregates for n in best if f"`{n}`" in a or n in a})
-    told = [[row.replace(_BETWEEN, ", ") for row in list(rows)[:3]] for rows in (lost, extra)]
-    return f"{kind} {' '.join(words)}".strip(), f"batch {number}, columns {best} of {names}\n  Spark: {told[0]}\n  table: {told[1]}"
+    samples = [[row.replace(_BETWEEN, ", ") for row in list(rows)[:3]] for rows in (lost, extra)]
+    return (
+        f"{kind} {' '.join(words)}".strip(),
+        f"batch {number}, columns {best} of {names}\n  Spark: {samples[0]}\n  table: {samples[1]}",
+    )

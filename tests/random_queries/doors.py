@@ -86,12 +86,12 @@ def _key_of(table: Any, row: Any) -> dict[str, Any]:
 def ask_table(table: Any, wrong: Failure, *, door: str = "") -> None:
     """Reads of a table that must agree with its scan: each row by its key, ranges, pages, backwards, counts."""
     rows = table.scan()
-    told = _text(rows)
-    if _text(table.scan(reverse=True)) != told[::-1]:
+    texts = _text(rows)
+    if _text(table.scan(reverse=True)) != texts[::-1]:
         raise wrong(f"{door}scan reverse", "it isn't the scan backwards")
     if table.count() != len(rows):
         raise wrong(f"{door}count", f"{int(table.count())} where the scan has {len(rows)}")
-    for row, text in list(zip(rows, told, strict=True))[:12]:
+    for row, text in list(zip(rows, texts, strict=True))[:12]:
         key = _key_of(table, row)
         found = table.get(key)
         if not found or _text([found]) != [text]:
@@ -99,13 +99,13 @@ def ask_table(table: Any, wrong: Failure, *, door: str = "") -> None:
     if len(rows) > 1:
         page = table.scan(limit=1)
         rest = table.scan(token=page.token)
-        if _text([*page, *rest]) != told:
+        if _text([*page, *rest]) != texts:
             raise wrong(f"{door}pages", "pages put together aren't the scan")
     order = table.key_order
     if len(rows) > 1 and order and _is_ordered({c.name: c.type for c in table.definition.key}[order[0]]):
         middle = {order[0]: rows[len(rows) // 2][order[0]]}
         both = [*table.range(end=middle), *table.range(start=middle)]
-        if _text(both) != told:
+        if _text(both) != texts:
             raise wrong(f"{door}range", f"before and from {middle!r} aren't the scan")
 
 
@@ -218,18 +218,18 @@ def ask_command_line(place: str, home: Path, table: Any, wrong: Failure) -> None
 
     rows = table.scan()
     write = row_writer(table.definition)
-    told = [json.loads(encode_json(write(row))) for row in rows]
+    expected = [json.loads(encode_json(write(row))) for row in rows]
     env = {"MILLPOND_HOME": str(home)}
     done = CliRunner().invoke(main, ["scan", place, table.name, "--json", "--limit", "1000"], env=env)
     if done.exit_code != 0:
         raise wrong("command line", f"scan ends with {done.exit_code}: {done.stderr[-600:]}")
     found = [json.loads(line) for line in done.stdout_bytes.decode("utf-8", "surrogateescape").splitlines()]
-    plain = [{n: row[n] for n in line} for row, line in zip(found, told, strict=False)]
-    if len(found) != len(told) or plain != told:
-        raise wrong("command line", f"scan has {found[:3]} where Python has {told[:3]}")
-    if told:
+    plain = [{n: row[n] for n in line} for row, line in zip(found, expected, strict=False)]
+    if len(found) != len(expected) or plain != expected:
+        raise wrong("command line", f"scan has {found[:3]} where Python has {expected[:3]}")
+    if expected:
         names = [c.name for c in table.definition.key]
-        key = json.dumps({name: told[-1][name] for name in names})
+        key = json.dumps({name: expected[-1][name] for name in names})
         done = CliRunner().invoke(main, ["get", place, table.name, "--key", key, "--json"], env=env)
         if done.exit_code != 0:
             raise wrong("command line", f"get --key {key} ends with {done.exit_code}: {done.stderr[-600:]}")

@@ -228,8 +228,8 @@ def _wait(run: Run, query: Any) -> None:
 
 def _note_progress(run: Run, query: Any) -> None:
     for progress in query.recentProgress:
-        told = json.loads(progress.json if hasattr(progress, "json") else json.dumps(progress))
-        batch = run.batches.get(told["batchId"])
-        if batch is not None and told["stateOperators"]:
-            batch.input_rows = told["numInputRows"]
-            batch.state_rows = told["stateOperators"][0]["numRowsTotal"]
+        facts = json.loads(progress.json if hasattr(progress, "json") else json.dumps(progress))
+        batch = run.batches.get(facts["batchId"])
+        if batch is not None and facts["stateOperators"]:
+            batch.input_rows = facts["numInputRows"]
+            batch.state_rows = facts["stateOperators"][0]["numRowsTotal"]

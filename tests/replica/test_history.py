@@ -45,7 +45,7 @@ def commit(checkpoint: WrittenCheckpoint, *changes: tuple[str, int | None], snap
     checkpoint.commit()
 
 
-def told(changes: list[RowChange]) -> list[tuple[str, int, Any, Any]]:
+def summary(changes: list[RowChange]) -> list[tuple[str, int, Any, Any]]:
     return [(c.kind, c.batch, c.old and (c.old["k"], c.old["v"]), c.new and (c.new["k"], c.new["v"])) for c in changes]
 
 
@@ -68,7 +68,7 @@ def test_changes_are_told_in_order_with_what_was_before(job: WrittenCheckpoint, 
         pond.catch_up(10)
         changes = pond[TABLE].changes(begin.token)
         # a was written again as it was in batch 1: nothing changed.
-        assert told(changes) == [
+        assert summary(changes) == [
             ("update", 1, ("b", 1), ("b", 2)),
             ("insert", 1, None, ("c", 5)),
             ("expire", 2, ("a", 1), None),
@@ -111,7 +111,7 @@ def test_batches_that_were_cleaned_up_unread_are_one_change_and_say_so(job: Writ
         newest = pond[TABLE].scan().batch
         assert pond.statistics()["ck"]["bootstraps"] == 1
         changes = pond[TABLE].changes(token)
-        assert told(changes) == [
+        assert summary(changes) == [
             ("update", 1, ("a", 1), ("a", 2)),
             ("update", newest, ("a", 2), ("a", 7)),
             ("expire", newest, ("b", 1), None),
@@ -127,7 +127,7 @@ def test_batches_that_were_cleaned_up_unread_are_one_change_and_say_so(job: Writ
             assert condition(lambda batch=unknown: pond[TABLE].at(batch=batch)) == "HISTORY_GONE"
         commit(job, ("a", 9))
         pond.catch_up(10)
-        assert told(pond[TABLE].changes(changes.token)) == [("update", newest + 1, ("a", 7), ("a", 9))]
+        assert summary(pond[TABLE].changes(changes.token)) == [("update", newest + 1, ("a", 7), ("a", 9))]
 
 
 @pytest.mark.parametrize("limit", [1, 3, 100])
@@ -365,7 +365,7 @@ def test_history_that_is_asked_for_later_begins_where_the_replica_is(job: Writte
         commit(job, ("a", 2))
         pond.catch_up()
         for since in (since_now.token, since_batch.token, 0):
-            assert told(table.changes(since)) == [("update", 1, ("a", 1), ("a", 2))]
+            assert summary(table.changes(since)) == [("update", 1, ("a", 1), ("a", 2))]
         assert values(table.at(batch=0).scan()) == {"a": 1, "b": 1}
 
 
@@ -392,7 +392,7 @@ def test_whoever_names_what_is_kept_is_told_where_another_process_decides(
             caplog.clear()
             with millpond.open(job.path, replica_dir=tmp_path / "home", retention=retention):
                 time.sleep(0.7)  # a second try to follow doesn't say it again
-            told = [r.getMessage() for r in caplog.records if "retention.ignored" in r.getMessage()]
-            assert len(told) == ignored, retention
-            assert all(TABLE in line and str(other.pid) in line for line in told)
+            lines = [r.getMessage() for r in caplog.records if "retention.ignored" in r.getMessage()]
+            assert len(lines) == ignored, retention
+            assert all(TABLE in line and str(other.pid) in line for line in lines)
         other.communicate("")

@@ -67,9 +67,9 @@ def test_a_token_opens_its_tables_and_no_other(serve: Any, types_pond: Path, tok
         assert _condition(unknown) == (404, "UNKNOWN_TABLE")
         also_unknown = client.post("/at", json={"tables": ["lung"]}, headers=numbers)
         assert _condition(also_unknown) == (404, "UNKNOWN_TABLE")
-        for told in (unknown.text, also_unknown.text):
-            assert "string" not in told
-            assert str(types_pond) not in told
+        for body in (unknown.text, also_unknown.text):
+            assert "string" not in body
+            assert str(types_pond) not in body
         assert _condition(client.post("/at", json={"tables": ["long", "string"]}, headers=numbers)) == (403, "NOT_ALLOWED")
         assert client.get("/tables/string/rows", headers=_bearer(tokens["all"])).status_code == 200
         assert _condition(client.get("/metrics", headers=_bearer(tokens["all"]))) == (403, "NOT_ALLOWED")

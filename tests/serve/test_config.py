@@ -66,7 +66,7 @@ def test_every_option_can_stand_in_a_file_and_means_the_same(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("prot = 1", "Did you mean port?"),
         ("config = 'x'", "no option"),
@@ -87,11 +87,11 @@ def test_every_option_can_stand_in_a_file_and_means_the_same(tmp_path: Path) -> 
         ("\x00", "can't be read"),
     ],
 )
-def test_what_doesnt_fit_is_refused_by_name(tmp_path: Path, text: str, told: str) -> None:
+def test_what_doesnt_fit_is_refused_by_name(tmp_path: Path, text: str, reason: str) -> None:
     with pytest.raises(MillpondError) as refused:
         read_options(command, _file(tmp_path, text), PLACES)
     assert refused.value.condition == "INVALID_CONFIG"
-    assert told in str(refused.value)
+    assert reason in str(refused.value)
     assert "millpond.toml" in refused.value.message
 
 

@@ -70,9 +70,9 @@ def test_every_form_says_the_same_rows(client: httpx.Client) -> None:
         answer = client.get(path).json()
         lines = client.get(path, headers={"accept": NDJSON.media_type}).text.splitlines()
         assert [json.loads(line) for line in lines] == answer["rows"]
-        told = client.get(path, headers={"accept": CSV.media_type})
-        assert told.headers["content-type"] == "text/csv; charset=utf-8; header=present"
-        names, *rows = csv.reader(io.StringIO(told.content.decode("utf-8", "surrogateescape"), newline=""))
+        as_csv = client.get(path, headers={"accept": CSV.media_type})
+        assert as_csv.headers["content-type"] == "text/csv; charset=utf-8; header=present"
+        names, *rows = csv.reader(io.StringIO(as_csv.content.decode("utf-8", "surrogateescape"), newline=""))
         assert names == list(answer["rows"][0])
         assert len(rows) == len(answer["rows"])
 
@@ -93,8 +93,8 @@ def test_arrow_is_what_the_pond_itself_gives(client: httpx.Client, types_pond: o
 
 def test_rows_alone_say_in_a_header_where_they_come_from(client: httpx.Client) -> None:
     answer = client.get("/tables/long/rows?_limit=2", headers={"accept": "text/csv"})
-    told = json.loads(answer.headers["millpond-cut"])
-    assert (told["job"], told["batch"], told["more"], told["lag"]["behind_batches"]) == ("long", 1, True, 0)
+    cut = json.loads(answer.headers["millpond-cut"])
+    assert (cut["job"], cut["batch"], cut["more"], cut["lag"]["behind_batches"]) == ("long", 1, True, 0)
     assert len(answer.text.splitlines()) == 3
 
 
@@ -102,8 +102,8 @@ def test_a_row_that_isnt_there_is_null_or_left_out(client: httpx.Client) -> None
     keys = {"keys": [{"k": 5}, {"k": None}]}
     lines = client.post("/tables/long/rows:get", json=keys, headers={"accept": NDJSON.media_type}).text.splitlines()
     assert [json.loads(line) for line in lines] == [None, {"k": None, "n": 2, "again": None}]
-    told = client.post("/tables/long/rows:get", json=keys, headers={"accept": "text/csv"}).text
-    assert told == "k,n,again\r\n,2,\r\n"
+    as_csv = client.post("/tables/long/rows:get", json=keys, headers={"accept": "text/csv"}).text
+    assert as_csv == "k,n,again\r\n,2,\r\n"
 
 
 def test_a_large_answer_is_packed_for_those_who_take_it(client: httpx.Client) -> None:

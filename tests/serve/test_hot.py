@@ -106,10 +106,10 @@ def test_requests_that_come_at_once_are_answered_in_order(client: httpx.Client, 
         heads = [f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n" for path in asked]
         heads[-1] = heads[-1].replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n")
         connection.sendall("".join(heads).encode())
-        told = b""
+        received = b""
         while part := connection.recv(65536):
-            told += part
-    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", told)] == wanted
+            received += part
+    assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", received)] == wanted
 
 
 def test_a_head_in_pieces_is_read_whole(http_door: str) -> None:
@@ -142,8 +142,8 @@ def test_requests_that_are_there_together_have_one_batch_and_the_next_ones_the_n
         def ask(key: str) -> tuple[int, list[int]]:
             sent = hot.answer(f"/tables/{table}/rows?k={key}".encode(), [(b"host", b"localhost")], "")
             assert sent is not None
-            told = json.loads(sent.partition(b"\r\n\r\n")[2])
-            return told["batch"], [row["v"] for row in told["rows"]]
+            body = json.loads(sent.partition(b"\r\n\r\n")[2])
+            return body["batch"], [row["v"] for row in body["rows"]]
 
         assert ask("a") == (0, [1])
         commit(a=2, b=2)

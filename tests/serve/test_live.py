@@ -64,16 +64,16 @@ def test_changes_are_told_in_order_and_once(live: tuple[WrittenCheckpoint, str])
         begin = table.changes()
         batches = [_commit(job, a=2), _commit(job, b=None, c=7), _commit(job, a=3)]
         table.get(k="a", bounds=millpond.Bounds(min_batch=batches[-1], wait_seconds=20))
-        told, token = [], begin.token
+        seen, token = [], begin.token
         while page := table.changes(token, limit=1):
-            told += page
+            seen += page
             token = page.token
-        brief = [(c.batch, c.kind, c.row["k"], c.old and c.old["v"], c.new and c.new["v"]) for c in told]
+        brief = [(c.batch, c.kind, c.row["k"], c.old and c.old["v"], c.new and c.new["v"]) for c in seen]
         assert brief[0] == (batches[0], "update", "a", 1, 2)
         assert brief[-1] == (batches[2], "update", "a", 2, 3)
         assert [(b, k, old, new) for b, _, k, old, new in brief[1:3]] == [(batches[1], "b", 1, None), (batches[1], "c", None, 7)]
         assert [(c.batch, c.kind, c.old, c.new) for c in table.changes(begin.token)] == [
-            (c.batch, c.kind, c.old, c.new) for c in told
+            (c.batch, c.kind, c.old, c.new) for c in seen
         ]
         waiting = threading.Timer(0.3, lambda: _commit(job, d=1))
         waiting.start()
@@ -95,13 +95,13 @@ def _events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
 def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, str]) -> None:
     job, address = live
     url, headers = f"{address}/tables/{_table(job)}/changes", {"accept": "text/event-stream"}
-    told: list[tuple[str, int]] = []
+    seen: list[tuple[str, int]] = []
 
     def take(events: Iterator[tuple[str, Any]], until: int) -> str:
         last = ""
-        while not told or told[-1] != ("n", until):
+        while not seen or seen[-1] != ("n", until):
             last, page = next(events)
-            told.extend((c["new"]["k"], c["new"]["v"]) for c in page["changes"])
+            seen.extend((c["new"]["k"], c["new"]["v"]) for c in page["changes"])
         return last
 
     with httpx.stream("GET", url, headers=headers, timeout=30) as stream:
@@ -118,7 +118,7 @@ def test_a_stream_of_events_goes_on_where_it_was(live: tuple[WrittenCheckpoint, 
         events = _events(stream.iter_lines())
         _commit(job, n=6)
         take(events, 6)
-    assert told == [("n", number) for number in range(7)]
+    assert seen == [("n", number) for number in range(7)]
 
 
 def test_an_etag_ends_with_its_batch(live: tuple[WrittenCheckpoint, str]) -> None:
@@ -194,8 +194,8 @@ def test_versions_and_where_an_event_is(serve: Any, tmp_path: Path) -> None:
         last = _commit(job, a=None, c=5)
         rows = client.get(f"/tables/job.aggregate_0/rows?_min_batch={last}&_wait_seconds=20").json()
         assert rows["batch"] == last
-        told = client.get("/tables/job.aggregate_0/versions?k=a").json()
-        assert [(v["row"]["v"], v["kind"], v["batch"], v["until_batch"]) for v in told["versions"]] == [
+        answer = client.get("/tables/job.aggregate_0/versions?k=a").json()
+        assert [(v["row"]["v"], v["kind"], v["batch"], v["until_batch"]) for v in answer["versions"]] == [
             (1, None, None, 1),
             (2, "update", 1, 2),
             (2, "expire", 2, None),

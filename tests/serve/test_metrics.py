@@ -51,11 +51,11 @@ def test_every_answer_is_counted_once_whichever_way_it_took(client: httpx.Client
     client.get("/tables/nothing/rows?k=x")
     client.get("/nothing")
     after = _samples(client)
-    told = {
+    counts = {
         key: _requests(after, *key) - _requests(before, *key)
         for key in (("rows", 200), ("rows", 400), ("rows", 404), ("none", 404))
     }
-    assert told == {("rows", 200): 8, ("rows", 400): 1, ("rows", 404): 1, ("none", 404): 1}
+    assert counts == {("rows", 200): 8, ("rows", 400): 1, ("rows", 404): 1, ("none", 404): 1}
     rows = frozenset({"door": "http", "route": "rows"}.items())
     name = "millpond_request_seconds_count"
     assert after[name, rows] - before.get((name, rows), 0) == 10

@@ -36,8 +36,8 @@ def api(http_door: str) -> Any:
 def test_the_document_has_every_route_and_no_other(api: Any, http_door: str) -> None:
     document = httpx.get(f"{http_door}/openapi.json").json()
     assert document["openapi"].startswith("3.1")
-    told = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
-    assert told == {(r.method, r.path) for r in ROUTES}
+    documented = {(method.upper(), path) for path, operations in document["paths"].items() for method in operations}
+    assert documented == {(r.method, r.path) for r in ROUTES}
 
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda r: f"{r.method} {r.path}")
@@ -61,8 +61,8 @@ def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_
             case.path_parameters = {"table": table}
         if real and route.body and isinstance(case.body, dict):
             case.body = {**case.body, **({"keys": [{key: 1}]} if "keys" in case.body else {"key": {key: 1}})}
-        for told in (case.query, case.body, case.body.get("bounds") if isinstance(case.body, dict) else None):
-            _wait_briefly(told)
+        for members in (case.query, case.body, case.body.get("bounds") if isinstance(case.body, dict) else None):
+            _wait_briefly(members)
         answer = case.call(base_url=http_door)
         answered.append(answer.status_code)
         # A bound that isn't met is 503; nothing else is wrong with this server.
@@ -73,9 +73,9 @@ def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_
     assert answered
 
 
-def _wait_briefly(told: Any) -> None:
+def _wait_briefly(members: Any) -> None:
     """Nobody will make the table that is asked for: a time that the server takes becomes a short one."""
     for name in ("_wait_seconds", "wait_seconds"):
-        value = told.get(name) if isinstance(told, dict) else None
+        value = members.get(name) if isinstance(members, dict) else None
         if isinstance(value, int | float) and 0.1 < value <= ServeSettings().max_seconds:
-            told[name] = 0.1
+            members[name] = 0.1

@@ -163,8 +163,8 @@ def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
     options = ("--history", "x/job.aggregate_0=10")
     with serve(f"x={one}", f"y={two}", *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
-        told = [client.get(f"/tables/{pond}%2Fjob.aggregate_0/changes") for pond in ("x", "y")]
-        assert [answer.status_code for answer in told] == [200, 410]
+        answers = [client.get(f"/tables/{pond}%2Fjob.aggregate_0/changes") for pond in ("x", "y")]
+        assert [answer.status_code for answer in answers] == [200, 410]
 
 
 def test_history_of_a_job_that_has_ended_begins_with_the_server(serve: Any, tmp_path: Path) -> None:

@@ -145,8 +145,8 @@ def test_a_cut_is_one_batch_at_any_door(doors: Doors) -> None:
     cut = doors.get(f"/tables/{TABLE}/cut").json()
     doors.commit(p000=-1, p001=None)
     for _ in range(4 * WORKERS):
-        told = doors.get(f"/tables/{TABLE}/rows?k=p000&_cut={cut['cut']}").json()
-        assert (told["batch"], told["rows"]) == (cut["batch"], [{"k": "p000", "v": 0}])
+        answer = doors.get(f"/tables/{TABLE}/rows?k=p000&_cut={cut['cut']}").json()
+        assert (answer["batch"], answer["rows"]) == (cut["batch"], [{"k": "p000", "v": 0}])
         assert doors.post(f"/tables/{TABLE}/rows:count", {"cut": cut["cut"]}).json()["count"] == len(ROWS)
     with millpond.connect(doors.address) as server, server.cut(TABLE) as now:
         before = [dict(row) for row in now[TABLE].scan()]
@@ -254,17 +254,17 @@ def test_a_client_is_counted_at_all_doors_together(serve: Any, types_pond: Path)
         _wait_for(lambda: http.get("/readyz").status_code == 200)  # isn't counted
 
         def ask(_: int) -> list[int]:
-            told = []
+            codes = []
             while time.monotonic() < end:
-                told.append(http.get("/tables/long/rows?k=5").status_code)
-            return told
+                codes.append(http.get("/tables/long/rows?k=5").status_code)
+            return codes
 
         end = time.monotonic() + seconds
         with ThreadPoolExecutor(4) as threads:
-            told = [status for statuses in threads.map(ask, range(4)) for status in statuses]
-        assert set(told) == {200, 429}
+            all_codes = [status for statuses in threads.map(ask, range(4)) for status in statuses]
+        assert set(all_codes) == {200, 429}
         # A bucket holds two seconds' worth, and some more is earned while the last of them run.
-        assert rate * 2 <= told.count(200) <= rate * (2 + seconds) * 1.25
+        assert rate * 2 <= all_codes.count(200) <= rate * (2 + seconds) * 1.25
 
 
 def test_rates_are_counted_by_all_who_share_them(tmp_path: Path) -> None:

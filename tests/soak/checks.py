@@ -111,11 +111,11 @@ class ReaderLog:
         """Whether answers are left that couldn't be judged."""
         return b"\n" in self.path.read_bytes()[self._done :]
 
-    def _judge(self, told: dict[str, Any]) -> None:
-        op = told["op"]
+    def _judge(self, entry: dict[str, Any]) -> None:
+        op = entry["op"]
         if op == "error":
-            assert told["condition"] in PASSING, f"an error that isn't one of {sorted(PASSING)}"
-            self._counts.errors[told["condition"]] += 1
+            assert entry["condition"] in PASSING, f"an error that isn't one of {sorted(PASSING)}"
+            self._counts.errors[entry["condition"]] += 1
         elif op == "gone":
             assert self._chain is None or self._chain.run.number < len(self._runs) - 1, "history is gone, and the job is the same"
             self._counts.gone += 1
@@ -123,29 +123,29 @@ class ReaderLog:
         elif op == "not kept":  # 7
             self._counts.not_kept += 1
         elif op == "not yet":  # 8
-            assert told["here"] < told["batch"], "a bound that was met was refused"
+            assert entry["here"] < entry["batch"], "a bound that was met was refused"
             self._counts.not_yet += 1
         else:
-            assert op != "wrong", told.get("what")
-            run = self._source(told)
+            assert op != "wrong", entry.get("what")
+            run = self._source(entry)
             judges = {"get": self._get, "scan": self._scan, "at": self._scan, "begin": self._begin, "changes": self._changes}
-            judges[op](told, run)
+            judges[op](entry, run)
             self._counts.answers[op] += 1
-            self._counts.sent += told.get("sent", False)
-            self._counts.by_url += told.get("by_url", False)
+            self._counts.sent += entry.get("sent", False)
+            self._counts.by_url += entry.get("by_url", False)
 
-    def _source(self, told: dict[str, Any]) -> Run:  # 1, 4
-        number = sum(run.began_ms <= told["started_ms"] for run in self._runs) - 1
+    def _source(self, entry: dict[str, Any]) -> Run:  # 1, 4
+        number = sum(run.began_ms <= entry["started_ms"] for run in self._runs) - 1
         assert number >= 0, "a batch from before the job began"
-        run, batch = self._runs[number], told["batch"]
+        run, batch = self._runs[number], entry["batch"]
         held = run.try_held(batch)
         if held is None:
             raise NotKnownYetError
         planned = held.planned
-        found = (told["offsets"], told["watermark_ms"], told["started_ms"])
+        found = (entry["offsets"], entry["watermark_ms"], entry["started_ms"])
         expected = ({"0": {"logOffset": planned.file}}, held.watermark_ms, planned.started_ms)
         assert found == expected, f"run {number}, batch {batch} is {expected}"
-        if told["op"] != "at":
+        if entry["op"] != "at":
             assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
             self.newest = (number, batch)
         return run
@@ -172,47 +172,47 @@ class ReaderLog:
         if owed and expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
             self._owed.append((run.number, expired, batch, key, self.path.name))  # 3
 
-    def _get(self, told: dict[str, Any], run: Run) -> None:
-        assert len(told["keys"]) == len(told["rows"])
-        for (page, start), row in zip(told["keys"], told["rows"], strict=True):
+    def _get(self, entry: dict[str, Any], run: Run) -> None:
+        assert len(entry["keys"]) == len(entry["rows"])
+        for (page, start), row in zip(entry["keys"], entry["rows"], strict=True):
             if row is None:
-                self._missing(run, told["batch"], (page, start))
+                self._missing(run, entry["batch"], (page, start))
             else:
-                assert self._row(run, told["batch"], row) == (page, start), "a row of another key"
+                assert self._row(run, entry["batch"], row) == (page, start), "a row of another key"
 
-    def _scan(self, told: dict[str, Any], run: Run) -> None:  # 2
-        batch, page = told["batch"], told["page"]
-        keys = [self._row(run, batch, row) for row in told["rows"]]
-        assert keys == sorted(set(keys), reverse=told["reverse"]), "rows aren't in key order, each once"
+    def _scan(self, entry: dict[str, Any], run: Run) -> None:  # 2
+        batch, page = entry["batch"], entry["page"]
+        keys = [self._row(run, batch, row) for row in entry["rows"]]
+        assert keys == sorted(set(keys), reverse=entry["reverse"]), "rows aren't in key order, each once"
         found = set(keys)
         assert page is None or {key[0] for key in keys} <= {page}
         recent = (key for held in run.held[max(0, batch - 40) : batch + 1] for key in held.expired)
         for key in (*run.held[batch].live, *recent):
             if key not in found and page in (None, key[0]):
                 # What expired may be forgotten by the time that an earlier batch is asked for.
-                self._missing(run, batch, key, owed=told["op"] != "at")
+                self._missing(run, batch, key, owed=entry["op"] != "at")
 
     # ------------------------------------------------------------ changes
 
-    def _begin(self, told: dict[str, Any], run: Run) -> None:
+    def _begin(self, entry: dict[str, Any], run: Run) -> None:
         self._counts.chains += 1
-        self._chain = _Chain(run, told["batch"], dict(run.held[told["batch"]].live))
+        self._chain = _Chain(run, entry["batch"], dict(run.held[entry["batch"]].live))
 
-    def _changes(self, told: dict[str, Any], run: Run) -> None:  # 5
+    def _changes(self, entry: dict[str, Any], run: Run) -> None:  # 5
         chain = self._chain
         assert chain is not None, "changes that nobody began, or after what was wrong"
         assert run is chain.run, f"a token of run {chain.run.number} went on in run {run.number}"
-        for change in told["changes"]:
+        for change in entry["changes"]:
             if chain.group and chain.group[0]["batch"] != change["batch"]:
                 self._replay(chain)
             chain.group.append(change)
             self._counts.changes += 1
-        if not told["more"]:
+        if not entry["more"]:
             if chain.group:
                 self._replay(chain)
-            assert chain.last == told["batch"], f"told up to batch {chain.last}, as if that were all up to {told['batch']}"
+            assert chain.last == entry["batch"], f"told up to batch {chain.last}, as if that were all up to {entry['batch']}"
         else:
-            assert told["changes"], "more, and none of it"
+            assert entry["changes"], "more, and none of it"
         self.replayed = (run.number, chain.last)
 
     def _replay(self, chain: _Chain) -> None:

@@ -51,12 +51,12 @@ def main(incoming: str, pond: str, provider: str) -> None:
 
 def define_by_window(tables: Path) -> None:
     """A second table of the same store, in which start and end of the window aren't columns of their own."""
-    told = json.loads((tables / "views.json").read_text())
-    (place,) = {column["index"] for column in told["key"] if column["path"]}
-    window = {"name": "window", "type": told["key_schema"]["fields"][place]["type"], "index": place, "path": []}
-    told |= {"table": BY_WINDOW, "key": [window, *(column for column in told["key"] if not column["path"])]}
+    definition = json.loads((tables / "views.json").read_text())
+    (place,) = {column["index"] for column in definition["key"] if column["path"]}
+    window = {"name": "window", "type": definition["key_schema"]["fields"][place]["type"], "index": place, "path": []}
+    definition |= {"table": BY_WINDOW, "key": [window, *(column for column in definition["key"] if not column["path"])]}
     hidden = tables / f".{BY_WINDOW}.tmp"
-    hidden.write_text(json.dumps(told))
+    hidden.write_text(json.dumps(definition))
     hidden.rename(tables / f"{BY_WINDOW}.json")
 
 

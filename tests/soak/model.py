@@ -78,8 +78,8 @@ class Planned:
 def parse_offsets(text: str) -> Planned:
     """Read Spark's `offsets/N`: a version, metadata, and one line for the source."""
     _, metadata, source = text.splitlines()
-    told = json.loads(metadata)
-    return Planned(json.loads(source)["logOffset"], told["batchWatermarkMs"], told["batchTimestampMs"])
+    facts = json.loads(metadata)
+    return Planned(json.loads(source)["logOffset"], facts["batchWatermarkMs"], facts["batchTimestampMs"])
 
 
 @dataclass(slots=True)

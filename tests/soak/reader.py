@@ -49,16 +49,16 @@ class Log:
         for line in kept.splitlines():
             self._follow(json.loads(line))
 
-    def write(self, **told: Any) -> None:
-        self._follow(told)
-        left = json.dumps(told).encode() + b"\n"
+    def write(self, **line: Any) -> None:
+        self._follow(line)
+        left = json.dumps(line).encode() + b"\n"
         while left:
             left = left[os.write(self._file, left) :]
 
-    def _follow(self, told: dict[str, Any]) -> None:
-        if told["op"] in ("begin", "changes"):
-            self.token = told["token"]
-        elif told["op"] == "gone":
+    def _follow(self, line: dict[str, Any]) -> None:
+        if line["op"] in ("begin", "changes"):
+            self.token = line["token"]
+        elif line["op"] == "gone":
             self.token = None
 
 
@@ -76,9 +76,9 @@ def found_of(row: Any) -> dict[str, Any] | None:
     return plain and {**plain, "final": row.final}
 
 
-def told_changes(answer: Any) -> dict[str, Any]:
+def changes_of(answer: Any) -> dict[str, Any]:
     """Changes as they are logged."""
-    told = [
+    changes = [
         {
             "kind": c.kind,
             "batch": int(c.batch),
@@ -87,7 +87,7 @@ def told_changes(answer: Any) -> dict[str, Any]:
         }
         for c in answer
     ]
-    return {"changes": told, "token": answer.token, "more": answer.more}
+    return {"changes": changes, "token": answer.token, "more": answer.more}
 
 
 def source_of(answer: Any) -> dict[str, Any]:
@@ -128,14 +128,14 @@ class Reader:
             keys.append({"page": self._chance.choice(PAGES), "start": dt.datetime(2026, 2, 1, tzinfo=dt.UTC)})
         return keys
 
-    def _told(self, keys: list[dict[str, Any]], rows: list[Any], answer: Any) -> None:
+    def _facts(self, keys: list[dict[str, Any]], rows: list[Any], answer: Any) -> None:
         asked = [[key["page"], round(key["start"].timestamp() * 1000)] for key in keys]
         self._log.write(op="get", keys=asked, rows=[found_of(row) for row in rows], **source_of(answer))
 
     def _get(self) -> None:
         key = self._keys(1)[0]
         row = self._table.get(**key)
-        self._told([key], [row], row)
+        self._facts([key], [row], row)
 
     def _get_by_url(self) -> None:
         """A row as programs ask that have no client of ours: `GET …/rows` with the whole key. Nothing is tried again."""
@@ -146,21 +146,21 @@ class Reader:
         except httpx.TransportError as broken:
             self._log.write(op="error", condition="SERVER_UNAVAILABLE", message=str(broken))
             return
-        told = answer.json()
-        if answer.status_code != 200 and told["error"]["condition"] == "UNKNOWN_TABLE":
+        body = answer.json()
+        if answer.status_code != 200 and body["error"]["condition"] == "UNKNOWN_TABLE":
             return  # the job starts, and has taken this definition away for a moment
         if answer.status_code != 200:
-            raise MillpondError(told["error"]["condition"], told["error"]["message"], hint=told["error"]["hint"])
-        row, position = (told["rows"] or [None])[0], told["position"]
+            raise MillpondError(body["error"]["condition"], body["error"]["message"], hint=body["error"]["hint"])
+        row, position = (body["rows"] or [None])[0], body["position"]
         if row is not None:
             start = dt.datetime.fromisoformat(row.pop("window")["start"])
-            row |= {"start": round(start.timestamp() * 1000), "final": told["final"] == [0]}
+            row |= {"start": round(start.timestamp() * 1000), "final": body["final"] == [0]}
         self._log.write(
             op="get",
             by_url=True,
             keys=[[key["page"], round(key["start"].timestamp() * 1000)]],
             rows=[row],
-            batch=told["batch"],
+            batch=body["batch"],
             offsets=position["offsets"],
             watermark_ms=position["watermark_ms"],
             started_ms=position["batch_started_ms"],
@@ -170,7 +170,7 @@ class Reader:
     def _get_all(self) -> None:
         keys = self._keys(5)
         rows = self._table.get_all(keys)
-        self._told(keys, list(rows), rows)
+        self._facts(keys, list(rows), rows)
 
     def _scan(self) -> None:
         page = self._chance.choice([None, *PAGES])
@@ -218,7 +218,7 @@ class Reader:
             return
         if int(row.batch) < wanted:
             self._log.write(op="wrong", what=f"batch {wanted} or later was asked for", **source_of(row))
-        self._told([key], [row], row)
+        self._facts([key], [row], row)
 
     def _stream(self) -> None:
         """Some changes as the server sends them by itself, from where the last stream or look ended."""
@@ -249,7 +249,7 @@ class Reader:
             return  # the next look tells why the stream ended
         data = json.loads(event["data"])
         changes = Changes(map(known.change, data["changes"]), cut_of(data), token=event["id"], more=data["more"])
-        self._log.write(op="changes", sent=True, **told_changes(changes), **source_of(changes))
+        self._log.write(op="changes", sent=True, **changes_of(changes), **source_of(changes))
 
     def _changes(self) -> None:
         if self._log.token is None:
@@ -265,7 +265,7 @@ class Reader:
             self._log.write(op="gone", message=error.message)
             return
         self._newest = int(answer.batch)
-        self._log.write(op="changes", **told_changes(answer), **source_of(answer))
+        self._log.write(op="changes", **changes_of(answer), **source_of(answer))
 
 
 def open_pond(door: str, place: str, home: str) -> Any:

@@ -48,7 +48,7 @@ def scan(run: Run, batch: int) -> Line:
 
 
 def changes(run: Run, since: int, until: int) -> Line:
-    told: list[Line] = []
+    lines: list[Line] = []
     for batch in range(since + 1, until + 1):
         before, now = run.held[batch - 1].live, run.held[batch]
         for key in sorted({*before, *now.live, *now.expired}):
@@ -57,8 +57,8 @@ def changes(run: Run, since: int, until: int) -> Line:
                 continue
             kind = "expire" if new is None else "insert" if old is None else "update"
             three = {name: v and row(key, v) for name, v in (("old", old), ("new", new), ("final", final))}
-            told.append({"kind": kind, "batch": batch, "first": batch, **three})
-    return {"op": "changes", "changes": told, "token": "t", "more": False, **source(run, until)}
+            lines.append({"kind": kind, "batch": batch, "first": batch, **three})
+    return {"op": "changes", "changes": lines, "token": "t", "more": False, **source(run, until)}
 
 
 @pytest.fixture

@@ -37,20 +37,20 @@ def test_no_answer_is_wrong_while_everything_is_killed(tmp_path: Path) -> None:
     }
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1500, check=False)
     assert done.returncode == 0, f"seed {SEED}: {done.stdout[-6000:]}{done.stderr[-3000:]}"
-    told = json.loads(result.read_text())
-    assert told["wrong"] == []
-    assert told["kills"] == KILLS
-    assert set(told["killed"]) >= {"job", "door", "follower", "following", "attached", "server"}
-    assert told["killed"].get("http-1", 0) + told["killed"].get("http-2", 0) > 0
-    assert sum(told["paused"].values()) > told["without_follower"] > 0  # an outage is a pause of both followers
-    assert (told["disk_filled"] > 0) == told["disk_can_be_filled"]
-    assert told["killed"]["job"] == KILLS // 10
-    assert told["job_replaced"] >= 1
+    found = json.loads(result.read_text())
+    assert found["wrong"] == []
+    assert found["kills"] == KILLS
+    assert set(found["killed"]) >= {"job", "door", "follower", "following", "attached", "server"}
+    assert found["killed"].get("http-1", 0) + found["killed"].get("http-2", 0) > 0
+    assert sum(found["paused"].values()) > found["without_follower"] > 0  # an outage is a pause of both followers
+    assert (found["disk_filled"] > 0) == found["disk_can_be_filled"]
+    assert found["killed"]["job"] == KILLS // 10
+    assert found["job_replaced"] >= 1
     # It was a storm over something: answers of each kind, changes across kills, runs and clean-ups.
-    assert min(told["answers"][op] for op in ("get", "scan", "at", "changes", "begin")) > 0
-    assert told["sent"] > 0
-    assert told["by_url"] > 50
-    assert sum(told["answers"].values()) > 500
-    assert told["batches_replayed"] > 50
-    assert told["chains"] > 4
-    assert told["batches_collapsed"] > 0
+    assert min(found["answers"][op] for op in ("get", "scan", "at", "changes", "begin")) > 0
+    assert found["sent"] > 0
+    assert found["by_url"] > 50
+    assert sum(found["answers"].values()) > 500
+    assert found["batches_replayed"] > 50
+    assert found["chains"] > 4
+    assert found["batches_collapsed"] > 0

@@ -94,15 +94,15 @@ def test_rows_that_expired_are_the_rows_that_were_emitted(
             changes = table.changes(since=start)
             gone = [c for c in changes if c.kind == "expire"]
             assert not {c.kind for c in changes} - {"insert", "update", "expire"} or query is sessions
-            told = {(c.batch, shown(c.final)) for c in gone if c.final is not None}
-            assert told <= {(batch, row) for batch, rows in by_batch.items() for row in rows}
+            finals = {(c.batch, shown(c.final)) for c in gone if c.final is not None}
+            assert finals <= {(batch, row) for batch, rows in by_batch.items() for row in rows}
             if provider == "snapshots":
                 # What a batch put and took out again isn't seen: such a row is said to have expired, and not what it was.
                 assert expired <= emitted
                 assert len(gone) >= len(expired)
             else:
                 assert expired == emitted
-                assert told == {(batch, row) for batch, rows in by_batch.items() for row in rows}
+                assert finals == {(batch, row) for batch, rows in by_batch.items() for row in rows}
             for row in final:
                 key = {name: row[name] for name in table.definition.columns[: len(table.definition.key)]}
                 found = table.get(key)

@@ -17,8 +17,8 @@ def fake_java(folder: Path, version: str) -> Path:
     """A program that answers `java -version` as Java does, and otherwise prints its arguments."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
-    told = f'openjdk version "{version}" 2024-01-01'
-    java.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'{told}\' >&2; else printf "%s\\n" "$@"; fi\n')
+    banner = f'openjdk version "{version}" 2024-01-01'
+    java.write_text(f'#!/bin/sh\nif [ "$1" = -version ]; then echo \'{banner}\' >&2; else printf "%s\\n" "$@"; fi\n')
     java.chmod(0o755)
     return java
 
@@ -66,21 +66,21 @@ def test_the_bundled_java_runs_without_the_option_it_lacks(tmp_path, monkeypatch
     monkeypatch.setenv("PATH", "/bin" if not Path("/bin/java").exists() else str(tmp_path))
     java = bundled_java()
     assert java is not None
-    told = subprocess.run(
+    done = subprocess.run(
         ["/bin/sh", str(java), "--add-modules=jdk.incubator.vector", "-Dname=two words", "$x", "Main"],
         capture_output=True,
         text=True,
         check=True,
     )
-    assert told.stdout.splitlines() == ["-Dname=two words", "$x", "Main"]
+    assert done.stdout.splitlines() == ["-Dname=two words", "$x", "Main"]
     assert require_java() == java
     assert os.environ["JAVA_HOME"] == str(java.parents[1])
 
 
 def test_the_module_prints_what_it_would_use():
-    told = subprocess.run([sys.executable, "-m", "millpond.spark.java"], capture_output=True, text=True)
-    if told.returncode == 0:
-        assert java_version(Path(told.stdout.strip())) >= 17
+    done = subprocess.run([sys.executable, "-m", "millpond.spark.java"], capture_output=True, text=True)
+    if done.returncode == 0:
+        assert java_version(Path(done.stdout.strip())) >= 17
     else:
-        assert told.returncode == 6
-        assert "JAVA_MISSING" in told.stderr
+        assert done.returncode == 6
+        assert "JAVA_MISSING" in done.stderr

@@ -189,9 +189,9 @@ def test_a_query_is_left_alone_where_it_cant_be_published(spark, tmp_path):
     rate = spark.readStream.format("rate").option("rowsPerSecond", 10).load()
     query = rate.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
     try:
-        with pytest.warns(MillpondWarning) as told:
+        with pytest.warns(MillpondWarning) as caught:
             assert publish(query, table="nothing") is None
-        assert told[0].filename == __file__
+        assert caught[0].filename == __file__
         with pytest.raises(DefinitionError) as refused:
             publish(query, table="nothing", strict=True)
         assert refused.value.condition == "NOT_DERIVABLE"
@@ -204,9 +204,9 @@ def test_what_cant_be_derived_is_raw_with_a_warning_that_names_column_and_reason
     from pyspark.sql import functions as F
 
     frame = events.groupBy("page").agg(F.expr("kll_sketch_agg_bigint(bytes)").alias("middle"), F.count("*").alias("n"))
-    with pytest.warns(MillpondWarning, match=r"middle.*kll_sketch_agg_bigint") as told:
+    with pytest.warns(MillpondWarning, match=r"middle.*kll_sketch_agg_bigint") as caught:
         definition = derive(frame, table="t")
-    assert told[0].filename == __file__
+    assert caught[0].filename == __file__
     assert definition.columns == ("page", "stored_middle_buf", "n")
     assert definition.values[0].raw is not None
     assert definition.values[1].raw is None

@@ -38,9 +38,9 @@ millpond.roll_back_model(sys.argv[1], 1)
 millpond.remove_model(sys.argv[1])
 """
     digest = run(program, str(tmp_path)).strip()
-    told = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
-    assert [record["action"] for record in told] == ["put", "rollback", "remove"]
-    assert told[0]["uri"].endswith(f"/models/{digest}")
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.json"))]
+    assert [record["action"] for record in records] == ["put", "rollback", "remove"]
+    assert records[0]["uri"].endswith(f"/models/{digest}")
     assert (tmp_path / "models" / digest).read_bytes() == b"bytes"
 
 

@@ -1,4 +1,4 @@
-"""Whoever waits for a file is told of it at once, and otherwise waits no longer than it said."""
+"""Whoever waits for a file is notified of it at once, and otherwise waits no longer than it asked for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from millpond.storage.watch import FolderWatch
 LONG = 30.0
 
 
-@pytest.fixture(params=["told", "not told"])
-def is_told(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+@pytest.fixture(params=["notified", "polls"])
+def is_notified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """With what the system has, and as where it has nothing."""
-    if request.param == "told":
+    if request.param == "notified":
         return True
     monkeypatch.setattr(watch, "_open", lambda: (-1, -1))
     return False
@@ -78,7 +78,7 @@ def test_a_folder_may_come_later_and_be_replaced(tmp_path: Path) -> None:
     waiting.close()
 
 
-def test_anybody_wakes_the_one_who_waits(tmp_path: Path, is_told: bool) -> None:
+def test_anybody_wakes_the_one_who_waits(tmp_path: Path, is_notified: bool) -> None:
     waiting = FolderWatch(tmp_path)
     threading.Timer(0.05, waiting.wake).start()
     began = time.monotonic()
@@ -91,7 +91,7 @@ def test_anybody_wakes_the_one_who_waits(tmp_path: Path, is_told: bool) -> None:
     assert not waiting.wait(LONG)
 
 
-def test_time_ends_the_wait(tmp_path: Path, is_told: bool) -> None:
+def test_time_ends_the_wait(tmp_path: Path, is_notified: bool) -> None:
     waiting = FolderWatch(tmp_path)
     began = time.monotonic()
     assert not waiting.wait(0.1)

@@ -33,8 +33,8 @@ class Counting:
         self.end = 0
         self._ends: list[int] = []
         self._step = step
-        told = sources or (lambda _, end: [{"views": {"0": end}}])
-        self.written = WrittenCheckpoint(pond / name / "ck", job_id=name, sources=lambda batch: told(batch, self._ends[batch]))
+        offsets = sources or (lambda _, end: [{"views": {"0": end}}])
+        self.written = WrittenCheckpoint(pond / name / "ck", job_id=name, sources=lambda batch: offsets(batch, self._ends[batch]))
         create_job(pond / "pond", name, str(pond / name / "ck"))
 
     def run_batch(self) -> None:
@@ -114,7 +114,7 @@ def test_what_only_one_of_the_jobs_reads_doesnt_matter(tmp_path: Path) -> None:
         return [{"views": {"0": end}}, {"orders": {"0": 7 * batch, "1": 3}}]
 
     steps = {"fast": (6, with_clicks), "slow": (4, with_orders), "other": (4, with_files)}
-    with followed([Counting(tmp_path, name, *told) for name, told in steps.items()], tmp_path) as opened:
+    with followed([Counting(tmp_path, name, *sources) for name, sources in steps.items()], tmp_path) as opened:
         both = opened.at([FAST, SLOW])
         for name, batch in ((FAST, 1), (SLOW, 2)):
             rows = both[name].scan()

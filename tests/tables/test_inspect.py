@@ -202,7 +202,7 @@ def test_what_is_kept_of_a_table_is_shown(tmp_path: Path) -> None:
     kept = millpond.Retention.parse(keep_closed="forever", history="100")
     create_beside(job.path).write_definition(NamedOperator(table="t", operator=0, operator_name="stateStoreSave", retention=kept))
     assert inspect(job.path).stores[0].kept == kept
-    told = CliRunner().invoke(main, ["inspect", str(job.path)])
-    assert "kept        expired rows for ever, at most 1,073,741,824 bytes; changes of 100 batches" in told.output
+    printed = CliRunner().invoke(main, ["inspect", str(job.path)])
+    assert "kept        expired rows for ever, at most 1,073,741,824 bytes; changes of 100 batches" in printed.output
     (store,) = json.loads(CliRunner().invoke(main, ["inspect", str(job.path), "--json"]).output)["stores"]
     assert store["kept"]["history_batches"] == 100

@@ -27,8 +27,8 @@ MOST = Decimal("9" * 36 + ".99")
 
 
 def merge(function: str, types: list[SparkType], *parts: Any, **options: Any) -> list[Any]:
-    told = {"function": function, "buffers": list(range(len(types))), **options}
-    expression = Expression("aggregate", options.pop("type", types[0]), options={k: v for k, v in told.items() if k != "type"})
+    given = {"function": function, "buffers": list(range(len(types))), **options}
+    expression = Expression("aggregate", options.pop("type", types[0]), options={k: v for k, v in given.items() if k != "type"})
     assert why_not_merged(expression, types) is None
     return list(compile_buffers(expression, types)(parts))
 
@@ -78,15 +78,15 @@ def test_the_highest_and_lowest_are_those_of_all_values(parts: list[list[float]]
     options = {"ordered_by": "double", "type": types[0]}
     kept = [top_of([(x, x) for x in part], k, highest) for part in parts]
     merged = merge(function, types, *kept, **options)
-    told = Expression("aggregate", types[0], options={"function": function, "buffers": [0, 1, 2], "ordered_by": "double"})
+    expression = Expression("aggregate", types[0], options={"function": function, "buffers": [0, 1, 2], "ordered_by": "double"})
     best = sorted((x for part in parts for x in part), key=lambda x: (math.isnan(x), x), reverse=highest)[:k]
-    found = compile_aggregate(told)(merged)
+    found = compile_aggregate(expression)(merged)
     assert (found is None) if not best else found == pytest.approx(best, rel=0, abs=0, nan_ok=True)
     assert [len(merged[0]), len(merged[1]), len(merged[2])] == [k, k, 4 * (k + 1)]
     # Merging once more changes nothing, and neither does a part without a value.
-    assert compile_aggregate(told)(merge(function, types, merged, top_of([], k, highest), **options)) == compile_aggregate(told)(
-        merged
-    )
+    assert compile_aggregate(expression)(merge(function, types, merged, top_of([], k, highest), **options)) == compile_aggregate(
+        expression
+    )(merged)
 
 
 def top_of(pairs: list[tuple[Any, Any]], k: int, highest: bool) -> list[Any]:

@@ -91,15 +91,15 @@ class Twins:
             if self.how.merges is None:
                 # All copies are written in one batch.
                 value = random.choice([None, random.randrange(100)])
-                told = dict.fromkeys(PARTS, value)
+                shares_of = dict.fromkeys(PARTS, value)
             else:
                 some = random.sample(PARTS, random.randint(1, len(PARTS)))
-                told = {part: shares.get(part, 0) + random.randrange(1, 100) for part in some}
+                shares_of = {part: shares.get(part, 0) + random.randrange(1, 100) for part in some}
                 if self.shares_go:
-                    told |= dict.fromkeys(random.sample(PARTS, random.randint(0, len(PARTS))))
+                    shares_of |= dict.fromkeys(random.sample(PARTS, random.randint(0, len(PARTS))))
                 elif random.random() < 0.3:
-                    told = dict.fromkeys(PARTS)
-            for part, value in told.items():
+                    shares_of = dict.fromkeys(PARTS)
+            for part, value in shares_of.items():
                 changed.append(((part, *key), value))
                 if value is None:
                     shares.pop(part, None)
@@ -187,8 +187,8 @@ def test_every_read_is_that_of_the_job_without_parts(
         for batch in range(began, in_parts.scan().batch):
             assert rows(in_parts.at(batch=batch).scan()) == rows(whole.at(batch=batch).scan())
             assert in_parts.at(batch=batch).count() == whole.at(batch=batch).count()
-    told = [[(c.kind, c.batch, c.old, c.new, c.final) for c in table.changes(began)] for table in (in_parts, whole)]
-    assert told[0] == told[1]
+    by_table = [[(c.kind, c.batch, c.old, c.new, c.final) for c in table.changes(began)] for table in (in_parts, whole)]
+    assert by_table[0] == by_table[1]
     assert versions(in_parts.history()) == versions(whole.history())
 
 
@@ -246,14 +246,14 @@ def test_windows_that_expired_are_merged_and_final(tmp_path: Path) -> None:
         assert (final["v"], final.final, final.changed_batch) == (13, True, 2)
         missing = [t.get(k="b", window_start="1970-01-01T00:00:00Z", window_end="1970-01-01T00:00:05Z") for t in tables]
         assert [m.evicted for m in missing] == [missing[1].evicted] * 2
-        told = [[(c.kind, c.batch, c.old, c.new, c.final) for c in t.changes(0)] for t in tables]
-        assert told[0] == told[1]
-        assert told[0][1][0] == "expire"
+        by_table = [[(c.kind, c.batch, c.old, c.new, c.final) for c in t.changes(0)] for t in tables]
+        assert by_table[0] == by_table[1]
+        assert by_table[0][1][0] == "expire"
 
 
 def commit(job: WrittenCheckpoint, **changes: dict[int, int | None]) -> None:
     """By key, what each part gets."""
-    job.plan([((part, key), value) for key, told in changes.items() for part, value in told.items()], snapshot=False)
+    job.plan([((part, key), value) for key, values in changes.items() for part, value in values.items()], snapshot=False)
     job.commit()
 
 
@@ -322,9 +322,9 @@ def test_a_definition_in_parts_survives_its_file(tmp_path: Path) -> None:
     ids=str,
 )
 def test_damaged_parts_of_a_definition_are_refused(damage: dict[str, Any]) -> None:
-    told = definition(KEYS["text"][0], shares()).to_json()
-    told["parts"] |= damage
-    assert condition(lambda: parse_definition(told)).condition == "DEFINITION_MISMATCH"
+    data = definition(KEYS["text"][0], shares()).to_json()
+    data["parts"] |= damage
+    assert condition(lambda: parse_definition(data)).condition == "DEFINITION_MISMATCH"
 
 
 def test_columns_without_a_function_are_refused_when_they_are_read(tmp_path: Path) -> None:
@@ -368,9 +368,9 @@ def test_whatever_is_damaged_in_parts_is_an_error_of_ours_or_none(tmp_path: Path
     rows = [encoder(VALUE)((n,)) for n in range(3)]
     whole, random, read = definition(key, shares()).to_json(), Random(7), 0
     for _ in range(3000):
-        told = {**whole, "parts": damaged(random, whole["parts"])}
+        data = {**whole, "parts": damaged(random, whole["parts"])}
         try:
-            parsed = parse_definition(told)
+            parsed = parse_definition(data)
             parts = store_parts(parsed, schema)
             if parts is not None:
                 count = len(parts.prefixes)

@@ -61,14 +61,14 @@ def expected(by_key: Written, keys: list[tuple[str, int]], since: int, until: in
     """
     out = []
     for key in sorted(keys, key=lambda key: (key[0].encode(), key[1])):
-        told, last = [], None
+        steps, last = [], None
         for batch, value in by_key.get(key, []):
             kind = "expire" if value is None else "insert" if last is None else "update"
-            told.append((last if value is None else value, batch, kind))
+            steps.append((last if value is None else value, batch, kind))
             last = value
-        told = [step for step in told if step[1] <= until]
-        for place, (value, batch, kind) in enumerate(told):
-            end = told[place + 1][1] if place + 1 < len(told) else None
+        steps = [step for step in steps if step[1] <= until]
+        for place, (value, batch, kind) in enumerate(steps):
+            end = steps[place + 1][1] if place + 1 < len(steps) else None
             if (end is None or end > since) and not (kind == "expire" and batch <= since):
                 out.append((*key, value, batch or None, end, kind if batch > since else None))
     return out
@@ -98,9 +98,9 @@ def test_versions_of_a_part_of_the_keys_are_what_the_batches_wrote(table: Any, w
             span |= {"end": {"word": high}} if kind in ("range", "below") else {}
             begin, end = (span[edge]["word"].encode() if edge in span else None for edge in ("start", "end"))
             keys = [k for k in KEYS if (begin is None or k[0].encode() >= begin) and (end is None or k[0].encode() < end)]
-        told = shown(table.history(span.pop("key", None), since=since, until=until, **span))
-        assert told == expected(by_key, keys, since, until), (kind, since, until)
-        found += len(told)
+        found_versions = shown(table.history(span.pop("key", None), since=since, until=until, **span))
+        assert found_versions == expected(by_key, keys, since, until), (kind, since, until)
+        found += len(found_versions)
     assert found > 1000
 
 
@@ -108,5 +108,5 @@ def test_versions_as_of_a_batch_are_those_until_then(table: Any, written: Any) -
     _, by_key = written
     for batch in (0, 3, BATCHES - 2):
         for word in WORDS:
-            told = shown(table.at(batch=batch).history({"word": word}))
-            assert told == expected(by_key, [key for key in KEYS if key[0] == word], 0, batch), (batch, word)
+            found_versions = shown(table.at(batch=batch).history({"word": word}))
+            assert found_versions == expected(by_key, [key for key in KEYS if key[0] == word], 0, batch), (batch, word)

@@ -279,8 +279,8 @@ def main() -> None:
                     whole = path.read_bytes()
                     path.unlink()
                     way(path, whole, outside)
-            told = read_all(pond)
-            print(json.dumps({"way": way.__name__, "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **told}), flush=True)
+            facts = read_all(pond)
+            print(json.dumps({"way": way.__name__, "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **facts}), flush=True)
         except PermissionError as refused:
             if way is not device:
                 raise

@@ -42,17 +42,17 @@ def test_what_lies_in_place_of_a_files_of_a_job_hides_that_job_at_most(tmp_path:
     assert whole["state"] == "running"
     assert whole["ready"]
     assert len(found) > 3
-    for way, told in found.items():
-        assert told["good"], (way, told)
-        assert told["good_seconds"] < SECONDS, (way, told)
-        assert told["all_seconds"] < SECONDS, (way, told)
-        assert told["kib"] < whole["kib"] + MORE_KIB, (way, told["kib"], whole["kib"])
-        assert not told["secret"], (way, told)
-        assert "FOLLOWER_FAILED" not in str(told["said"]), (way, told)
-        assert "INTERNAL_ERROR" not in str(told["said"]), (way, told)
+    for way, facts in found.items():
+        assert facts["good"], (way, facts)
+        assert facts["good_seconds"] < SECONDS, (way, facts)
+        assert facts["all_seconds"] < SECONDS, (way, facts)
+        assert facts["kib"] < whole["kib"] + MORE_KIB, (way, facts["kib"], whole["kib"])
+        assert not facts["secret"], (way, facts)
+        assert "FOLLOWER_FAILED" not in str(facts["said"]), (way, facts)
+        assert "INTERNAL_ERROR" not in str(facts["said"]), (way, facts)
         if kind == "heartbeat":
-            assert told["state"] == "unknown", (way, told)
+            assert facts["state"] == "unknown", (way, facts)
         elif kind not in EMPTY:
-            assert re.search("[A-Z]+_[A-Z_]+", str(told["said"])), (way, told)
+            assert re.search("[A-Z]+_[A-Z_]+", str(facts["said"])), (way, facts)
         if kind not in OPTIONAL | EMPTY and way == "link_to_a_copy_outside":
-            assert "PLACE_NOT_ALLOWED" in str(told["said"]), (way, told)
+            assert "PLACE_NOT_ALLOWED" in str(facts["said"]), (way, facts)

@@ -32,8 +32,8 @@ def reason(root: Path, uri: str, *allow: str | Path, record_uri: str | None = No
         RECORD_URI: record_uri,
         "order": 1,
     }
-    told: Iterator[pd.DataFrame] = check(iter([pd.DataFrame([record], dtype=object)]))
-    return next(iter(told)).reason[0]
+    checked: Iterator[pd.DataFrame] = check(iter([pd.DataFrame([record], dtype=object)]))
+    return next(iter(checked)).reason[0]
 
 
 def put(path: Path) -> Path:

@@ -388,7 +388,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def told(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
+def expected_of_log(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
     """What the oracle reads in the run's log: requests, and bad lines."""
     visits, bad = read_log(run.log)
     assert visits[-1].line == run.lines
@@ -396,27 +396,27 @@ def told(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
     return visits, bad
 
 
-Told = tuple[list[Visit], dict[int, tuple[str, str]]]
+Visits = tuple[list[Visit], dict[int, tuple[str, str]]]
 
 
-def test_at_the_end_page_views_are_what_the_file_says(run: Run, told: Told, spark: SparkSession) -> None:
+def test_at_the_end_page_views_are_what_the_file_says(run: Run, expected_of_log: Visits, spark: SparkSession) -> None:
     rows = run.door.all_rows("page_views")
-    assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in rows} == page_views_at(told[0], run.lines)
-    expected = approx_visitors_at(spark, told[0], {run.lines})[run.lines]
+    assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in rows} == page_views_at(expected_of_log[0], run.lines)
+    expected = approx_visitors_at(spark, expected_of_log[0], {run.lines})[run.lines]
     assert {row["page"]: row["approx_visitors"] for row in rows} == expected
     assert [row["page"] for row in rows] == sorted(expected, key=str.encode)
 
 
-def test_at_the_end_page_minutes_are_what_the_file_says(run: Run, told: Told) -> None:
+def test_at_the_end_page_minutes_are_what_the_file_says(run: Run, expected_of_log: Visits) -> None:
     rows = run.door.all_rows("page_minutes")
-    expected = page_minutes_at(told[0], run.lines)
+    expected = page_minutes_at(expected_of_log[0], run.lines)
     assert {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in rows} == expected
     assert len(rows) == len(expected)
 
 
-def test_at_the_end_hosts_are_what_the_file_says(run: Run, told: Told) -> None:
+def test_at_the_end_hosts_are_what_the_file_says(run: Run, expected_of_log: Visits) -> None:
     times = defaultdict(list)
-    for visit in told[0]:
+    for visit in expected_of_log[0]:
         times[visit.host].append(visit.seconds)
     rows = run.door.all_rows("hosts")
     expected = {host: (len(seen), clock(min(seen)), clock(max(seen))) for host, seen in times.items()}
@@ -424,10 +424,10 @@ def test_at_the_end_hosts_are_what_the_file_says(run: Run, told: Told) -> None:
     assert len(rows) == len(expected)
 
 
-def test_at_the_end_every_bad_line_is_told_with_its_number_and_reason(run: Run, told: Told) -> None:
+def test_at_the_end_every_bad_line_is_told_with_its_number_and_reason(run: Run, expected_of_log: Visits) -> None:
     rows = run.door.all_rows("bad_lines")
     assert [(row["file"], row["line"], row["error"], row["text"]) for row in rows] == [
-        (str(run.log), line, *said) for line, said in sorted(told[1].items())
+        (str(run.log), line, *said) for line, said in sorted(expected_of_log[1].items())
     ]
 
 
@@ -450,8 +450,10 @@ def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_
     assert len(partitions) == (PARTITIONS if run.name == "cut" else 2)
 
 
-def test_while_it_runs_every_answer_is_what_the_lines_of_its_batch_say(run: Run, told: Told, spark: SparkSession) -> None:
-    visits, _ = told
+def test_while_it_runs_every_answer_is_what_the_lines_of_its_batch_say(
+    run: Run, expected_of_log: Visits, spark: SparkSession
+) -> None:
+    visits, _ = expected_of_log
     seen = run.reader.answers["page_views"]
     approx = approx_visitors_at(spark, visits, {one.line for one in seen.values()})
     for batch, one in seen.items():

@@ -48,8 +48,8 @@ def test_pages_are_skewed_visitors_return_and_some_lines_are_late_repeated_or_br
 
     late = sum(1 for row in good if row.time is not None and row.time // 1_000_000 < 1_767_225_600 + (row.line or 0) // 100 - 5)
     assert 0.01 < late / len(good) < 0.03
-    told = Counter(row._replace(line=None) for row in good)
-    assert 0.003 < sum(n - 1 for n in told.values()) / len(good) < 0.05
+    repeated = Counter(row._replace(line=None) for row in good)
+    assert 0.003 < sum(n - 1 for n in repeated.values()) / len(good) < 0.05
 
 
 def test_a_broken_line_names_its_file_line_and_reason() -> None:

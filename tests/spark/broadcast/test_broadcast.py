@@ -116,15 +116,15 @@ def found(rows: list[Any]) -> Counter[tuple[Any, ...]]:
 def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path)
     assert found(run.batch(events_of(0), [])) == expected(events_of(0), {}, 0)
-    told = [  # in no order: seq counts
+    records = [  # in no order: seq counts
         {"rule": "b", "least": 2**53 + 9, "ratio": 0.1, "label": "é", "seq": 2},
         {"rule": "a", "least": 10, "seq": 1},
         {"rule": "a", "least": 20, "ratio": 1e300, "seq": 3},
     ]
     rules: dict[str, tuple[Any, ...]] = {"a": (20, 1e300, None), "b": (2**53 + 9, 0.1, "é")}
-    assert found(run.batch(events_of(1), told)) == expected(events_of(1), rules, 3)
+    assert found(run.batch(events_of(1), records)) == expected(events_of(1), rules, 3)
     assert found(run.batch(events_of(2), [])) == expected(events_of(2), rules, 3)
-    told = [
+    records = [
         {"rule": "b", "action": "remove", "seq": 4},
         {"rule": "a", "action": "rollback", "version": 2, "seq": 5},
         {"rule": "c", "action": "explode", "seq": 6},
@@ -133,7 +133,7 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
         {"rule": "zzz", "action": "remove", "seq": 9},
     ]
     rules = {"a": (10, None, None)}
-    assert found(run.batch(events_of(3), told)) == expected(events_of(3), rules, 5)
+    assert found(run.batch(events_of(3), records)) == expected(events_of(3), rules, 5)
     assert found(run.batch([], [{"rule": "b", "action": "rollback", "version": 3, "seq": 10}])) == Counter()
     rules["b"] = (2**53 + 9, 0.1, "é")
     assert found(run.batch(events_of(5), [])) == expected(events_of(5), rules, 6)
@@ -142,8 +142,8 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
         assert {rule: (row["least"], row["ratio"], row["label"]) for rule, row in rows.items()} == rules
         assert {rule: (row["version"], row["replaced"]) for rule, row in rows.items()} == {"a": (5, 3), "b": (6, None)}
         assert rows["a"]["since_batch"] == 3
-        told_versions = [(r["version"], r["rule"], r["action"], r["removed"], r["replaced"]) for r in pond["rules_versions"].scan()]
-        assert told_versions == [
+        listed = [(r["version"], r["rule"], r["action"], r["removed"], r["replaced"]) for r in pond["rules_versions"].scan()]
+        assert listed == [
             (1, "a", "put", False, None),
             (2, "b", "put", False, None),
             (3, "a", "put", False, 1),
@@ -165,10 +165,10 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
 def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path)
     late = 2**60  # doubles can't tell it from the next
-    told: list[dict[str, Any]] = [{"rule": "a", "least": n, "label": "z" * (9 - n), "seq": late + n} for n in range(9)]
-    told += [{"rule": "a", "least": 99}, {"rule": "b", "least": 1}]
+    records: list[dict[str, Any]] = [{"rule": "a", "least": n, "label": "z" * (9 - n), "seq": late + n} for n in range(9)]
+    records += [{"rule": "a", "least": 99}, {"rule": "b", "least": 1}]
     rules = {"a": (8, None, "z"), "b": (1, None, None)}
-    assert found(run.batch(events_of(0), told)) == expected(events_of(0), rules, 11)
+    assert found(run.batch(events_of(0), records)) == expected(events_of(0), rules, 11)
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
         versions = [(row["version"], row["rule"], row["least"]) for row in pond["rules_versions"].scan()]
         assert [(rule, least) for _, rule, least in versions] == [("a", 99), ("b", 1), *(("a", n) for n in range(9))]
@@ -187,8 +187,8 @@ def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Pa
 
 def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
     run = Run(spark, tmp_path, keep_versions=2)
-    told = [{"rule": "a", "least": n, "seq": n} for n in range(1, 6)]
-    run.batch(events_of(0, 2), told)
+    records = [{"rule": "a", "least": n, "seq": n} for n in range(1, 6)]
+    run.batch(events_of(0, 2), records)
     run.batch(events_of(1, 2), [{"rule": "a", "action": "rollback", "version": 3, "seq": 6}])
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
         assert [r["version"] for r in pond["rules_versions"].scan()] == [4, 5]
@@ -215,7 +215,7 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
         (tmp_path / name).mkdir()
     (tmp_path / "control" / "1.json").write_text(json.dumps({"rule": "a", "seq": 1, **values}))
 
-    def told(events: pd.DataFrame, control: Control) -> pd.DataFrame:
+    def with_rules(events: pd.DataFrame, control: Control) -> pd.DataFrame:
         return events.assign(met=repr(sorted(control["a"].items())))[["id", "met"]]
 
     def collect(frame: DataFrame, _: int) -> None:
@@ -227,7 +227,7 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
         stream = broadcast(
             spark.readStream.schema(EVENT).json(str(tmp_path / "events")),
             spark.readStream.schema(f"rule string, seq long, {columns}").json(str(tmp_path / "control")),
-            told,
+            with_rules,
             output="id long, met string",
             key="rule",
             order="seq",

@@ -200,8 +200,8 @@ def differences(spark, events, functions: list[str], pond: Path, **conf: str) ->
         assert shown.keys() == newest.keys()
         for column, type_ in types.items():
             array = python_array(pa, type_, [row[column] for row in newest.values()], Failures(), column)
-            told = dict(zip(newest, array.to_pylist(), strict=True))
-            found += compared(functions, column, batch, newest, shown, told)
+            ours = dict(zip(newest, array.to_pylist(), strict=True))
+            found += compared(functions, column, batch, newest, shown, ours)
     with millpond.open(pond, replica_dir="memory://") as opened:
         rows = by_key([dict(row) for row in opened["t"].scan()], ("k",))
     for column in types:
@@ -209,10 +209,10 @@ def differences(spark, events, functions: list[str], pond: Path, **conf: str) ->
     return found
 
 
-def compared(functions: list[str], column: str, at: Any, newest: Any, shown: Any, told: Any) -> list[Any]:
+def compared(functions: list[str], column: str, at: Any, newest: Any, shown: Any, ours: Any) -> list[Any]:
     text = functions[int(column[1:])]
     return [
-        (text, at, newest[key]["k"], shown[key][column], told[key]) for key in newest if form(shown[key][column]) != form(told[key])
+        (text, at, newest[key]["k"], shown[key][column], ours[key]) for key in newest if form(shown[key][column]) != form(ours[key])
     ]
 
 

@@ -120,7 +120,7 @@ def without_times(words):
 @pytest.mark.parametrize("query", QUERIES, ids=lambda q: q.__name__)
 def test_the_columns_are_those_that_spark_emits(spark, events, tmp_path, query):
     frame, emitted = query(events), Emitted()
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         job = start(frame, table="t", pond=tmp_path, trigger="available-now", sink=emitted, partitions=2)
     with job:
@@ -132,15 +132,15 @@ def test_the_columns_are_those_that_spark_emits(spark, events, tmp_path, query):
         assert definition.meaning.aggregates == ran.aggregates
     assert len(definition.meaning.aggregates) == len(ran.aggregates)
     assert without_times(definition.meaning.grouping) == without_times(ran.grouping)
-    told_words = " ".join(str(w.message) for w in told if issubclass(w.category, MillpondWarning))
+    warned = " ".join(str(w.message) for w in caught if issubclass(w.category, MillpondWarning))
     if query is filtered_by_the_date:
-        assert "current_date" in told_words
+        assert "current_date" in warned
         assert definition.columns == ("k", "stored_count")
         return
     left_out = LEFT_OUT.get(query, {})
     for name, why in left_out.items():
-        assert f"{name!r}" in told_words
-        assert why in told_words
+        assert f"{name!r}" in warned
+        assert why in warned
     assert set(frame.columns) - set(left_out) == set(definition.columns)
     finish = compile_definition(definition)
     finished = [row for row in (finish(*row) for row in state_rows(spark, definition, job.checkpoint)) if row is not None]

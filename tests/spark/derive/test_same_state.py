@@ -234,8 +234,8 @@ def test_the_session_time_zone_is_the_jobs_and_never_the_definers(spark, events,
     assert unknown.columns[-1] == "t"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MillpondWarning)
-        told = define(days(events), tmp_path / "plain", table="t", session_time_zone="America/New_York")
-        assert told == job.definition
+        plain = define(days(events), tmp_path / "plain", table="t", session_time_zone="America/New_York")
+        assert plain == job.definition
         assert define(days(events), tmp_path / "plain", table="t").session_time_zone == "America/New_York"
     for wrong in ("Mars/Olympus", "Europe/Berlin"):
         with pytest.raises(RequestError) as refused:

@@ -176,11 +176,11 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         "at most 1, not 2": {"content": good, "type": "r/x", "share": 2.0},
     }
     for number, (_, given) in enumerate(bad.items()):
-        told = {"type": "r", "name": f"bad{number}", "published_ns": number, **given}
+        record = {"type": "r", "name": f"bad{number}", "published_ns": number, **given}
         if "content" in given:  # by hand: publish_model refuses some of these itself
-            told["uri"] = str(allowed / f"bad{number}.onnx")
-            Path(told["uri"]).write_bytes(told.pop("content"))
-        (run.models / f"{number:020d}-x.json").write_text(json.dumps(told))
+            record["uri"] = str(allowed / f"bad{number}.onnx")
+            Path(record["uri"]).write_bytes(record.pop("content"))
+        (run.models / f"{number:020d}-x.json").write_text(json.dumps(record))
     (run.models / "0-broken.json").write_text("{this is no record")
     (run.models / "0-null.json").write_text(json.dumps({"name": "nobody's", "published_ns": 5}))
     for r in run.batch(records(0, "r")).values():

@@ -49,10 +49,10 @@ class Streams:
         from pyspark.sql import functions as sf
 
         events = self.spark.readStream.schema("site string, page string, n long").json(str(self.incoming))
-        told = [sf.count("*").alias("hits"), sf.sum("n").alias("sum"), sf.collect_set("n").alias("all")]
+        aggregates = [sf.count("*").alias("hits"), sf.sum("n").alias("sum"), sf.collect_set("n").alias("all")]
         frames = {
-            "hot": millpond.salted(events, by=["site", "page"], salts=SALTS, source=["n"], hot=self.keys).agg(*told),
-            "plain": events.groupBy("site", "page").agg(*told),
+            "hot": millpond.salted(events, by=["site", "page"], salts=SALTS, source=["n"], hot=self.keys).agg(*aggregates),
+            "plain": events.groupBy("site", "page").agg(*aggregates),
         }
         self.jobs = [
             millpond.start(df, table=job, job=job, pond=self.folder / "pond", partitions=PARTITIONS) for job, df in frames.items()
@@ -134,8 +134,8 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     # Another program takes it over; what a reader asks needs no session.
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
-    told = CliRunner().invoke(inspect, [str(streams.folder / "pond" / "jobs" / "hot")])
-    assert f"{'hot key':<12}" + '{"site":"a","page":"/hot"}: ' in told.output
+    printed = CliRunner().invoke(inspect, [str(streams.folder / "pond" / "jobs" / "hot")])
+    assert f"{'hot key':<12}" + '{"site":"a","page":"/hot"}: ' in printed.output
     streams.start()
     streams.feed("/hot")
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
@@ -148,8 +148,8 @@ def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Str
     feed_until_known(streams, "/hot")
     path = streams.folder / "pond" / "jobs" / "hot" / "hot_keys.json"
     good = path.read_bytes()
-    told = json.loads(good)
-    twice = json.dumps({**told, "hot": told["hot"] * 2, "unnamed": told["hot"] * 2}).encode()
+    listed = json.loads(good)
+    twice = json.dumps({**listed, "hot": listed["hot"] * 2, "unnamed": listed["hot"] * 2}).encode()
     for content in (b"", b"[1, 2", b"[{}, {}]", b'{"hot": "x"}', good[:-9], twice, None):
         if content is None:
             path.unlink()
@@ -208,8 +208,8 @@ def test_a_hot_key_of_any_type_is_what_get_takes(spark: SparkSession, tmp_path: 
         assert found.key is not None
         assert repr(found.key) == repr({name: row[name] for name in TYPED})
         assert repr(pond["typed"].get(**found.key)) == repr(row)
-    told = CliRunner().invoke(inspect, [str(tmp_path / "pond" / "jobs" / "typed")])
-    assert '"price":"0.100000000000000001"' in told.output
+    printed = CliRunner().invoke(inspect, [str(tmp_path / "pond" / "jobs" / "typed")])
+    assert '"price":"0.100000000000000001"' in printed.output
 
 
 def test_wrong_calls_are_refused(spark: SparkSession, tmp_path: Path) -> None:

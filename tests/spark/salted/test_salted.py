@@ -166,9 +166,9 @@ def test_every_batch_is_that_of_the_aggregation_without_salts(
         as_of = [tables[job].at(batch=at) for job in jobs]
         assert [dict(row) for row in as_of[0].scan()] == [dict(row) for row in as_of[1].scan()]
         assert as_of[0].count() == as_of[1].count()
-    told = [[(c.kind, c.batch, c.old, c.new, c.final) for c in tables[job].changes(began)] for job in jobs]
-    assert told[0] == told[1]
-    assert {kind for kind, *_ in told[0]} == {"insert", "update", "expire"}
+    by_job = [[(c.kind, c.batch, c.old, c.new, c.final) for c in tables[job].changes(began)] for job in jobs]
+    assert by_job[0] == by_job[1]
+    assert {kind for kind, *_ in by_job[0]} == {"insert", "update", "expire"}
 
 
 PARTITIONS = 6
