@@ -207,7 +207,7 @@ def _by_command(asked: Asked, place: str, name: str, question: Question) -> Answ
     table, _ = asked.local[name]
     command = "scan" if question.read == "range" else question.read
     key = encode_json(_json_key(table.definition, question.key)).decode()
-    words = [command, place, name, "--key", key, "--json", "--wait-seconds", "30"]
+    words = [command, place, name, "--key", key, "--json"]
     for option, value in question.options.items():
         if option in ("start", "end"):
             types = {c.name: c.type for c in key_parts(table.definition)}

@@ -96,3 +96,16 @@ def test_every_event_of_the_log_stands_in_the_manual_and_no_other() -> None:
     listed = {name for row in re.findall(r"^\| (`.+?) \|", section, re.MULTILINE) for name in re.findall(r"`([a-z_.]+)`", row)}
     assert {"follower.failed", "journal.failed", "catalogue.failed", "request"} <= events
     assert events - {"follower.traceback"} == listed - {"follower.waits"}
+
+
+def test_every_command_that_waits_says_so_by_the_same_option() -> None:
+    helps = {}
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
+        waits = [p for p in command.params if isinstance(p, click.Option) and any(text.startswith("--wait") for text in p.opts)]
+        assert [p.opts for p in waits] in ([], [["--wait"]]), name
+        if waits:
+            helps[name] = waits[0].help
+    assert {"tables", "describe", "get", "scan", "windows", "count", "history", "event", "watch", "changes"} <= helps.keys()
+    assert len(set(helps.values())) == 1

@@ -43,14 +43,20 @@ allow_option = click.option(
 )
 
 
-def _bundled(name: str, make: Callable[..., Any], *given: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names."""
+def _bundled(
+    name: str, make: Callable[..., Any], *given: Callable[[Command], Command], shared: tuple[str, ...] = ()
+) -> Callable[[Command], Command]:
+    """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names.
+
+    shared:  options of a bundle below this one that it reads as well
+    """
     words = list(signature(make).parameters)
 
     def decorate(command: Command) -> Command:
         @wraps(command)
         def call(*arguments: Any, **others: Any) -> Any:
-            return command(*arguments, **{name: make(**{word: others.pop(word) for word in words})}, **others)
+            values = {word: others[word] if word in shared else others.pop(word) for word in words}
+            return command(*arguments, **{name: make(**values)}, **others)
 
         for option in reversed(given):
             call = option(call)
@@ -68,11 +74,11 @@ _reading = _bundled(
     allow_option,
     replica_option,
     click.option(
-        "--wait-seconds",
+        "--wait",
         type=click.FloatRange(min=0),
-        default=300.0,
-        show_default=True,
-        help="How long to wait until the newest committed batch is in.",
+        metavar="SECONDS",
+        help="How long to wait for what is asked: a pond, a table, the newest committed batch, all that the answer must reflect."
+        "  [default: 300 for the newest committed batch, 0 for the others]",
     ),
     click.option(
         "--server-token",
@@ -254,11 +260,11 @@ def _bounds(
     contains_file: str | None,
     max_behind: float | None,
     max_age: float | None,
-    wait: float,
+    wait: float | None,
 ) -> Bounds | None:
     """What an answer must reflect, None where nothing is said of it.  Raises INVALID_BOUND."""
     given = (min_batch, contains_offset or None, min_offsets, contains_file, max_behind, max_age)
-    if all(bound is None for bound in given) and wait == 0:
+    if all(bound is None for bound in given) and not wait:
         return None
     offsets: Any = None
     if min_offsets is not None:
@@ -277,7 +283,7 @@ def _bounds(
         contains_file=contains_file,
         max_behind_seconds=max_behind,
         max_age_seconds=max_age,
-        wait_seconds=wait,
+        wait_seconds=wait or 0.0,
     )
 
 
@@ -299,11 +305,5 @@ bounds_options = _bundled(
     click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
     click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
     click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
-    click.option(
-        "--wait",
-        type=float,
-        default=0.0,
-        metavar="SECONDS",
-        help="How long to wait for all of these, and for a table that isn't there yet. [default: 0]",
-    ),
+    shared=("wait",),
 )

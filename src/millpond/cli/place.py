@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     AnyTable: TypeAlias = Table | RemoteTable
 
 _SCHEMES = ("http://", "https://")
+# A first replica of a large state takes minutes.
+_CATCH_UP_SECONDS = 300.0
 
 
 def is_server(place: str) -> bool:
@@ -36,12 +38,13 @@ class Reading:
     """How a place is read.
 
     allow:         places outside of a pond that it may name
+    wait:          seconds to wait for what is asked; None: as long as it is usual
     server_token:  what `millpond token` gave, where the server wants one
     """
 
     allow: tuple[str, ...]
     replica_dir: str | None
-    wait_seconds: float
+    wait: float | None
     server_token: str | None
 
 
@@ -81,7 +84,7 @@ def open_place(place: str, reading: Reading, *, table: str | None = None, arriva
     with millpond.open(place, replica_dir=reading.replica_dir, wait_seconds=0, allow=reading.allow) as pond:
         if table is not None and arrival_seconds:
             pond.wait_for_table(table, arrival_seconds)
-        _catch_up(pond, reading.wait_seconds, table)
+        _catch_up(pond, _CATCH_UP_SECONDS if reading.wait is None else reading.wait, table)
         yield pond
 
 
