@@ -2,7 +2,7 @@
 
     {"page": "/", "hits": 5}],"changed":[41],"final":[]      what stands behind `"rows":[`, without spaces
 
-Where the compiled library can write all value columns of a table it does.  What it says no to (a text that isn't UTF-8, a number
+Where the compiled library can write all value columns of a table it does.  What it rejects (a text that isn't UTF-8, a number
 with several forms), and all rows of other tables, are decoded and written as in every other answer.  Both write the same bytes.
 """
 

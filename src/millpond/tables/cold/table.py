@@ -1,8 +1,8 @@
 """A whole table as Arrow straight from the checkpoint: no replica, nothing is followed, nothing is left behind.
 
 1. The batch's settings and stores say what there is to read; the table's definition is held against the store's schema.
-2. Of each partition the newest row of each key is found, in one pass (`checkpoint.newest`); what that says no to is found file by
-   file (`checkpoint.whole`), and of several rows of a key the newest one stays.
+2. One pass finds the newest row of each key in a partition (`checkpoint.bulk.newest`).  If that pass rejects the input, the
+   rows are found file by file (`checkpoint.bulk.partition`), and the newest row of each key stays.
 3. Rows become columns, and columns what a reader sees (`finish_columns`), a partition after the other.
 4. commits/N must still be the file that was read.  Where Spark cleaned up meanwhile, the newest batch is another one: begin again.
 """
