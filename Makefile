@@ -1,6 +1,8 @@
 # Everything a fresh Linux machine needs: make, git and a Python of 3.11 to 3.14. The first call sets up .venv.
 
 PYTHON ?=
+# More options for pytest: make fast PYTEST="-k sst --write-durations"
+PYTEST ?=
 # What the demo is asked: by default it ends by itself after a minute. All of it: make demo ARGS="--log access.log --once"
 ARGS ?= --seconds 60
 BIN := .venv/bin
@@ -32,13 +34,13 @@ lint: $(READY) ## Style, types and layers
 
 # pytest ends with 5 where a group has no test yet.
 fast: $(READY) ## Tests that need no Spark: some minutes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not spark and not faults' || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not spark and not faults' --group fast --budget 12 $(PYTEST) || [ $$? -eq 5 ]
 
 spark: java ## Tests against live Spark jobs
-	$(BIN)/python -m pytest -q -m 'spark and not faults' || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m 'spark and not faults' --group spark --budget 35 $(PYTEST) || [ $$? -eq 5 ]
 
 faults: java ## Tests that kill processes
-	$(BIN)/python -m pytest -q -m faults || [ $$? -eq 5 ]
+	$(BIN)/python -m pytest -q -m faults --group faults --budget 20 $(PYTEST) || [ $$? -eq 5 ]
 
 soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"

