@@ -602,8 +602,8 @@ def test_a_cut_stays_at_its_batch_while_the_job_goes_on(asked: Asked) -> None:
         with pytest.raises(MillpondError) as refused:
             closed[FAST].count()
         assert refused.value.condition == "CUT_EXPIRED"
-    for text, condition in (("nonsense", "INVALID_TOKEN"), (asked.pond[SLOW].pin().token, "OTHER_JOB")):
+    for text, condition in (("nonsense", "INVALID_TOKEN"), (asked.pond[SLOW].cut().token, "OTHER_JOB")):
         for pond in (asked.pond, asked.client):
             with pytest.raises(MillpondError) as refused:
-                pond[FAST].at(pin=text).count()
+                pond[FAST].at(cut=text).count()
             assert refused.value.condition == condition

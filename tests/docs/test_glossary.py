@@ -21,7 +21,7 @@ INSTEAD = {
     r"closed rows?|rows? (that|which) (is|are|was|were) (closed|over)": "expired",
     r"evict(ed|s|ion)?": "expired",
     r"out-?dated rows?|stale rows?|dead rows?": "expired",
-    r"pinned (batch|view|read)s?|pins? a (batch|view)": "cut",
+    r"pin|pinned (batch|view|read)s?|pins? a (batch|view)": "cut",
     r"mirrors?|standby replicas?": "replica",
     r"bootstrap(s|ped|ping)?|rebuilds? of (a|the) replica": "build",
     r"micro batch(es)?": "batch",
@@ -34,7 +34,8 @@ INSTEAD = {
 
 
 def _terms() -> list[tuple[str, str]]:
-    rows = re.findall(r"^\| ([a-z][a-zA-Z ]*) \| (.+?) \|$", GLOSSARY.read_text(encoding="utf-8"), re.MULTILINE)
+    page = GLOSSARY.read_text(encoding="utf-8").partition("\n## ")[0]
+    rows = re.findall(r"^\| ([a-z][a-zA-Z ]*) \| (.+?) \|$", page, re.MULTILINE)
     return [(term, meaning) for term, meaning in rows if term != "word"]
 
 

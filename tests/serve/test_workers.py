@@ -153,7 +153,7 @@ def test_a_cut_is_one_batch_at_any_door(doors: Doors) -> None:
         doors.commit(p002=-1)
         for _ in range(2 * WORKERS):
             with millpond.connect(doors.address) as other:
-                assert [dict(row) for row in other[TABLE].at(pin=now._token).scan()] == before
+                assert [dict(row) for row in other[TABLE].at(cut=now._token).scan()] == before
                 assert other[TABLE].get(k="p002")["v"] == -1
 
 

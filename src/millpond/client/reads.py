@@ -32,7 +32,7 @@ from millpond.tables.history.reads import check_limit
 from millpond.tables.history.versions import Version, Versions
 from millpond.tables.job.as_of import time_micros
 from millpond.tables.job.bounds import ARRIVING, Bounds
-from millpond.tables.job.pinned import Pin
+from millpond.tables.job.cut_token import CutToken
 from millpond.tables.scan.keys import Key, KeyReader, given_keys
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -152,32 +152,32 @@ class TableReads:
         """As `Table.with_closed`."""
         return self._meant({**self._as_of, "closed": True})
 
-    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Exchange[Self]:
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Exchange[Self]:
         """As `Table.at`; the server says at once whether it has that batch."""
-        given: dict[str, Json] = {"batch": batch, "time": None if time is None else _when(time), "cut": pin}
+        given: dict[str, Json] = {"batch": batch, "time": None if time is None else _when(time), "cut": cut}
         given = {name: value for name, value in given.items() if value is not None}
-        if (pin is None) == (batch is None and time is None):
+        if (cut is None) == (batch is None and time is None):
             raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
         closed = {name: value for name, value in self._as_of.items() if name == "closed"}
         first = yield from self._meant({**closed, **given}).get_all(())
-        return self._meant({**closed, **given, **({} if pin is not None else {"batch": first.batch})})
+        return self._meant({**closed, **given, **({} if cut is not None else {"batch": first.batch})})
 
     def as_of_batch(self, batch: int) -> Self:
         """The table as of a batch that the server has, as it has said."""
         return self._meant({"batch": batch})
 
-    def as_of_pin(self, token: str) -> Self:
-        """The table as of a pin, which the first read holds against its job."""
+    def as_of_cut(self, token: str) -> Self:
+        """The table as of a cut, which the first read holds against its job."""
         return self._meant({"cut": token})
 
-    def pin(self, *, bounds: Bounds | None = None) -> Exchange[Pin]:
-        """As `Table.pin`."""
+    def cut(self, *, bounds: Bounds | None = None) -> Exchange[CutToken]:
+        """As `Table.cut`."""
         given = _bounded(bounds).get("bounds", {})
         query = "&".join(f"_{name}={quote(_control(value), safe='')}" for name, value in given.items())
         wait = given.get("wait_seconds", 0.0)
         reply = yield Request(method="GET", path=f"{self._path}/cut?{query}".rstrip("?"), wait_seconds=wait)
         data = read_facts(reply)
-        return Pin(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
+        return CutToken(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""

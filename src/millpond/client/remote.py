@@ -21,7 +21,7 @@ from millpond.tables.answer import Answer
 from millpond.tables.forms.html import columns_text
 from millpond.tables.forms.protocols import ShownTable
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.job.pinned import Pin
+from millpond.tables.job.cut_token import CutToken
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,8 +67,8 @@ class _Table:
     def _as_of_batch(self, batch: int) -> Self:
         return self._by(self._reads.as_of_batch(batch))
 
-    def _as_of_pin(self, token: str) -> Self:
-        return self._by(self._reads.as_of_pin(token))
+    def _as_of_cut(self, token: str) -> Self:
+        return self._by(self._reads.as_of_cut(token))
 
     def _by(self, reads: TableReads) -> Self:
         other = copy(self)
@@ -113,15 +113,15 @@ class RemoteTable(_Table, ShownTable):
     changes = _of_table(TableReads.changes)
     history = _of_table(TableReads.history)
     find_event = _of_table(TableReads.find_event)
-    pin = _of_table(TableReads.pin)
+    cut = _of_table(TableReads.cut)
     load = _of_table(TableReads.load)
 
     def _columns_text(self) -> str:
         return columns_text(self._reads.known_definition) if self._reads.known_definition else "not asked yet"
 
-    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
         """As `Table.at`; whether the server has that batch is asked at once, and a time becomes a batch."""
-        return self._by(self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
+        return self._by(self._transport.run(self._reads.at(batch=batch, time=time, cut=cut)))
 
     @property
     def job(self) -> str:
@@ -150,22 +150,22 @@ class _RemoteCut(Answer):
     def __init__(self, name: str, bounds: Bounds | None) -> None:
         self._name = name
         self._bounds = bounds
-        self._pin: Pin | None = None
+        self._kept_cut: CutToken | None = None
 
     @property
     def job(self) -> str:
         """The job's name."""
         return self.cut.job
 
-    def _begin(self, pin: Pin) -> Self:
-        self._pin, self.cut = pin, pin.cut
+    def _begin(self, cut: CutToken) -> Self:
+        self._kept_cut, self.cut = cut, cut.cut
         return self
 
     @property
     def _token(self) -> str:
-        if self._pin is None:
+        if self._kept_cut is None:
             raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with server.cut(…) as cut.")
-        return self._pin.token
+        return self._kept_cut.token
 
 
 class RemoteCut(_RemoteCut):
@@ -176,14 +176,14 @@ class RemoteCut(_RemoteCut):
         self._pond = pond
 
     def __enter__(self) -> Self:
-        return self._begin(self._pond[self._name].pin(bounds=self._bounds))
+        return self._begin(self._pond[self._name].cut(bounds=self._bounds))
 
     def __exit__(self, *_error: object) -> None:
-        self._pin = None
+        self._kept_cut = None
 
     def __getitem__(self, name: str) -> RemoteTable:
         """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB, CUT_EXPIRED."""
-        return self._pond[name].at(pin=self._token)
+        return self._pond[name].at(cut=self._token)
 
 
 class RemotePond:
@@ -284,16 +284,16 @@ class AsyncRemoteTable(_Table):
     changes = _awaited_of_table(TableReads.changes)
     history = _awaited_of_table(TableReads.history)
     find_event = _awaited_of_table(TableReads.find_event)
-    pin = _awaited_of_table(TableReads.pin)
+    cut = _awaited_of_table(TableReads.cut)
     load = _awaited_of_table(TableReads.load)
 
     def __repr__(self) -> str:
         known = self._reads.known_definition
         return f"<AsyncRemoteTable {self.name}: {columns_text(known) if known else 'not asked yet'}>"
 
-    async def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+    async def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
         """As `RemoteTable.at`."""
-        return self._by(await self._transport.run(self._reads.at(batch=batch, time=time, pin=pin)))
+        return self._by(await self._transport.run(self._reads.at(batch=batch, time=time, cut=cut)))
 
 
 class AsyncRemoteCut(_RemoteCut):
@@ -304,14 +304,14 @@ class AsyncRemoteCut(_RemoteCut):
         self._pond = pond
 
     async def __aenter__(self) -> Self:
-        return self._begin(await self._pond[self._name].pin(bounds=self._bounds))
+        return self._begin(await self._pond[self._name].cut(bounds=self._bounds))
 
     async def __aexit__(self, *_error: object) -> None:
-        self._pin = None
+        self._kept_cut = None
 
     def __getitem__(self, name: str) -> AsyncRemoteTable:
         """A table whose reads are all of this batch; whether it is one of this job, its first read says."""
-        return self._pond[name]._as_of_pin(self._token)
+        return self._pond[name]._as_of_cut(self._token)
 
 
 class AsyncRemotePond:

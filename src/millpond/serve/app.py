@@ -53,7 +53,7 @@ from millpond.wire.answers import (
     describe_table,
     error_json,
     event_json,
-    pin_json,
+    kept_cut_json,
     versions_json,
 )
 from millpond.wire.as_of import MEMBERS, AsOf, as_of_controls, as_of_members
@@ -222,7 +222,7 @@ class HttpDoor:
         name, table = await self._arrived(request, wait_of_controls(controls, self.settings))
 
         def answer(bounds: Bounds | None) -> Response:
-            return replies.as_json(pin_json(name, table.pin(bounds=bounds)))
+            return replies.as_json(kept_cut_json(name, table.cut(bounds=bounds)))
 
         return await self._in_thread(request, name, table, answer, bounds_of_controls(controls, self.settings))
 

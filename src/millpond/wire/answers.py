@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millpond.tables.history.changes import Changes
     from millpond.tables.history.find_event import EventAnswer
     from millpond.tables.history.versions import Versions
-    from millpond.tables.job.pinned import Pin
+    from millpond.tables.job.cut_token import CutToken
     from millpond.tables.table import Table
 
 WriteRow = Callable[[Mapping[str, Any]], "dict[str, Json] | None"]
@@ -162,9 +162,9 @@ def event_json(table: str, answer: EventAnswer) -> dict[str, Json]:
     }
 
 
-def pin_json(table: str, pin: Pin) -> dict[str, Json]:
+def kept_cut_json(table: str, kept: CutToken) -> dict[str, Json]:
     """A batch that stays readable for a while."""
-    return {"table": table, **cut_json(pin.cut), "cut": pin.token, "seconds": pin.seconds}
+    return {"table": table, **cut_json(kept.cut), "cut": kept.token, "seconds": kept.seconds}
 
 
 def aligned_json(tables: Mapping[str, Table]) -> dict[str, Json]:

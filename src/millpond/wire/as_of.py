@@ -38,7 +38,7 @@ class AsOf:
     def of(self, table: Table) -> Table:
         """The table as it is meant.  Raises as `Table.at`."""
         if not self.is_newest:
-            table = table.at(batch=self.batch, time=self.time, pin=self.cut)
+            table = table.at(batch=self.batch, time=self.time, cut=self.cut)
         if self.closed is None:
             return table
         return table.with_closed() if self.closed else table.live()

@@ -19,7 +19,7 @@ from millpond.tables.history.find_event import EventAnswer, find_event
 from millpond.tables.history.versions import Versions, read_versions
 from millpond.tables.job.as_of import EarlierReads, batch_of, time_micros
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.job.pinned import Pin, PinnedReads, pin
+from millpond.tables.job.cut_token import CutToken, TokenReads, begin_cut
 from millpond.tables.job.reads import JobReads
 from millpond.tables.scan.binding import Binding
 from millpond.tables.scan.deadline import Deadline
@@ -68,34 +68,34 @@ class PastReads(ABC):
         """What this table is read by: its job, as of now or of one batch."""
         return self._job
 
-    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, pin: str | None = None) -> Self:
+    def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
         """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
 
         Rows with a TTL are left out that were over when the batch was planned, or at the time that is given, alone or with a batch.
 
-        pin:     the batch of `pin`'s token, which any process reads that can; whether it still can, each read says
-        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a pin
+        cut:     a token of `cut`: its batch, which any process reads that can; whether it still can, each read says
+        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a cut
                  INVALID_TOKEN, OTHER_JOB, and CUT_EXPIRED when it is read.
         """
-        if (pin is None) == (batch is None and time is None):
+        if (cut is None) == (batch is None and time is None):
             raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
-        if pin is not None:
-            return self.read_by(PinnedReads(self._job, pin, self.definition.table))
+        if cut is not None:
+            return self.read_by(TokenReads(self._job, cut, self.definition.table))
         view, binding, _ = self._open(None)
         with view:
             when = time if batch is None else batch
-            assert when is not None, "it isn't a pin"
+            assert when is not None, "it isn't a cut"
             wanted, asked_ms = batch_of(view, when), None if time is None else time_micros(time) // 1000
             with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted, asked_ms)
             check_kept(view.record, binding.table, wanted, table=self.definition.table)
         return self.read_by(with_store)
 
-    def pin(self, *, bounds: Bounds | None = None) -> Pin:
+    def cut(self, *, bounds: Bounds | None = None) -> CutToken:
         """The newest batch, kept readable for a while: its token opens it by `at`, for this table and others of the job.
 
         Raises:  as `get`.
         """
-        return pin(self._job, bounds)
+        return begin_cut(self._job, bounds)
 
     def changes(
         self,

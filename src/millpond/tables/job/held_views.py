@@ -83,7 +83,7 @@ class HeldViews:
     def keep_page(self, view: View) -> None:
         """Take over a view whose batch somebody will ask for again: of a page that has more behind it, or by a token of its own.
 
-        A batch that is held already is held for the whole time anew: it is the newest one, so nothing is pinned for longer by that.
+        A batch that is held already is held for the whole time anew: it is the newest one, so nothing is kept for longer by that.
         """
         if type(view) is not View:  # held already, or read from one table's history, which others may not have
             view.__exit__()

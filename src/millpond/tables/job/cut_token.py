@@ -4,7 +4,7 @@
     place   = hash of where the job's checkpoint lies
     holder  = the process that keeps the batch readable
 
-A pin is the view of a page (`held`) under another name: it ends by itself, and there are as few of them.
+Such a cut is the view of a page (`held_views`) under another name: it ends by itself, and there are as few of them.
 Like a page it is read by whoever can: who has the batch as its newest one, or holds it.
 """
 
@@ -25,10 +25,10 @@ from millpond.tables.scan.token import pack, unpack
 _PLACE_BYTES = 12
 
 
-class Pin(Answer):
+class CutToken(Answer):
     """A batch that stays readable for a while.
 
-    token:    what it is read by: `table.at(pin=token)`, of this table or another one of the job
+    token:    what it is read by: `table.at(cut=token)`, of this table or another one of the job
     seconds:  at most so long; less where many batches are kept
     """
 
@@ -45,21 +45,21 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     holder: str
 
 
-def pin(job: JobReads, bounds: Bounds | None) -> Pin:
+def begin_cut(job: JobReads, bounds: Bounds | None) -> CutToken:
     """Keep the newest batch readable.  Raises as `JobReads.open`."""
     view, cut = job.open(bounds)
     token = pack(_Token(_place(job), view.generation, view.record.batch, HOLDER))
     job.keep(view)
-    return Pin(cut, token=token, seconds=job.settings.page_view_seconds)
+    return CutToken(cut, token=token, seconds=job.settings.page_view_seconds)
 
 
-class PinnedReads(JobReads):
-    """A job as of a pinned batch."""
+class TokenReads(JobReads):
+    """A job as of the batch of a cut."""
 
     fixed = True
 
     def __init__(self, job: JobReads, text: str, table: str) -> None:
-        """Raises INVALID_TOKEN, and OTHER_JOB where the pin is one of another job than this table's."""
+        """Raises INVALID_TOKEN, and OTHER_JOB where the cut is one of another job than this table's."""
         super().__init__(job.folder, job.replica, job.settings)
         self.held = job.held
         self._now = job

@@ -1,4 +1,4 @@
-"""A pinned batch: read by its token, as long as it is held, and never taken for another."""
+"""A cut by token: read by its token, as long as it is held, and never taken for another."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ def _condition(read: Callable[[], Any]) -> str:
 
 def test_every_read_of_a_pin_is_of_its_batch(job: WrittenCheckpoint, opened: millpond.Pond) -> None:
     table = opened[TABLE]
-    pin = table.pin()
-    then = table.at(pin=pin.token)
+    cut = table.cut()
+    then = table.at(cut=cut.token)
     for value in (1, 2):
-        assert (pin.batch, then.get(k="a").batch, then.get(k="a")["v"]) == (0, 0, 0)
+        assert (cut.batch, then.get(k="a").batch, then.get(k="a")["v"]) == (0, 0, 0)
         assert [row["v"] for row in then.scan()] == [0, 0]
         assert then.count() == 2
         assert then.to_arrow().to_pylist() == [{"k": "a", "v": 0}, {"k": "b", "v": 0}]
@@ -61,18 +61,18 @@ def test_every_read_of_a_pin_is_of_its_batch(job: WrittenCheckpoint, opened: mil
 
 def test_of_many_pins_those_that_nobody_read_go_first(job: WrittenCheckpoint, opened: millpond.Pond) -> None:
     table = opened[TABLE]
-    pins = []
+    cuts = []
     for value in range(1, 6):
-        pins.append(table.pin())
-        if len(pins) == 1:
-            assert table.at(pin=pins[0].token).get(k="a")["v"] == 0
+        cuts.append(table.cut())
+        if len(cuts) == 1:
+            assert table.at(cut=cuts[0].token).get(k="a")["v"] == 0
         _commit(job, opened, value)
-        if len(pins) == 1:
-            assert table.at(pin=pins[0].token).get(k="a")["v"] == 0, "the first is the one that somebody read"
+        if len(cuts) == 1:
+            assert table.at(cut=cuts[0].token).get(k="a")["v"] == 0, "the first is the one that somebody read"
     readable = []
-    for pin in pins:
+    for cut in cuts:
         try:
-            readable.append((pin.batch, table.at(pin=pin.token).get(k="a")["v"]))
+            readable.append((cut.batch, table.at(cut=cut.token).get(k="a")["v"]))
         except MillpondError as error:
             assert error.condition == "CUT_EXPIRED"
     assert readable == [(0, 0), (3, 3), (4, 4)]
@@ -81,37 +81,37 @@ def test_of_many_pins_those_that_nobody_read_go_first(job: WrittenCheckpoint, op
 def test_a_batch_that_is_pinned_again_is_held_for_the_whole_time_again(job: WrittenCheckpoint, opened: millpond.Pond) -> None:
     table = opened[TABLE]
     held = table.job_reads.held
-    table.pin()
+    table.cut()
     (first,) = held._pages.values()
     until = first.expires
-    table.pin()
+    table.cut()
     assert list(held._pages.values()) == [first]
     assert first.expires > until
     assert first.expires - until < 60
 
 
 def test_a_pin_of_another_run_of_the_job_is_gone(job: WrittenCheckpoint, opened: millpond.Pond, tmp_path: Path) -> None:
-    token = opened[TABLE].pin().token
+    token = opened[TABLE].cut().token
     job.path.rename(tmp_path / "before")
     other = WrittenCheckpoint(job.path, "job-2")
     other.plan([("a", 7)], snapshot=False)
     other.commit()
     opened.catch_up(30)
     assert opened[TABLE].get(k="a")["v"] == 7
-    assert _condition(lambda: opened[TABLE].at(pin=token).get(k="a")) == "CUT_EXPIRED"
+    assert _condition(lambda: opened[TABLE].at(cut=token).get(k="a")) == "CUT_EXPIRED"
 
 
 def test_what_is_no_pin_of_this_job_is_refused(job: WrittenCheckpoint, opened: millpond.Pond, tmp_path: Path) -> None:
     table = opened[TABLE]
     page = table.scan(limit=1)
     assert page.token is not None
-    for text in ("", "nonsense", page.token, table.pin().token[:-2]):
-        assert _condition(lambda text=text: table.at(pin=text)) == "INVALID_TOKEN"
-    assert _condition(lambda: table.scan(limit=1, token=table.pin().token)) == "INVALID_TOKEN"
+    for text in ("", "nonsense", page.token, table.cut().token[:-2]):
+        assert _condition(lambda text=text: table.at(cut=text)) == "INVALID_TOKEN"
+    assert _condition(lambda: table.scan(limit=1, token=table.cut().token)) == "INVALID_TOKEN"
     other = WrittenCheckpoint(tmp_path / "other" / "job")
     other.plan([("a", 0)], snapshot=False)
     other.commit()
     with millpond.open(other.path, replica_dir=tmp_path / "home") as pond:
-        assert _condition(lambda: pond[TABLE].at(pin=table.pin().token)) == "OTHER_JOB"
-    for given in ({}, {"batch": 0, "pin": table.pin().token}):
+        assert _condition(lambda: pond[TABLE].at(cut=table.cut().token)) == "OTHER_JOB"
+    for given in ({}, {"batch": 0, "cut": table.cut().token}):
         assert _condition(lambda given=given: table.at(**given)) == "INVALID_REQUEST"
