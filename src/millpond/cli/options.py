@@ -248,7 +248,7 @@ as_of_options = _bundled(
     click.option(
         "--closed/--live",
         default=None,
-        help="With rows that a watermark or a TTL has ended, or without them. [default: with finished windows]",
+        help="With expired rows, or without them. [default: with expired windows and sessions only]",
     ),
 )
 
@@ -290,20 +290,22 @@ def _bounds(
 bounds_options = _bundled(
     "bounds",
     _bounds,
-    click.option("--min-batch", type=int, help="Insist on this batch or a later one."),
+    click.option("--min-batch", type=int, help="Answer from this batch or a later one only."),
     click.option(
         "--contains-offset",
         multiple=True,
         metavar="TOPIC:PARTITION:OFFSET",
-        help="Insist that this record was read, by its own offset; may be repeated.",
+        help="Answer only if the record with this offset was read; may be repeated.",
     ),
     click.option(
         "--min-offsets",
         metavar="JSON",
-        help='Insist that the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
+        help='Answer only if the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
     ),
-    click.option("--contains-file", metavar="PATH", help="Insist that a file source has read this file."),
-    click.option("--max-behind", type=float, metavar="SECONDS", help="Insist that no commit waits for longer to be applied."),
-    click.option("--max-age", type=float, metavar="SECONDS", help="Insist that the newest commit is no older."),
+    click.option("--contains-file", metavar="PATH", help="Answer only if a file source has read this file."),
+    click.option(
+        "--max-behind", type=float, metavar="SECONDS", help="Answer only if no commit has waited for longer to be applied."
+    ),
+    click.option("--max-age", type=float, metavar="SECONDS", help="Answer only if the newest commit is no older."),
     shared=("wait",),
 )

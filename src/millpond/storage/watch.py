@@ -1,7 +1,7 @@
-"""Waiting until a file appears in a folder: at once where the system tells (inotify: Linux, local disks), else until time is up.
+"""Wait until a file appears in a folder: at once if the system reports it (inotify: Linux, local disks), else until time is up.
 
-A folder on a network file system changes without a word, and one that was moved away isn't the one that is watched: so whoever
-waits looks for itself when time is up.
+The system doesn't report changes on a network file system, nor in a folder that took the place of the watched one.  So the caller
+has to look for the file when time is up.
 """
 
 from __future__ import annotations

@@ -36,8 +36,8 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 @click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 takes a free one.")
 @click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is every one.")
 @click.option("--workers", type=click.IntRange(1, 64), default=_DEFAULT.workers, show_default=True, help="Processes that answer.")
-@click.option("--tokens", type=_FILE, help="Let in who has a token of this file; `millpond token` makes one.")
-@click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody read who reaches the address.")
+@click.option("--tokens", type=_FILE, help="Let in only readers with a token of this file; `millpond token` makes one.")
+@click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody read that can reach the address.")
 @click.option("--allow-host", "allow_hosts", metavar="NAME", multiple=True, help="Answer for this host name, too.")
 @click.option("--tls-cert", type=_FILE, help="Certificates, PEM: answer over TLS.")
 @click.option("--tls-key", type=_FILE, help="The certificate's key, PEM.")
@@ -75,7 +75,7 @@ def serve(
 ) -> None:
     """Follow the jobs of ponds and checkpoints and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
-    It is this machine only, unless --host says otherwise, and then only with --tokens or --insecure-open.
+    By default only this machine can read. --host opens another address, with --tokens or --insecure-open.
 
     \b
     Examples:

@@ -1,11 +1,11 @@
 """All connections of a process: taken in, bounded, ended in time.
 
-1. A connection is taken only where there is room: for all, and for its client.  Where there is none, the one goes that has been
-   idle for longest; where none is idle, the new one is refused.  So connections that do nothing keep nobody out.
-2. Twice a second each is looked at: whose time is over, and whether unread answers take too much memory.
-3. Answers of the hot route are sent together, when the loop has written all of a moment: whoever waits for one is woken by it, and
-   would take the processor away from the others.
-4. At the end what runs is answered; nothing new is taken.
+1. A new connection needs room, in all and for its client.  If there is none, the connection that has been idle for longest ends;
+   if none is idle, the new one is refused.  So idle connections keep nobody out.
+2. Twice a second the pool ends connections whose time is up, and checks whether unread answers take too much memory.
+3. Answers of the hot route are sent together, after the loop has written all that are ready: a client that wakes up early would
+   take the processor away from the others.
+4. At the end running requests are answered, and no new ones are taken.
 """
 
 from __future__ import annotations

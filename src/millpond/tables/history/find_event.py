@@ -1,12 +1,12 @@
 """Is this event in?  In which batch the job read it, whether this replica has that batch, and whether it came too late.
 
-Late is what Spark drops: a row whose window ends at or before the watermark by which its batch was filtered, which is the one that
-the batch before was planned with.  It goes by operator and key, so it is said only where the table's key has the event's time.
+An event is late if Spark drops it: its window ends at or before the watermark that the batch before was planned with.  Spark
+decides this by operator and key, so the answer is known only if the table's key has the event's time.
 
 1. The batch that read it is the first whose end is beyond it.
 2. The watermark is that of offsets/(N-1); batch 0 has none.
-3. The key's window, or its plain time, is held against that.  Where only the time of the event is given, every window that may hold
-   it is: as long as the windows of the table are, wherever they begin.
+3. The key's window, or its plain time, is compared with that.  If only the time of the event is given, every window that may hold
+   it is compared: all of the table's length, wherever they begin.
 
 Source:  IncrementalExecution and WatermarkSupport, Spark 4.3, with statefulOperator.allowMultiple as it is by default; held against
 Spark's own count of dropped rows in tests/spark/accesslog/test_late.py and test_closed.py.

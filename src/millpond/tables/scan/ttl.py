@@ -1,8 +1,8 @@
-"""Rows whose TTL has passed: no read shows them unasked, whether Spark has removed them yet or not.
+"""Rows whose TTL has passed: no read shows them by default, whether Spark has removed them yet or not.
 
-Spark goes by processing time: it takes such a row out in the next batch that it plans at that time or later, and its functions
-don't see it from then on.  Until that batch, and for as long as the job is down, the row is still in the state.  So a read judges
-for itself:
+Spark goes by processing time: the next batch that it plans at that time or later removes such a row, and its functions don't see
+the row any more.  Until that batch, and as long as the job is down, the row is still in the state.  So each read judges by a time
+of its own:
 
     the newest batch     by the clock of the machine that reads, or when the batch was planned where that is later
     an earlier batch     by when that batch was planned, which is what the job's functions saw
