@@ -64,7 +64,7 @@ def events(batch: int, side: int = 0) -> list[dict[str, Any]]:
     return rows + rows[:1]
 
 
-class Run:
+class OperatorJob:
     """One cell being written: its inputs, one file a batch, and its checkpoint."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, inputs: Path) -> None:
@@ -122,7 +122,7 @@ class Run:
 class Cell:
     """How a cell is written, with which settings, and what of its answer isn't Spark's reader's."""
 
-    write: Callable[[Run], None]
+    write: Callable[[OperatorJob], None]
     conf: dict[str, str] = field(default_factory=dict)
     oracle: str = ""
     also: tuple[int, ...] = ()
@@ -135,7 +135,7 @@ CELLS: dict[str, Cell] = {}
 
 def cells(
     operator: str,
-    write: Callable[[Run], None],
+    write: Callable[[OperatorJob], None],
     providers: Iterable[str] = PROVIDERS,
     since: tuple[int, int] = (3, 5),
     also: tuple[int, ...] = (),
@@ -146,10 +146,10 @@ def cells(
         CELLS[f"{operator}-{provider}"] = Cell(write, {**PROVIDERS[provider], **conf}, also=also, since=since)
 
 
-def plain(make: Callable[[DataFrame], DataFrame], mode: str = "append", batches: int = 10) -> Callable[[Run], None]:
+def plain(make: Callable[[DataFrame], DataFrame], mode: str = "append", batches: int = 10) -> Callable[[OperatorJob], None]:
     """A query over one source, all batches in one run."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(batches)
         run.finish(make(run.source()), mode)
 
@@ -224,10 +224,10 @@ both("chained", chained, short=6)
 # --- joins
 
 
-def join(how: str, batches: int = 8) -> Callable[[Run], None]:
+def join(how: str, batches: int = 8) -> Callable[[OperatorJob], None]:
     """Two sources, two keys (one of them may be NULL), rows that the watermark takes away."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(batches)
         left = run.source(0).withWatermark("time", "30 seconds").select("user", "kind", "time", "amount")
         right = run.source(1).withWatermark("time", "30 seconds")
@@ -240,10 +240,10 @@ def join(how: str, batches: int = 8) -> Callable[[Run], None]:
     return write
 
 
-def join_windows(batches: int = 8) -> Callable[[Run], None]:
+def join_windows(batches: int = 8) -> Callable[[OperatorJob], None]:
     """Equal windows and users."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(batches)
         left = run.source(0).withWatermark("time", "30 seconds")
         left = left.select(F.window("time", "1 minute").alias("minute"), "user", "amount")
@@ -276,7 +276,7 @@ cells("join-windows-format4", join_windows(), ROCKS[:1], (4, 3), **{JOIN_FORMAT:
 # --- applyInPandasWithState
 
 
-def apply(timeout: str) -> Callable[[Run], None]:
+def apply(timeout: str) -> Callable[[OperatorJob], None]:
     """A state of several types per user that is removed by time-out or by the function, and comes back."""
 
     def remember(key: Any, frames: Any, state: Any) -> Any:
@@ -303,7 +303,7 @@ def apply(timeout: str) -> Callable[[Run], None]:
                 state.setTimeoutDuration(1500)
         yield pd.DataFrame({"user": [user], "n": [n]})
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(10)
         df = run.source().withWatermark("time", "30 seconds").groupBy("user")
         df = df.applyInPandasWithState(
@@ -544,10 +544,10 @@ class Wide(Narrow):
 
 def transform(
     *processors: type[Processor], rows: bool = False, time_mode: str = "none", keys: tuple[str, ...] = ("user",), batches: int = 10
-) -> Callable[[Run], None]:
+) -> Callable[[OperatorJob], None]:
     """One run for each processor over its share of the batches."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         for processor in processors:
             run.feed(batches // len(processors))
             df = run.source()
@@ -600,10 +600,10 @@ transforms("evolution", Narrow, Wide, encodings=["-avro"], batches=8)
 # --- one cell each
 
 
-def failed(retried: bool) -> Callable[[Run], None]:
+def failed(retried: bool) -> Callable[[OperatorJob], None]:
     """State of batch 5 is there, its commit isn't: the sink raised after it had taken all rows."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(6)
         query = run.start(counts(run.source()), "update", raise_at=5, availableNow=True)
         try:
@@ -618,10 +618,10 @@ def failed(retried: bool) -> Callable[[Run], None]:
     return write
 
 
-def repartitioned(make: Callable[[DataFrame], DataFrame], mode: str = "update") -> Callable[[Run], None]:
+def repartitioned(make: Callable[[DataFrame], DataFrame], mode: str = "update") -> Callable[[OperatorJob], None]:
     """From two partitions to three, as batch 5, between two runs."""
 
-    def write(run: Run) -> None:
+    def write(run: OperatorJob) -> None:
         run.feed(5)
         run.finish(make(run.source()), mode)
         run.spark._streamingCheckpointManager.repartition(str(run.checkpoint), 3)
@@ -791,7 +791,7 @@ def write_cell(spark: SparkSession, name: str, target: Path) -> None:
     checkpoint = target / "checkpoint"
     cell = CELLS[name]
     with tempfile.TemporaryDirectory() as inputs:
-        cell.write(Run(spark, checkpoint, Path(inputs)))
+        cell.write(OperatorJob(spark, checkpoint, Path(inputs)))
     batches = last_batch(checkpoint) + 1
     about = {"spark": spark.version, "batches": batches, "conf": cell.conf, "oracle": cell.oracle}
     write_json(target / "about.json", about)
@@ -886,7 +886,7 @@ def see_refused(spark: SparkSession, name: str) -> None:
         try:
             for key, value in {**DEFAULTS, **cell.conf}.items():
                 own.conf.set(key, value)
-            cell.write(Run(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
+            cell.write(OperatorJob(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
             print(name, "NOT REFUSED", flush=True)
         except Exception as error:  # noqa: BLE001
             print(name, condition if condition in str(error) else f"OTHERWISE {error}", flush=True)

@@ -23,7 +23,7 @@ from random_queries.case import Case
 from random_queries.check import WrongError, check_run
 from random_queries.doors import ask_command_line, ask_server, serving
 from random_queries.generate import draw_case
-from random_queries.run import Run, run_case, session_of
+from random_queries.run import QueryRun, run_case, session_of
 
 _AT_ONCE = 4
 _CHUNK = 40
@@ -113,7 +113,7 @@ class Campaign:
             if run is not None:
                 shutil.rmtree(run.pond, ignore_errors=True)
 
-    def attempt(self, case: Case) -> tuple[Run | None, tuple[str, str] | None]:
+    def attempt(self, case: Case) -> tuple[QueryRun | None, tuple[str, str] | None]:
         """Run and judge one case by what needs no server: its run, and the kind and detail of a failure."""
         self._number += 1
         table = f"t{self._number}"
@@ -144,7 +144,7 @@ class Campaign:
         self.refusals.update(reasons)
         return run, None
 
-    def through_server(self, runs: list[tuple[str, Case, Run]]) -> list[tuple[str, Case, tuple[str, str]]]:
+    def through_server(self, runs: list[tuple[str, Case, QueryRun]]) -> list[tuple[str, Case, tuple[str, str]]]:
         """The same runs through a server and the command line: those that failed there."""
         failed = []
         readable = [

@@ -21,7 +21,7 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import Field, SparkType
 from random_queries.case import Case
 from random_queries.doors import arrow_rows, ask_table, cells, has_arrow
-from random_queries.run import Batch, Run
+from random_queries.run import Batch, QueryRun
 
 _WAIT_SECONDS = 30
 _BETWEEN = " | "
@@ -48,7 +48,7 @@ class Shown(NamedTuple):
     as_set: bool
 
 
-def check_run(run: Run, twin: Run | None = None) -> list[str]:
+def check_run(run: QueryRun, twin: QueryRun | None = None) -> list[str]:
     """Raise WrongError where the table and Spark differ; reasons of what was refused by name.
 
     twin:  the same query in update mode, where the run is in append mode: what the state holds before it is emitted
@@ -99,7 +99,7 @@ def _reason(sentence: str) -> str:
 class Check:
     """One table's batches, one after the other."""
 
-    def __init__(self, run: Run, twin: Run | None, definition: TableDefinition) -> None:
+    def __init__(self, run: QueryRun, twin: QueryRun | None, definition: TableDefinition) -> None:
         self.run = run
         self.definition = definition
         self.batches = run.batches if twin is None else twin.batches
@@ -298,7 +298,7 @@ def _beside(name: str, users: set[str]) -> str:
     return given
 
 
-def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Counter[str], run: Run) -> tuple[str, str]:
+def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Counter[str], run: QueryRun) -> tuple[str, str]:
     """Which columns differ, as far as rows that are alike tell."""
     names = [part for s in shown for part in s.parts]
     best = names

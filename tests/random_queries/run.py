@@ -43,7 +43,7 @@ class Batch:
 
 
 @dataclass
-class Run:
+class QueryRun:
     """One run of a case: its pond, and what was emitted.
 
     refused:  what Spark said to the query, where it refused to start it
@@ -95,14 +95,14 @@ def session_of(spark: Any, conf: dict[str, str]) -> Any:
     return session
 
 
-def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = "") -> Run:
+def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = "") -> QueryRun:
     """Run it to the end of its input.
 
     folder:  gets `input`, shared by all cases, and the case's own pond
     mode:    another output mode than the case's
     """
     pond = folder / f"pond-{table}{mode}"
-    run = Run(case, pond, pond / "jobs" / table / "checkpoint", table)
+    run = QueryRun(case, pond, pond / "jobs" / table / "checkpoint", table)
     source = write_input(session_of(spark, {}), case, folder / "input")
     if case.restart is not None:  # the last batch is for the second run
         first = pond.with_name(pond.name + "-input")
@@ -122,12 +122,12 @@ def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = ""
     return run
 
 
-def _goes_on(spark: Any, run: Run, source: Path, before: Path, mode: str) -> bool:
+def _goes_on(spark: Any, run: QueryRun, source: Path, before: Path, mode: str) -> bool:
     """Whether Spark, alone, emits in the second run what the second definition emits that was there from the beginning."""
     case, emitted = run.case, []
     assert case.restart is not None
     for checkpoint in (before, before.with_name(before.name + "-anew")):
-        alone = Run(replace(case, door="none"), run.pond, checkpoint, run.table)
+        alone = QueryRun(replace(case, door="none"), run.pond, checkpoint, run.table)
         _run_once(spark, alone, source, case.restart["after"], mode)
         shutil.rmtree(checkpoint, ignore_errors=True)
         if alone.failed or alone.refused or not alone.batches:
@@ -137,7 +137,7 @@ def _goes_on(spark: Any, run: Run, source: Path, before: Path, mode: str) -> boo
     return emitted[0] == emitted[1]
 
 
-def _run_once(spark: Any, run: Run, source: Path, after: list[list[Any]], mode: str) -> None:
+def _run_once(spark: Any, run: QueryRun, source: Path, after: list[list[Any]], mode: str) -> None:
     case = run.case
     session = session_of(spark, {**case.conf, "spark.sql.shuffle.partitions": str(case.partitions)})
     sink = Collector(run.batches)
@@ -214,7 +214,7 @@ def _refuse_what_spark_refuses(session: Any, frame: Any, mode: str) -> None:
         raise Refused(str(refused)[:300]) from None
 
 
-def _wait(run: Run, query: Any) -> None:
+def _wait(run: QueryRun, query: Any) -> None:
     from pyspark.errors import StreamingQueryException
 
     deadline = time.monotonic() + _SECONDS
@@ -226,7 +226,7 @@ def _wait(run: Run, query: Any) -> None:
         run.failed = str(failed)
 
 
-def _note_progress(run: Run, query: Any) -> None:
+def _note_progress(run: QueryRun, query: Any) -> None:
     for progress in query.recentProgress:
         facts = json.loads(progress.json if hasattr(progress, "json") else json.dumps(progress))
         batch = run.batches.get(facts["batchId"])

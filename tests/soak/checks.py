@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from soak.model import Key, Run, Values, values_of
+from soak.model import JobRun, Key, Values, values_of
 
 # Rows that expired within this must still be shown; readers keep them for 20 s of the job's own time.
 OWED_SECONDS = 10
@@ -71,7 +71,7 @@ class _Chain:
     group:  changes of one later batch, told so far
     """
 
-    run: Run
+    run: JobRun
     last: int
     state: dict[Key, Values]
     group: list[dict[str, Any]] = field(default_factory=list)
@@ -80,7 +80,7 @@ class _Chain:
 class ReaderLog:
     """One reader's log, judged line by line as it grows."""
 
-    def __init__(self, path: Path, runs: list[Run], counts: Counts, seen: set[tuple[int, int]], owed: list[Any]) -> None:
+    def __init__(self, path: Path, runs: list[JobRun], counts: Counts, seen: set[tuple[int, int]], owed: list[Any]) -> None:
         self.path = path
         self.wrong: list[str] = []
         self.newest = (-1, -1)
@@ -134,7 +134,7 @@ class ReaderLog:
             self._counts.sent += entry.get("sent", False)
             self._counts.by_url += entry.get("by_url", False)
 
-    def _source(self, entry: dict[str, Any]) -> Run:  # 1, 4
+    def _source(self, entry: dict[str, Any]) -> JobRun:  # 1, 4
         number = sum(run.began_ms <= entry["started_ms"] for run in self._runs) - 1
         assert number >= 0, "a batch from before the job began"
         run, batch = self._runs[number], entry["batch"]
@@ -152,7 +152,7 @@ class ReaderLog:
 
     # ------------------------------------------------------------ rows
 
-    def _row(self, run: Run, batch: int, row: dict[str, Any]) -> Key:
+    def _row(self, run: JobRun, batch: int, row: dict[str, Any]) -> Key:
         key = (row["page"], row["start"])
         if row["final"]:
             expired, values = run.closed.get(key, (-1, None))
@@ -165,14 +165,14 @@ class ReaderLog:
         self._counts.rows += 1
         return key
 
-    def _missing(self, run: Run, batch: int, key: Key, *, owed: bool = True) -> None:
+    def _missing(self, run: JobRun, batch: int, key: Key, *, owed: bool = True) -> None:
         assert key not in run.held[batch].live, f"run {run.number}, batch {batch} has {run.held[batch].live[key]} at {key}"
         expired = run.closed.get(key, (batch + 1, None))[0]
         began = run.held[batch].planned.started_ms
         if owed and expired <= batch and began - run.held[expired].planned.started_ms < OWED_SECONDS * 1000:
             self._owed.append((run.number, expired, batch, key, self.path.name))  # 3
 
-    def _get(self, entry: dict[str, Any], run: Run) -> None:
+    def _get(self, entry: dict[str, Any], run: JobRun) -> None:
         assert len(entry["keys"]) == len(entry["rows"])
         for (page, start), row in zip(entry["keys"], entry["rows"], strict=True):
             if row is None:
@@ -180,7 +180,7 @@ class ReaderLog:
             else:
                 assert self._row(run, entry["batch"], row) == (page, start), "a row of another key"
 
-    def _scan(self, entry: dict[str, Any], run: Run) -> None:  # 2
+    def _scan(self, entry: dict[str, Any], run: JobRun) -> None:  # 2
         batch, page = entry["batch"], entry["page"]
         keys = [self._row(run, batch, row) for row in entry["rows"]]
         assert keys == sorted(set(keys), reverse=entry["reverse"]), "rows aren't in key order, each once"
@@ -194,11 +194,11 @@ class ReaderLog:
 
     # ------------------------------------------------------------ changes
 
-    def _begin(self, entry: dict[str, Any], run: Run) -> None:
+    def _begin(self, entry: dict[str, Any], run: JobRun) -> None:
         self._counts.chains += 1
         self._chain = _Chain(run, entry["batch"], dict(run.held[entry["batch"]].live))
 
-    def _changes(self, entry: dict[str, Any], run: Run) -> None:  # 5
+    def _changes(self, entry: dict[str, Any], run: JobRun) -> None:  # 5
         chain = self._chain
         assert chain is not None, "changes that nobody began, or after what was wrong"
         assert run is chain.run, f"a token of run {chain.run.number} went on in run {run.number}"
@@ -246,7 +246,7 @@ def _key(change: dict[str, Any]) -> Key:
     return key
 
 
-def _apply(change: dict[str, Any], key: Key, state: dict[Key, Values], run: Run, first: int, batch: int) -> None:
+def _apply(change: dict[str, Any], key: Key, state: dict[Key, Values], run: JobRun, first: int, batch: int) -> None:
     old, new, final = (change[name] and values_of(change[name]) for name in ("old", "new", "final"))
     assert state.get(key) == old, f"batch {batch} says that {key} was {old}; it was {state.get(key)}"
     kind = "expire" if new is None else "insert" if old is None else "update"

@@ -93,7 +93,7 @@ class Held:
 
 
 @dataclass
-class Run:
+class JobRun:
     """One run of the job: from its start in an empty checkpoint until that is deleted.
 
     planned:  of each batch, as Spark wrote it

@@ -7,7 +7,7 @@ import threading
 import time
 from pathlib import Path
 
-from soak.model import Run, parse_offsets, write_file
+from soak.model import JobRun, parse_offsets, write_file
 
 _AHEAD = 150
 _POLL_SECONDS = 0.03
@@ -17,7 +17,7 @@ class Oracle:
     """Feeds the job and notes `offsets/N` of each run.  A thread does both; `begin` tells it of a new run."""
 
     def __init__(self, seed: int, folder: Path, checkpoint: Path) -> None:
-        self.runs: list[Run] = []
+        self.runs: list[JobRun] = []
         self._seed, self._folder, self._checkpoint = seed, folder, checkpoint
         self._written = 0
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class Oracle:
             number = len(self.runs)
             self.input_of(number).mkdir()
             self._written = 0
-            self.runs.append(Run(self._seed, number, time.time_ns() // 1_000_000))
+            self.runs.append(JobRun(self._seed, number, time.time_ns() // 1_000_000))
             self._feed()
             return number
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from soak.checks import Counts, ReaderLog
-from soak.model import Key, Planned, Run, Values, events_of
+from soak.model import JobRun, Key, Planned, Values, events_of
 
 SEED, BEGAN_MS = 7, 1_000
 Line = dict[str, Any]
 
 
-def a_run(number: int, batches: int, began_ms: int) -> Run:
+def a_run(number: int, batches: int, began_ms: int) -> JobRun:
     """A run whose batches read a file each, but the fourth, which reads two."""
-    run = Run(SEED, number, began_ms)
+    run = JobRun(SEED, number, began_ms)
     newest, watermark, file = 0, 0, -1
     for batch in range(batches):
         file += 2 if batch == 3 else 1
@@ -34,20 +34,20 @@ def row(key: Key, values: Values, **more: Any) -> Line:
     return {"page": key[0], "start": key[1], **values._asdict(), **more}
 
 
-def source(run: Run, batch: int) -> Line:
+def source(run: JobRun, batch: int) -> Line:
     planned = run.held[batch].planned
     offsets = {"0": {"logOffset": planned.file}}
     return {"batch": batch, "offsets": offsets, "watermark_ms": run.held[batch].watermark_ms, "started_ms": planned.started_ms}
 
 
-def scan(run: Run, batch: int) -> Line:
+def scan(run: JobRun, batch: int) -> Line:
     closed = {key: row(key, values, final=True) for key, (expired, values) in run.closed.items() if expired <= batch}
     live = {key: row(key, values, final=False) for key, values in run.held[batch].live.items()}
     rows = [line for _, line in sorted((closed | live).items())]
     return {"op": "scan", "page": None, "reverse": False, "rows": rows, **source(run, batch)}
 
 
-def changes(run: Run, since: int, until: int) -> Line:
+def changes(run: JobRun, since: int, until: int) -> Line:
     lines: list[Line] = []
     for batch in range(since + 1, until + 1):
         before, now = run.held[batch - 1].live, run.held[batch]
@@ -62,11 +62,11 @@ def changes(run: Run, since: int, until: int) -> Line:
 
 
 @pytest.fixture
-def runs() -> list[Run]:
+def runs() -> list[JobRun]:
     return [a_run(0, 30, BEGAN_MS), a_run(1, 13, BEGAN_MS + 100_000)]
 
 
-def right_log(runs: list[Run]) -> list[Line]:
+def right_log(runs: list[JobRun]) -> list[Line]:
     first, second = runs
     key = min(first.held[20].live)
     get = {
@@ -92,7 +92,7 @@ def right_log(runs: list[Run]) -> list[Line]:
     ]
 
 
-def judged(path: Path, runs: list[Run], log: list[Line]) -> tuple[list[str], Counts, list[Any]]:
+def judged(path: Path, runs: list[JobRun], log: list[Line]) -> tuple[list[str], Counts, list[Any]]:
     path.write_text("".join(json.dumps(line) + "\n" for line in log))
     counts, owed = Counts(), list[Any]()
     reader = ReaderLog(path, runs, counts, set(), owed)
@@ -101,7 +101,7 @@ def judged(path: Path, runs: list[Run], log: list[Line]) -> tuple[list[str], Cou
     return reader.wrong, counts, owed
 
 
-def test_a_right_log_is_right_and_all_of_it_was_judged(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_right_log_is_right_and_all_of_it_was_judged(tmp_path: Path, runs: list[JobRun]) -> None:
     log = right_log(runs)
     wrong, counts, owed = judged(tmp_path / "log", runs, log)
     assert (wrong, owed) == ([], [])
@@ -143,14 +143,14 @@ WRONG: dict[str, Callable[[list[Line]], object]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_each_wrong_thing_is_found(name: str, tmp_path: Path, runs: list[Run]) -> None:
+def test_each_wrong_thing_is_found(name: str, tmp_path: Path, runs: list[JobRun]) -> None:
     log = deepcopy(right_log(runs))
     WRONG[name](log)
     wrong, _, _ = judged(tmp_path / "log", runs, log)
     assert wrong
 
 
-def test_a_final_row_that_is_not_shown_is_owed(tmp_path: Path, runs: list[Run]) -> None:
+def test_a_final_row_that_is_not_shown_is_owed(tmp_path: Path, runs: list[JobRun]) -> None:
     log = right_log(runs)
     gone = next(r for r in log[1]["rows"] if r["final"])
     log[1]["rows"].remove(gone)
@@ -159,10 +159,10 @@ def test_a_final_row_that_is_not_shown_is_owed(tmp_path: Path, runs: list[Run]) 
     assert [(run, batch, key) for run, _, batch, key, _ in owed] == [(0, 12, (gone["page"], gone["start"]))]
 
 
-def test_answers_wait_for_what_the_job_has_planned(tmp_path: Path, runs: list[Run]) -> None:
+def test_answers_wait_for_what_the_job_has_planned(tmp_path: Path, runs: list[JobRun]) -> None:
     path = tmp_path / "log"
     path.write_text(json.dumps(scan(runs[0], 12)) + "\n")
-    fresh = Run(SEED, 0, BEGAN_MS, planned={b: p for b, p in runs[0].planned.items() if b < 12})
+    fresh = JobRun(SEED, 0, BEGAN_MS, planned={b: p for b, p in runs[0].planned.items() if b < 12})
     reader = ReaderLog(path, [fresh], Counts(), set(), [])
     reader.judge()
     assert reader.unjudged()

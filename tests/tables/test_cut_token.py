@@ -78,14 +78,14 @@ def test_of_many_pins_those_that_nobody_read_go_first(job: WrittenCheckpoint, op
     assert readable == [(0, 0), (3, 3), (4, 4)]
 
 
-def test_a_batch_that_is_pinned_again_is_held_for_the_whole_time_again(job: WrittenCheckpoint, opened: millpond.Pond) -> None:
+def test_a_batch_that_is_cut_again_is_kept_for_the_whole_time_again(job: WrittenCheckpoint, opened: millpond.Pond) -> None:
     table = opened[TABLE]
-    held = table.job_reads.held
+    views = table.job_reads.held_views
     table.cut()
-    (first,) = held._pages.values()
+    (first,) = views._pages.values()
     until = first.expires
     table.cut()
-    assert list(held._pages.values()) == [first]
+    assert list(views._pages.values()) == [first]
     assert first.expires > until
     assert first.expires - until < 60
 

@@ -239,7 +239,7 @@ class HttpDoor:
         question = changes_of_url(controls, request.headers.get("last-event-id"), self.settings)
         if form is not EVENTS:
             return await self._changes(request, name, table, question)
-        request.scope["held"].enter_context(self.streams.taken(request.scope["asker"]))
+        request.scope["resources"].enter_context(self.streams.taken(request.scope["asker"]))
         watch = self.watches.of(table.job_reads.replica)
         limit = question.limit or _PAGE_CHANGES
         begin = partial(self._page, name, table, question, question.since, limit)
@@ -356,7 +356,7 @@ class HttpDoor:
                 raise
         began = request.scope["asked_at"] = time.monotonic()
         name = unquote(request.path_params["table"], errors="surrogateescape")
-        seat: ExitStack = request.scope["held"]
+        seat: ExitStack = request.scope["resources"]
         while (left := began + wait_seconds - time.monotonic()) > 0:
             self._take_seat(request, seat)
             is_there = await self.arrivals.next(min(left, _TICK_SECONDS), name)
@@ -423,7 +423,7 @@ class HttpDoor:
 
         is_large = not question.is_lookup(table.definition) and self._is_large(question.limit)
         if is_large and ask.form is not JSON:
-            request.scope["held"].enter_context(self.downloads.taken(request.scope["asker"]))
+            request.scope["resources"].enter_context(self.downloads.taken(request.scope["asker"]))
         return await self._in_thread(request, name, table, answer, question.bounds, is_large=is_large)
 
     def _is_large(self, rows: int | None) -> bool:

@@ -1,10 +1,10 @@
 """Doors of one server answer for each other: a batch that only one of them can read is read by that one.
 
-A replica opens its newest batch alone.  Earlier ones, of pages and cuts, are readable only in the process that had them open, which
-tokens name (`tables.held.HOLDER`).  The door that gets such a request and can't read that batch has the one that can answer it.
+Every process can read the newest batch.  An earlier one, of a page or a cut, is readable only in the process that keeps it; the
+token names that process (`tables.job.held_views.HOLDER`).  A door that can't read a token's batch forwards the request there.
 
-1. Who asks, and that they may, is known by then: the request goes on with its reader, and isn't counted twice.
-2. It goes one step and no further.  Where nobody listens there any more, the batch is gone, and the first door's own error says so.
+1. The first door checks who asks and what that reader may read.  The request keeps its reader, and isn't counted twice.
+2. A request is forwarded once at most.  If nobody listens there any more, the batch is gone, and the first door says so.
 
 Wire:  a Unix socket for each door, in a folder that this user alone may enter.  A message is a length (4 bytes, big-endian) and so
        many bytes.  A request is one message, `ForwardedRequest`.  An answer is one `Answered`, chunks of its body, and an empty
@@ -194,7 +194,7 @@ async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.St
             _send(writer, b"")
         await writer.drain()
 
-    with ExitStack() as scope["held"]:
+    with ExitStack() as scope["resources"]:
         await app(scope, receive, send)
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millpond.errors import ReplicaError, RequestError
 from millpond.tables.answer import Answer
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.job.held_views import Held
+from millpond.tables.job.held_views import HeldView
 from millpond.tables.job.reads import CutReads, JobReads
 from millpond.tables.table import Table
 
@@ -26,18 +26,18 @@ class PondCut(Answer):
         self._pond = pond
         self._job = job
         self._bounds = bounds
-        self._lease: Held | None = None
+        self._lease: HeldView | None = None
         self._reads: CutReads | None = None
 
     def __enter__(self) -> PondCut:
         view, self.cut = self._job.open(self._bounds)
-        self._lease = self._job.held.hold(view, self._job.settings.read_deadline_seconds)
+        self._lease = self._job.held_views.hold(view, self._job.settings.read_deadline_seconds)
         self._reads = CutReads(self._job, self._lease)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._lease is not None:
-            self._job.held.let_go(self._lease)
+            self._job.held_views.let_go(self._lease)
 
     @property
     def job(self) -> str:

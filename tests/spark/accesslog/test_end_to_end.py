@@ -298,7 +298,7 @@ def wait_until(what: Callable[[], Any], folder: Path, process: subprocess.Popen[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class DemoRun:
     """A run that is over, with its server still there.
 
     lines:  of the log, the header included
@@ -348,7 +348,7 @@ def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], li
 
 
 @pytest.fixture(scope="module", params=["cut", "whole"])
-def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
     folder = tmp_path_factory.mktemp(request.param)
     pond, log = folder / "pond", folder / "access.tsv"
     readers: list[Reader] = []
@@ -384,11 +384,11 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         wait_until(lambda: all(last_line_of(door.answer(f"/tables/{table}")) == count for table in TABLES), folder)
         wait_until(lambda: reader.last_line() == count or reader.problems, folder)
         reader.end()
-        yield Run(name=request.param, log=log, lines=count, pond=pond, door=door, reader=reader)
+        yield DemoRun(name=request.param, log=log, lines=count, pond=pond, door=door, reader=reader)
 
 
 @pytest.fixture(scope="module")
-def expected_of_log(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
+def expected_of_log(run: DemoRun) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
     """What the oracle reads in the run's log: requests, and bad lines."""
     visits, bad = read_log(run.log)
     assert visits[-1].line == run.lines
@@ -399,7 +399,7 @@ def expected_of_log(run: Run) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
 Visits = tuple[list[Visit], dict[int, tuple[str, str]]]
 
 
-def test_at_the_end_page_views_are_what_the_file_says(run: Run, expected_of_log: Visits, spark: SparkSession) -> None:
+def test_at_the_end_page_views_are_what_the_file_says(run: DemoRun, expected_of_log: Visits, spark: SparkSession) -> None:
     rows = run.door.all_rows("page_views")
     assert {row["page"]: tuple(row[name] for name in PAGE_VIEWS) for row in rows} == page_views_at(expected_of_log[0], run.lines)
     expected = approx_visitors_at(spark, expected_of_log[0], {run.lines})[run.lines]
@@ -407,14 +407,14 @@ def test_at_the_end_page_views_are_what_the_file_says(run: Run, expected_of_log:
     assert [row["page"] for row in rows] == sorted(expected, key=str.encode)
 
 
-def test_at_the_end_page_minutes_are_what_the_file_says(run: Run, expected_of_log: Visits) -> None:
+def test_at_the_end_page_minutes_are_what_the_file_says(run: DemoRun, expected_of_log: Visits) -> None:
     rows = run.door.all_rows("page_minutes")
     expected = page_minutes_at(expected_of_log[0], run.lines)
     assert {(row["page"], row["minute"]): (row["hits"], row["bytes"]) for row in rows} == expected
     assert len(rows) == len(expected)
 
 
-def test_at_the_end_hosts_are_what_the_file_says(run: Run, expected_of_log: Visits) -> None:
+def test_at_the_end_hosts_are_what_the_file_says(run: DemoRun, expected_of_log: Visits) -> None:
     times = defaultdict(list)
     for visit in expected_of_log[0]:
         times[visit.host].append(visit.seconds)
@@ -424,14 +424,14 @@ def test_at_the_end_hosts_are_what_the_file_says(run: Run, expected_of_log: Visi
     assert len(rows) == len(expected)
 
 
-def test_at_the_end_every_bad_line_is_told_with_its_number_and_reason(run: Run, expected_of_log: Visits) -> None:
+def test_at_the_end_every_bad_line_is_told_with_its_number_and_reason(run: DemoRun, expected_of_log: Visits) -> None:
     rows = run.door.all_rows("bad_lines")
     assert [(row["file"], row["line"], row["error"], row["text"]) for row in rows] == [
         (str(run.log), line, *said) for line, said in sorted(expected_of_log[1].items())
     ]
 
 
-def test_every_row_of_a_scan_is_found_by_its_key(run: Run) -> None:
+def test_every_row_of_a_scan_is_found_by_its_key(run: DemoRun) -> None:
     for table in TABLES:
         shown = run.door.answer(f"/tables/{table}")
         rows = run.door.all_rows(table)
@@ -442,7 +442,7 @@ def test_every_row_of_a_scan_is_found_by_its_key(run: Run) -> None:
             assert part["rows"] == rows[at : at + 5_000]
 
 
-def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_batch(run: Run) -> None:
+def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_batch(run: DemoRun) -> None:
     assert run.reader.problems == []
     assert len(run.reader.answers["page_views"]) >= 5
     assert len(run.reader.answers["page_minutes"]) >= 5
@@ -451,7 +451,7 @@ def test_while_it_runs_no_answer_fails_goes_back_or_differs_from_another_of_its_
 
 
 def test_while_it_runs_every_answer_is_what_the_lines_of_its_batch_say(
-    run: Run, expected_of_log: Visits, spark: SparkSession
+    run: DemoRun, expected_of_log: Visits, spark: SparkSession
 ) -> None:
     visits, _ = expected_of_log
     seen = run.reader.answers["page_views"]

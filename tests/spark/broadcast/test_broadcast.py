@@ -42,7 +42,7 @@ def match(events: pd.DataFrame, control: Control) -> pd.DataFrame:
     return events.assign(matches=events["amount"].map(met), chunk_rows=len(events))
 
 
-class Run:
+class BroadcastJob:
     """A broadcast over files, one batch a call."""
 
     def __init__(self, spark: SparkSession, folder: Path, *, shards: int = 2, partitions: int = 2, keep_versions: int = 1000):
@@ -114,7 +114,7 @@ def found(rows: list[Any]) -> Counter[tuple[Any, ...]]:
 
 
 def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path)
+    run = BroadcastJob(spark, tmp_path)
     assert found(run.batch(events_of(0), [])) == expected(events_of(0), {}, 0)
     records = [  # in no order: seq counts
         {"rule": "b", "least": 2**53 + 9, "ratio": 0.1, "label": "é", "seq": 2},
@@ -163,7 +163,7 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
 
 
 def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path)
+    run = BroadcastJob(spark, tmp_path)
     late = 2**60  # doubles can't tell it from the next
     records: list[dict[str, Any]] = [{"rule": "a", "least": n, "label": "z" * (9 - n), "seq": late + n} for n in range(9)]
     records += [{"rule": "a", "least": 99}, {"rule": "b", "least": 1}]
@@ -186,7 +186,7 @@ def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Pa
 
 
 def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path, keep_versions=2)
+    run = BroadcastJob(spark, tmp_path, keep_versions=2)
     records = [{"rule": "a", "least": n, "seq": n} for n in range(1, 6)]
     run.batch(events_of(0, 2), records)
     run.batch(events_of(1, 2), [{"rule": "a", "action": "rollback", "version": 3, "seq": 6}])
@@ -198,7 +198,7 @@ def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession
 
 
 def test_where_fewer_versions_are_kept_the_rest_is_forgotten_at_the_next(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path, keep_versions=9)
+    run = BroadcastJob(spark, tmp_path, keep_versions=9)
     run.batch(events_of(0, 2), [{"rule": "a", "least": n, "seq": n} for n in range(1, 8)])
     run.keep_versions = 3
     run.batch(events_of(1, 2), [{"rule": "a", "least": 8, "seq": 8}])
@@ -338,7 +338,7 @@ def match_nothing(events: pd.DataFrame, control: Control) -> pd.DataFrame:
 
 
 def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path)
+    run = BroadcastJob(spark, tmp_path)
     run.batch(events_of(0, 5), [{"rule": "a", "least": 1, "seq": 1}])
     run.shards = 1
     with pytest.raises(DefinitionError) as refused:

@@ -33,7 +33,7 @@ pytestmark = pytest.mark.spark
 RECORD = "id long, kind string, a double, b double"
 
 
-class Run:
+class ModelJob:
     """A job that serves models, one batch a call."""
 
     def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
@@ -84,7 +84,7 @@ def close(found: float | None, wanted: float) -> bool:
 
 
 def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path)
+    run = ModelJob(spark, tmp_path)
     scored = run.batch(records(0))
     assert all(r.result is None and r.model is None and "no model serves" in r.error for r in scored.values())
     first = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r", description="the first one").sha256
@@ -137,7 +137,7 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
 @pytest.mark.parametrize("name", ["a%20b c", "a?b#c"])
 def test_models_are_found_whatever_their_folder_is_called(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
-    run = Run(spark, tmp_path / name)
+    run = ModelJob(spark, tmp_path / name)
     published = millpond.publish_model(run.models, linear([2.0, 1.0], 0.5), name="first", type="r")
     scored = run.batch(records(0, "r"))
     assert all(r.model == "first" and close(r.result, 2 * r.a + r.b + 0.5) for r in scored.values())
@@ -151,7 +151,7 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
     elsewhere, allowed = tmp_path / "elsewhere", tmp_path / "allowed"
     elsewhere.mkdir()
     allowed.mkdir()
-    run = Run(spark, tmp_path, max_bytes=10_000, sample=[1.0, 1.0], allow=[allowed])
+    run = ModelJob(spark, tmp_path, max_bytes=10_000, sample=[1.0, 1.0], allow=[allowed])
     good = linear([1.0, 1.0], 0.0)
     millpond.publish_model(run.models, good, name="good", type="r")
     run.batch([])
@@ -198,7 +198,7 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
 
 
 def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path, by="id", shards=1)
+    run = ModelJob(spark, tmp_path, by="id", shards=1)
     for type_, weight, part in (
         ("r", 1.0, {}),
         ("r/b", 2.0, {"share": 0.3}),
@@ -227,7 +227,7 @@ def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession,
 
 
 def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path, inputs=["a"])
+    run = ModelJob(spark, tmp_path, inputs=["a"])
     millpond.publish_model(run.models, logarithm(), name="log", type="r")
     millpond.publish_model(run.models, logarithm(), name="beside", type="r/b", shadow=True)
     given = [
@@ -302,7 +302,7 @@ def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -
 
 def test_other_inputs_on_a_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """The models that run were checked for these, in this order."""
-    run = Run(spark, tmp_path)
+    run = ModelJob(spark, tmp_path)
     millpond.publish_model(run.models, linear([1.0, 10.0], 0.0), name="one", type="r")
     run.batch(records(0))
     for inputs in (["b", "a"], ["a"]):
@@ -349,7 +349,7 @@ def test_a_records_time_is_its_share_of_the_call_whatever_the_others_gave() -> N
 def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
-    run = Run(spark, tmp_path)
+    run = ModelJob(spark, tmp_path)
     content = linear([1.0, 2.0], 0.0)
     digest = millpond.publish_model(run.models, content, name="one", type="r").sha256
     assert digest is not None
@@ -415,7 +415,7 @@ def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
     """The workers have loaded it: they look at its file once a batch."""
     from pyspark.errors import StreamingQueryException
 
-    run = Run(spark, tmp_path)
+    run = ModelJob(spark, tmp_path)
     content = linear([1.0, 2.0], 0.0)
     millpond.publish_model(run.models, content, name="one", type="r")
     for batch in range(3):
@@ -492,7 +492,7 @@ def test_models_that_cant_be_served(spark: SparkSession, tmp_path: Path, wrong: 
 
 
 def test_models_are_served_in_the_pond_that_keeps_them(spark: SparkSession, tmp_path: Path) -> None:
-    run = Run(spark, tmp_path)
+    run = ModelJob(spark, tmp_path)
     (tmp_path / "alias").symlink_to(tmp_path / "pond")
     scored = millpond.serve_models(
         spark.readStream.schema(RECORD).json(str(tmp_path / "records")),

@@ -25,7 +25,8 @@ _OPEN = frozenset(route.path for route in ROUTES if route.open)
 def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
     """The application behind its gate.
 
-    `scope["reader"]` says who asks, `scope["asker"]` whose requests are counted together; `scope["held"]` ends with the request.
+    `scope["reader"]` says who asks, `scope["asker"]` whose requests are counted together;
+    `scope["resources"]` ends with the request.
     """
 
     async def pass_through(scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,8 +34,8 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
             return
         began, status = time.perf_counter(), 0
         client = (scope.get("client") or ("",))[0]
-        held = ExitStack()
-        scope = {**scope, "reader": EVERYBODY, "asker": client, "held": held}
+        resources = ExitStack()
+        scope = {**scope, "reader": EVERYBODY, "asker": client, "resources": resources}
 
         async def note_status(message: Message) -> None:
             nonlocal status
@@ -58,7 +59,7 @@ def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
             status = status or _GONE
             raise
         finally:
-            held.close()
+            resources.close()
             endpoint = scope.get("endpoint")
             meter.count(getattr(endpoint, "__name__", "none"), status or 500, time.perf_counter() - began)
 

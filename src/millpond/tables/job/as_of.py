@@ -27,7 +27,7 @@ class EarlierReads(JobReads):
 
     def __init__(self, job: JobReads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
         super().__init__(job.folder, job.replica, job.settings)
-        self.held = job.held
+        self.held_views = job.held_views
         self._now = job
         self._store = store
         self._table = table

@@ -61,7 +61,7 @@ class TokenReads(JobReads):
     def __init__(self, job: JobReads, text: str, table: str) -> None:
         """Raises INVALID_TOKEN, and OTHER_JOB where the cut is one of another job than this table's."""
         super().__init__(job.folder, job.replica, job.settings)
-        self.held = job.held
+        self.held_views = job.held_views
         self._now = job
         token = unpack(text, _Token)
         if token is None:

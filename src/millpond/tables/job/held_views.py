@@ -18,7 +18,7 @@ from millpond.replica.replica import View
 HOLDER = secrets.token_hex(4)
 
 
-class Held:
+class HeldView:
     """A view that is kept for several reads, one after the other, until its time is over."""
 
     def __init__(self, view: View, seconds: float) -> None:
@@ -75,8 +75,8 @@ class HeldViews:
     def __init__(self, *, most: int, seconds: float) -> None:
         self._most = most
         self._seconds = seconds
-        self._pages: dict[tuple[str, int], Held] = {}
-        self._cuts: set[Held] = set()
+        self._pages: dict[tuple[str, int], HeldView] = {}
+        self._cuts: set[HeldView] = set()
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -91,36 +91,36 @@ class HeldViews:
         place = view.generation, view.record.batch
         with self._changed:
             if self._most < 1:
-                ended = [Held(view, 0)]
+                ended = [HeldView(view, 0)]
             elif place in self._pages:
-                ended = [Held(view, 0)]
+                ended = [HeldView(view, 0)]
                 self._pages[place].expires = time.monotonic() + self._seconds
             else:
-                self._pages[place] = Held(view, self._seconds)
+                self._pages[place] = HeldView(view, self._seconds)
                 ended = [self._pages.pop(self._least()) for _ in range(len(self._pages) - self._most)]
                 self._watch()
-        for held in ended:
-            held.end()
+        for held_view in ended:
+            held_view.end()
 
     def try_page(self, generation: str, batch: int) -> Lease | None:
         """The view of an earlier page; None where it isn't held any more."""
         with self._changed:
-            held = self._pages.get((generation, batch))
-        return held.try_lease() if held is not None else None
+            held_view = self._pages.get((generation, batch))
+        return held_view.try_lease() if held_view is not None else None
 
-    def hold(self, view: View, seconds: float) -> Held:
+    def hold(self, view: View, seconds: float) -> HeldView:
         """Hold a view for a cut, which ends it by `let_go`."""
-        held = Held(view, seconds)
+        held_view = HeldView(view, seconds)
         with self._changed:
-            self._cuts.add(held)
+            self._cuts.add(held_view)
             self._watch()
-        return held
+        return held_view
 
-    def let_go(self, held: Held) -> None:
+    def let_go(self, held_view: HeldView) -> None:
         """End the view of a cut."""
         with self._changed:
-            self._cuts.discard(held)
-        held.end()
+            self._cuts.discard(held_view)
+        held_view.end()
 
     def close(self) -> None:
         """End all."""
@@ -129,8 +129,8 @@ class HeldViews:
             self._pages.clear()
             self._cuts.clear()
             self._changed.notify_all()
-        for held in ended:
-            held.end()
+        for held_view in ended:
+            held_view.end()
 
     def __len__(self) -> int:
         return len(self._pages) + len(self._cuts)
@@ -151,15 +151,15 @@ class HeldViews:
         while True:
             with self._changed:
                 now = time.monotonic()
-                late = [place for place, held in self._pages.items() if held.expires <= now]
+                late = [place for place, held_view in self._pages.items() if held_view.expires <= now]
                 ended = [self._pages.pop(place) for place in late]
-                ended += [held for held in self._cuts if held.expires <= now]
+                ended += [held_view for held_view in self._cuts if held_view.expires <= now]
                 self._cuts -= set(ended)
                 if not ended:
                     if not self:
                         self._thread = None
                         return
-                    self._changed.wait(min(held.expires for held in [*self._pages.values(), *self._cuts]) - now)
+                    self._changed.wait(min(held_view.expires for held_view in [*self._pages.values(), *self._cuts]) - now)
                     continue
-            for held in ended:
-                held.end()
+            for held_view in ended:
+                held_view.end()

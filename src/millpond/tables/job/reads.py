@@ -15,7 +15,7 @@ from millpond.settings import ReplicaSettings
 from millpond.storage import Storage
 from millpond.tables.answer import Cut, Lag
 from millpond.tables.job.bounds import BoundCheck, Bounds, error_of, open_within
-from millpond.tables.job.held_views import Held, HeldViews
+from millpond.tables.job.held_views import HeldView, HeldViews
 from millpond.tables.job.log_lines import line_is_read
 from millpond.tables.scan.ttl import clock_ms
 
@@ -37,7 +37,7 @@ class JobReads:
         self.folder = folder
         self.replica = replica
         self.settings = settings
-        self.held = HeldViews(most=settings.page_views, seconds=settings.page_view_seconds)
+        self.held_views = HeldViews(most=settings.page_views, seconds=settings.page_view_seconds)
         self._heartbeat = ("unknown", 0.0)
         self._position: tuple[ReplicaRecord | None, Position | None] = (None, None)
 
@@ -79,7 +79,7 @@ class JobReads:
             return now
         if self.fixed or now.generation != generation:
             return None  # built anew, perhaps since the job was rewound: another run of this batch has other rows
-        lease = self.held.try_page(generation, batch)
+        lease = self.held_views.try_page(generation, batch)
         return lease and self._looked_at(lease)
 
     @cached_property
@@ -88,7 +88,7 @@ class JobReads:
 
     def keep(self, view: View) -> None:
         """Give back the view of a page that has more behind it: its batch stays readable for a while."""
-        self.held.keep_page(view)
+        self.held_views.keep_page(view)
 
     def cut(self, view: View) -> Cut:
         """Where an answer from this view comes from, and how far it is behind now."""
@@ -156,7 +156,7 @@ class JobReads:
 
     def close(self) -> None:
         """Stop following, and end the views that are held."""
-        self.held.close()
+        self.held_views.close()
         self.replica.close()
 
     def _looked_at(self, lease: View) -> View:
@@ -174,22 +174,22 @@ class CutReads(JobReads):
 
     fixed = True
 
-    def __init__(self, job: JobReads, held: Held) -> None:
+    def __init__(self, job: JobReads, held_view: HeldView) -> None:
         super().__init__(job.folder, job.replica, job.settings)
-        self._held = held
+        self._held_view = held_view
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """The view of the cut.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
         with self.replica.snapshot() as now:
-            same_generation = now.generation == self._held.view.generation
-        lease = self._held.try_lease() if same_generation else None
+            same_generation = now.generation == self._held_view.view.generation
+        lease = self._held_view.try_lease() if same_generation else None
         if lease is None:
             why = "its time is over" if same_generation else "the replica was built anew"
             raise ReplicaError(
                 "CUT_EXPIRED",
-                f"The cut of {self.folder.job} at batch {self._held.view.record.batch} can't be read any more: {why}.",
+                f"The cut of {self.folder.job} at batch {self._held_view.view.record.batch} can't be read any more: {why}.",
                 hint="Open a new one with `pond.cut`; a cut is kept for so long as one read may take.",
-                batch=self._held.view.record.batch,
+                batch=self._held_view.view.record.batch,
             )
         view = self._looked_at(lease)
         try:
