@@ -1,6 +1,6 @@
 """A pytest plugin: how far a run is, what its folders took beside the group's budget, and no skipped test that CI doesn't know of.
 
-tests/durations.json has the seconds of each file, by group; `--write-durations` writes what this run took into it.
+tests/durations.json, once `--write-durations` has written it, has the seconds of each file by group: what is left is told from it.
 """
 
 from __future__ import annotations
