@@ -207,6 +207,18 @@ def test_columns_made_of_columns_made_of_columns_are_few_words(events):
     assert max(map(len, one.aggregates)) < 2000
 
 
+def test_few_words_still_say_that_they_depend_on_the_sessions_zone(events):
+    # The zone stands behind what is cut off: at the end of the first step, and in all steps after it.
+    frame = events.selectExpr("k", f"concat('{'x' * 3000}', cast(t AS string)) AS c")
+    for _ in range(3):
+        frame = frame.selectExpr("k", "concat(c, sha2(c, 256), c) AS c")
+    for words in derive_quietly(frame.groupBy("c").agg(F.max("c"))).meaning.describe():
+        assert len(words) < 2000
+        assert "in the session's zone" in words
+    plain = derive_quietly(events.selectExpr(f"concat('{'x' * 3000}', k) AS c").groupBy("c").count()).meaning
+    assert not any("in the session's zone" in words for words in plain.describe())
+
+
 def days(e):
     return e.groupBy("k").agg(F.max("t").alias("t")).selectExpr("k", "cast(t AS date) AS day", "cast(t AS string) AS text", "t")
 

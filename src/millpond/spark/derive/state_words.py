@@ -109,10 +109,11 @@ class StateWords:
 
 
 def _short(words: str) -> str:
-    """Long words as their beginning and a hash of all of them."""
+    """Long words as their beginning and a hash of all of them; that they depend on the session's zone is never cut off."""
     if len(words) <= _MOST_LETTERS:
         return words
-    return f"{words[: _MOST_LETTERS // 2]}… (SHA-256 {hashlib.sha256(words.encode()).hexdigest()})"
+    zone = OF_SESSION if OF_SESSION in words else ""
+    return f"{words[: _MOST_LETTERS // 2]}… (SHA-256 {hashlib.sha256(words.encode()).hexdigest()}){zone}"
 
 
 def _function(e: Java, name: str) -> str:
