@@ -30,7 +30,7 @@ lint: $(READY) ## Style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mdformat --check README.md ARCHITECTURE.md docs
+	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs
 
 # pytest ends with 5 where a group has no test yet.
 fast: $(READY) ## Tests that need no Spark: some minutes

@@ -1,6 +1,6 @@
 """A pytest plugin: how far a run is, what its folders took beside the group's budget, and no skipped test that CI doesn't know of.
 
-tests/durations.json, once `--write-durations` has written it, has the seconds of each file by group: what is left is told from it.
+`--write-durations` writes the seconds of each file, by group, to tests/durations.json; later runs say by them how long they will take.
 """
 
 from __future__ import annotations
