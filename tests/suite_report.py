@@ -1,6 +1,6 @@
 """A pytest plugin: how far a run is, what its folders took beside the group's budget, and no skipped test that CI doesn't know of.
 
-`--write-durations` writes the seconds of each file, by group, to tests/durations.json; later runs say by them how long they will take.
+`--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs say by it how much time is left.
 """
 
 from __future__ import annotations
