@@ -8,7 +8,7 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test lint fast spark faults soak random fuzz java clean
+.PHONY: help demo test lint docs fast spark faults soak random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -23,14 +23,17 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint fast spark faults ## Everything that must hold: style, types, layers, and all tests
+test: java lint docs fast spark faults ## Everything that must hold: style, types, layers, the manual, and all tests
 
 lint: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md docs
+	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md docs
+
+docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 # pytest ends with 5 where a group has no test yet.
 fast: $(READY) ## Tests that need no Spark: some minutes
@@ -55,4 +58,4 @@ fuzz: $(READY) ## Damage files and read them, the compiled library under sanitiz
 	@$(BIN)/python tests/fuzz/fuzz.py --sanitized $(ARGS)
 
 clean: ## Remove what the targets above have made in this folder
-	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache spark-warehouse src/millpond/native/libmillpond.so
+	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build/site spark-warehouse src/millpond/native/libmillpond.so

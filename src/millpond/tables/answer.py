@@ -57,7 +57,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Answer:
-    """What every answer carries beside its rows."""
+    """What every answer carries beside its rows.
+
+    cut:  the batch and job that the answer names, with the four numbers of lag
+    """
 
     cut: Cut
 
@@ -90,10 +93,10 @@ class Answer:
 class Row(dict[str, Any], Answer):
     """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well.
 
-    A value that can't be computed raises its error when it is read; the others of the row can be read.
+    If a value can't be computed, reading it raises its error; the other values can be read.
 
-    evicted:  of a row that isn't there: whether it was, and a watermark or a TTL took it out of the state.  None where that may be:
-              rows that expired long ago are forgotten
+    evicted:  of a row that isn't there: True if it has expired, False if it never was there or was deleted, None if that isn't
+              known any more
     """
 
     __slots__ = ("_stored", "cut", "evicted")
@@ -137,10 +140,7 @@ class Row(dict[str, Any], Answer):
 
     @property
     def final(self) -> bool:
-        """Whether the row is over: a watermark or a TTL took it out of Spark's state, or will, since its TTL has passed.
-
-        This is what it was in the end.
-        """
+        """Whether the row has expired, so that these are its last values."""
         return self._stored is not None and is_final(self._stored)
 
     @property

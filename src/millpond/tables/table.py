@@ -51,6 +51,8 @@ class Table(ShownTable, PastReads):
     Python name, or is one of an option: `table.get({"my page": "/index.html"})`.  Times may be ISO texts.
 
     Every read takes `bounds`: what its answer must reflect, and how long to wait for it.
+
+    definition:  what the table means: its columns, and how their values are computed
     """
 
     def __init__(self, definition: TableDefinition, job: JobReads, define: Define | None = None) -> None:
