@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from dataclasses import dataclass, field, replace
@@ -50,6 +51,7 @@ class QueryRun:
     error:    what Millpond said, where it refused
     failed:   how the query ended, where it failed at a batch
     goes_on:  where the second definition was refused: whether Spark goes on rightly with it, None where nothing was refused
+    functions: the aggregate functions that Spark stored, in its plan's words
     """
 
     case: Case
@@ -63,6 +65,7 @@ class QueryRun:
     failed: str = ""
     restarted_at: int | None = None
     goes_on: bool | None = None
+    functions: str = ""
 
 
 class Collector:
@@ -112,18 +115,24 @@ def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = ""
     _run_once(spark, run, source, case.after, mode or case.mode)
     if case.restart is not None and not (run.refused or run.failed or run.error):
         run.restarted_at = max(run.batches, default=-1) + 1
+        functions = run.functions
         write_batch(session_of(spark, {}), case, case.batches[-1], source, len(case.batches) - 1)
         before = pond.with_name(pond.name + "-before")
         shutil.copytree(run.checkpoint, before)
         _run_once(spark, run, source, case.restart["after"], mode or case.mode)
         if isinstance(run.error, MillpondError) and run.error.condition == "DEFINITION_CHANGED":
-            run.goes_on = _goes_on(spark, run, source, before, mode or case.mode)
+            run.goes_on = _goes_on(spark, run, source, before, mode or case.mode, functions)
         shutil.rmtree(before, ignore_errors=True)
     return run
 
 
-def _goes_on(spark: Any, run: QueryRun, source: Path, before: Path, mode: str) -> bool:
-    """Whether Spark, alone, emits in the second run what the second definition emits that was there from the beginning."""
+def _goes_on(spark: Any, run: QueryRun, source: Path, before: Path, mode: str, functions: str) -> bool:
+    """Whether Spark, alone, goes on with the second definition as if it had been there from the beginning.
+
+    It must emit the same, and store the same functions in the same order: where it doesn't, rows agree by chance.
+
+    functions:  what the first definition stored
+    """
     case, emitted = run.case, []
     assert case.restart is not None
     for checkpoint in (before, before.with_name(before.name + "-anew")):
@@ -134,7 +143,7 @@ def _goes_on(spark: Any, run: QueryRun, source: Path, before: Path, mode: str) -
             return False
         last = alone.batches[max(alone.batches)]
         emitted.append((last.fields, sorted(map(repr, last.rows))))
-    return emitted[0] == emitted[1]
+    return emitted[0] == emitted[1] and functions == alone.functions
 
 
 def _run_once(spark: Any, run: QueryRun, source: Path, after: list[list[Any]], mode: str) -> None:
@@ -188,6 +197,7 @@ def _run_once(spark: Any, run: QueryRun, source: Path, after: list[list[Any]], m
             if query.isActive:
                 query.stop()
             _note_progress(run, query)
+            run.functions = _functions(query)
     if (
         sink.error is not None
         and "Py4JJavaError" not in type(sink.error).__name__
@@ -224,6 +234,13 @@ def _wait(run: QueryRun, query: Any) -> None:
                 raise TimeoutError(f"the query ran for {_SECONDS} s")
     except StreamingQueryException as failed:
         run.failed = str(failed)
+
+
+def _functions(query: Any) -> str:
+    """The aggregate functions whose buffers Spark stores, in their order, as its own plan names them."""
+    plan = re.sub(r"#\d+L?", "", str(query._jsq.explainInternal(False)))
+    saved = plan.partition("StateStoreSave")[2] or plan.partition("SessionWindowStateStoreSave")[2]
+    return "".join(re.findall(r"functions=\[.*\]", saved)[:1])
 
 
 def _note_progress(run: QueryRun, query: Any) -> None:

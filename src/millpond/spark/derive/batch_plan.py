@@ -224,8 +224,8 @@ def _is_special_time(e: Java, name: str) -> bool:
     """Whether it is a cast of 'now', 'today' and the like, which Spark makes a time of when it plans."""
     if name != "Cast" or class_name(e.child()) != "Literal" or str(e.dataType().typeName()) not in ("date", "timestamp"):
         return False
-    value = e.child().value()
-    return value is not None and str(value.toString()).strip().lower() in _SPECIAL_TIMES
+    # The gateway gives texts as Java objects, and numbers as Python's.
+    return str(e.child().value()).strip().lower() in _SPECIAL_TIMES
 
 
 def _called(e: Java) -> str:
