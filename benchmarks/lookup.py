@@ -93,9 +93,9 @@ def main() -> None:
     from pyspark.sql import functions as F
 
     import millpond
-    from millpond.checkpoint.operators import store_id
     from millpond.replica.folder import ReplicaPlace
     from millpond.replica.keys.codec import KeyCodec, store_key
+    from millpond.schema.store import store_id
     from millpond.storage import open_storage
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from millpond.checkpoint.encoding import iter_elements
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
+from millpond.schema.store import StoreSchema
 
 _GOLDEN = Path(__file__).parent / "golden"
 CELLS = sorted(str(p.parent.relative_to(_GOLDEN)) for p in _GOLDEN.rglob("state.json"))

@@ -13,12 +13,13 @@ from millpond.checkpoint.bulk.newest import read_newest
 from millpond.checkpoint.bulk.partition import read_chunks
 from millpond.checkpoint.files.records import PUT
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
-from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import CheckpointError
 from millpond.native import library
 from millpond.native.memory import Memory
+from millpond.schema.store import StoreSchema
 from millpond.storage import open_storage
 from written_checkpoint import WrittenCheckpoint, lz4_file
 

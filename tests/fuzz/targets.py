@@ -26,7 +26,7 @@ from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import DELETE, PUT
 from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
-from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.rows.columns import Spans, read_columns
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
@@ -38,6 +38,7 @@ from millpond.replica.apply import plan_tables
 from millpond.schema.definition.hot_keys import HotKey
 from millpond.schema.definition.operator_name import NamedOperator
 from millpond.schema.definition.table import TableDefinition, parse_definition
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import SparkType, atomic
 from millpond.schema.values import decode_json
 from millpond.storage import Storage

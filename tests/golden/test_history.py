@@ -73,15 +73,15 @@ def test_every_batch_reads_later_as_it_read_then(golden: Callable[[str], Any], t
         while follower.step():
             pass
         stores = serving[-1].stores()
-        then[batch] = {s.id: replica_content(serving[-1], s) for s in stores.schemas()}
+        then[batch] = {s.id: replica_content(serving[-1], s) for s in stores.stores}
         with serving[-1].snapshot() as snapshot:
-            raw[batch] = {s.id: stored_rows(snapshot, s.id) for s in stores.schemas()}
+            raw[batch] = {s.id: stored_rows(snapshot, s.id) for s in stores.stores}
 
     with serving[-1].snapshot() as snapshot:
         record = snapshot.record()
-        firsts = {s.id: kept_of(record, s.id).history_from for s in stores.schemas()}
+        firsts = {s.id: kept_of(record, s.id).history_from for s in stores.stores}
         compared = 0
-        for number, store in enumerate(stores.schemas()):
+        for number, store in enumerate(stores.stores):
             first = firsts[store.id]
             if first is None:
                 continue

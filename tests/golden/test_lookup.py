@@ -13,12 +13,13 @@ from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import MERGE, PUT
 from millpond.checkpoint.log import CommittedBatch, committed_batches, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import CheckpointError
 from millpond.schema.murmur import partition_of
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic
 from millpond.storage import Storage, open_storage
 

@@ -15,13 +15,14 @@ from golden_rows import CELLS, State, replica_content
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import MERGE, PUT
 from millpond.checkpoint.log import committed_batches, read_batch
-from millpond.checkpoint.operators import StoreSchema, read_stores
+from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.folder import ReplicaPlace
 from millpond.replica.follower import Follower
+from millpond.schema.store import StoreSchema
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage, open_storage
 

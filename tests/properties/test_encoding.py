@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from millpond.checkpoint.encoding import RowEncoding, iter_elements
 from millpond.checkpoint.log import StateSettings
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
 
 KEY = (Field("t", atomic("long")), Field("k", atomic("string")), Field("n", atomic("integer")))

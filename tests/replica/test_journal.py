@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,10 +19,19 @@ from millpond.replica.journal.segments import (
     iter_store,
     segments,
 )
-from millpond.replica.record import StoredField
+from millpond.schema.store import StoreSchema
+from millpond.schema.types import Field, atomic
 
-STORE = StoredField(operator=0, operator_name="dedupe", store="default", index=0, single=False, key={"a": [1]}, value=None)
-OTHER = StoredField(operator=1, operator_name="dedupe", store="default", index=0, single=False, key={"a": [1]}, value=None)
+STORE = StoreSchema(
+    operator=0,
+    operator_name="dedupe",
+    store="default",
+    index=0,
+    single=False,
+    key=(Field("a", atomic("long")),),
+    value=(Field("b", atomic("void")),),
+)
+OTHER = replace(STORE, operator=1)
 ROWS = st.builds(ClosedRow, st.integers(0, 2**32 - 1), st.binary(min_size=1, max_size=600), st.binary(max_size=40))
 FOUND = st.builds(ClosedRows, st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1), st.lists(ROWS, min_size=1, max_size=5))
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.table import TableDefinition, parse_definition
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 
 LONG, TEXT, TIME, FLAG = atomic("long"), atomic("string"), atomic("timestamp"), atomic("boolean")
 
 
 def table(name: str, key: tuple[Field, ...], value: tuple[Field, ...], *, family: str = "", **more: object) -> TableDefinition:
-    shape = StoreShape(operator=0, operator_name=name, store="default", family=family, key=key, value=value, **more)  # type: ignore[arg-type]
-    definition = undefined_table("t", shape, "nobody defined it")
+    schema = StoreSchema(
+        operator=0, operator_name=name, store="default", index=0, single=False, family=family, key=key, value=value, **more
+    )
+    definition = undefined_table("t", schema, "nobody defined it")
     assert len(set(definition.columns)) == len(definition.columns)
     assert parse_definition(definition.to_json()) == definition
     return definition

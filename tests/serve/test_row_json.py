@@ -11,11 +11,12 @@ import pytest
 
 from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.native import library
-from millpond.replica.record import StoredField, StoresRecord
+from millpond.replica.record import StoresRecord
 from millpond.replica.row_stamp import stamp, stamp_at_most, stamp_final
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
-from millpond.schema.types import Field, SparkType, atomic, struct_of
+from millpond.schema.store import StoreSchema
+from millpond.schema.types import Field, SparkType, atomic
 from millpond.serve.hot.row_json import RowWriter
 from millpond.tables.scan.binding import Binding, bind
 
@@ -40,8 +41,8 @@ WHOLE = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 def bound(key: tuple[Field, ...], value: tuple[Field, ...], values: tuple[ValueColumn, ...]) -> Binding:
     """A table as a generation of a replica has it."""
     definition = TableDefinition(table="t", operator=0, key=key_columns(key), values=values, key_schema=key, value_schema=value)
-    field = StoredField(0, "stateStoreSave", "default", 0, True, struct_of(key).to_json(), struct_of(value).to_json())
-    stores = StoresRecord(format=1, job_id="", lineage="", checkpoint="", stores=[field], unread=[])
+    store = StoreSchema(operator=0, operator_name="stateStoreSave", store="default", index=0, key=key, value=value, single=True)
+    stores = StoresRecord(format=1, job_id="", lineage="", checkpoint="", stores=[store], unread=[])
     return bind(definition, stores, None)
 
 

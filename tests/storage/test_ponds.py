@@ -13,7 +13,7 @@ from millpond.catalogue import create_beside, create_job, open_jobs
 from millpond.checkpoint.operators import read_stores
 from millpond.checkpoint.position import Batch
 from millpond.cli import main
-from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.table import TableDefinition
 from millpond.storage import open_storage
 from object_store import QUICK, UploadedCheckpoint, moto_server, proxy, use
@@ -34,8 +34,7 @@ def pond_uri(place: str) -> str:
 
 def definition(job: UploadedCheckpoint, name: str) -> TableDefinition:
     (store,), _ = read_stores(job.storage, Batch(0))
-    shape = StoreShape(operator=0, operator_name=store.operator_name, store="default", family="", key=store.key, value=store.value)
-    return undefined_table(name, shape, "made by a test")
+    return undefined_table(name, store, "made by a test")
 
 
 def test_a_pond_opens_by_its_uri(pond_uri: str, tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from millpond.errors import MillpondError
 from millpond.scalar.number.ranges import divide_down, divide_half_up, fit
-from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, buffer_column, key_column
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, parse_definition
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.tables.finish.definition import compile_definition, compile_expression
 from millpond.tables.finish.hllpp import estimator
@@ -82,8 +83,8 @@ def test_a_definition_means_the_same_after_json():
 
 def test_a_table_that_nobody_defined_shows_its_buffers():
     key, value = (Field("k", STRING),), (Field("n", LONG), Field("at", atomic("date")))
-    shape = StoreShape(operator=0, operator_name="stateStoreSave", store="default", family="", key=key, value=value)
-    raw = undefined_table("t", shape, "nobody did")
+    schema = StoreSchema(operator=0, operator_name="stateStoreSave", store="default", index=0, single=not key, key=key, value=value)
+    raw = undefined_table("t", schema, "nobody did")
     assert compile_definition(raw)(("a",), (1, 0)) == {"k": "a", "n": 1, "at": dt.date(1970, 1, 1)}
 
 

@@ -9,10 +9,10 @@ import pytest
 
 import millpond
 from millpond.catalogue import JobFolder, create_beside
-from millpond.checkpoint.operators import StoreSchema
 from millpond.errors import MillpondError
 from millpond.replica.record import make_stores_record
 from millpond.schema.definition.operator_name import Entry, NamedOperator
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.storage import open_storage
 from millpond.tables.cold.report import inspect_job

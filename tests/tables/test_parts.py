@@ -13,13 +13,13 @@ import pytest
 
 import millpond
 from millpond.catalogue import create_beside, open_jobs
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import MillpondError
 from millpond.replica.keys.codec import KeyCodec
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.parts import Parts
 from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns, parse_definition
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.tables.cold.report import inspect_job
 from millpond.tables.finish.merge_rows import store_parts

@@ -26,10 +26,10 @@ from typing import Any
 from millpond.checkpoint.files.checksums import crc32c
 from millpond.checkpoint.files.codecs import corrupt
 from millpond.checkpoint.log import StateSettings
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType
 
 Stored = Any

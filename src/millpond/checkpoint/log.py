@@ -147,6 +147,12 @@ def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
     return _texts(_json(lines[1] or "{}", path), "conf", path)
 
 
+def newest_conf(storage: Storage) -> dict[str, str]:
+    """The settings that Spark pinned in the newest batch, committed or not; empty where there is none.  Raises as `read_batch`."""
+    planned = numbers(storage.names("offsets"))
+    return read_conf(storage, Batch(planned[-1])) if planned else {}
+
+
 def read_planned_ms(storage: Storage, batch: Batch) -> int:
     """When Spark planned a batch, committed or not; its state files can't be older.  Raises as `read_batch`."""
     path = f"offsets/{batch}"

@@ -25,7 +25,6 @@ from millpond.checkpoint.files.records import (
     parse_changelog_header,
 )
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.position import Version, version_of
 from millpond.checkpoint.rocksdb.snapshot import find, read_snapshot
@@ -33,6 +32,7 @@ from millpond.checkpoint.rows.unsaferow import Stored, decoder, encoder
 from millpond.checkpoint.state import HDFS_SNAPSHOT, StateReader, newest_snapshot, unpack
 from millpond.errors import CheckpointError
 from millpond.native import calls
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import SparkType
 from millpond.storage import Storage
 

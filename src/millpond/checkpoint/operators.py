@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.infer_operator import JOIN_STORES, infer_operator
 from millpond.checkpoint.log import read_conf
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.schemas import FamilySchema, KeyEncoder, parse_schema
+from millpond.checkpoint.schemas import FamilySchema, parse_schema
 from millpond.errors import CheckpointError, real_time_mode
 from millpond.schema.definition.default_table import EXPIRES_AT, TIMESTAMP
+from millpond.schema.store import StoreSchema, Variable, store_folder
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field
 from millpond.settings import FileBounds
@@ -37,7 +38,6 @@ _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec
 _BOUNDS = FileBounds()
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")
 
-Variable = Literal["", "value", "list", "map", "timer"]
 _VARIABLES: dict[str, Variable] = {"ValueState": "value", "ListState": "list", "MapState": "map", "TimerState": "timer"}
 
 # Spark's operator names -> the word in names of tables that nobody defined
@@ -55,53 +55,6 @@ SHORT_NAMES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StoreSchema:
-    """One store of an operator, or one column family of it, and its rows.
-
-    operator:       Spark's operator id
-    operator_name:  Spark's name, e.g. stateStoreSave
-    store:          Spark's store name
-    family:         the column family; empty where the store has none
-    index:          the store's place in the operator's list, which orders its ids in commits/N
-    key, value:     the columns of its rows
-    single:         whether only partition 0 has it (limit, aggregation without keys)
-    variable:       what kind of state variable of transformWithState it is; empty for other operators
-    ttl:            whether its values are wrapped with the time at which they expire
-    many:           whether a key has a list of rows, not one
-    encoder, ordinals:  how keys are laid out in RocksDB, see `FamilySchema`
-    watermarked:    the key's columns that the watermark goes by: a time, or a window
-    writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
-    schema_file:    where its columns are from, empty where they are from elsewhere
-    """
-
-    operator: int
-    operator_name: str
-    store: str
-    index: int
-    key: tuple[Field, ...]
-    value: tuple[Field, ...]
-    single: bool
-    family: str = ""
-    variable: Variable = ""
-    ttl: bool = False
-    many: bool = False
-    encoder: KeyEncoder = "plain"
-    ordinals: tuple[int, ...] = ()
-    watermarked: tuple[int, ...] = ()
-    writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
-    schema_file: str = field(default="", compare=False)
-
-    @property
-    def id(self) -> str:
-        """What tells this store from the others of its job: operator/store or operator/store/family."""
-        return store_id(self.operator, self.store, self.family)
-
-    def folder(self, partition: int) -> str:
-        """Where the files of one partition lie, below the checkpoint."""
-        return store_folder(self.operator, partition, self.store)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadStore:
     """A store that can't be read, and why."""
 
@@ -109,16 +62,6 @@ class UnreadStore:
     operator_name: str
     store: str
     error: CheckpointError
-
-
-def store_id(operator: int, store: str, family: str = "") -> str:
-    """operator/store, or operator/store/family."""
-    return f"{operator}/{store}/{family}" if family else f"{operator}/{store}"
-
-
-def store_folder(operator: int, partition: int, store: str) -> str:
-    """The folder of one partition of a store; the store called `default` has no level of its own."""
-    return f"state/{operator}/{partition}" + ("" if store == "default" else f"/{store}")
 
 
 def read_stores(storage: Storage, batch: Batch) -> tuple[list[StoreSchema], list[UnreadStore]]:

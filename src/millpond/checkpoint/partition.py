@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import Stored
 from millpond.schema.murmur import partition_of
+from millpond.schema.store import StoreSchema
 
 # Operators whose keys end with something that isn't hashed: the session's start, a place or a time.
 _ENDS_OTHERWISE = frozenset({"sessionWindowStateStoreSaveExec", "symmetricHashJoin"})

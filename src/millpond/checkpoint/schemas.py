@@ -9,14 +9,14 @@ UTF: int16 length and bytes; pieces: int32 count and that many UTF to concatenat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from millpond.checkpoint.files.codecs import corrupt, incomplete
 from millpond.errors import CheckpointError
+from millpond.schema.store import KeyEncoder
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.schema.types import Field, parse_fields
 
-KeyEncoder = Literal["plain", "prefix", "range", "time_first", "time_last"]
 _ENCODERS: dict[str, KeyEncoder] = {
     "NoPrefixKeyStateEncoderSpec": "plain",
     "PrefixKeyScanStateEncoderSpec": "prefix",

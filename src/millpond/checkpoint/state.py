@@ -24,11 +24,11 @@ from millpond.checkpoint.encoding import RowEncoding
 from millpond.checkpoint.files.codecs import iter_unpacked, naming
 from millpond.checkpoint.files.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records, parse_changelog_header
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_planned_ms
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.position import Batch, Version, batch_of, version_of
 from millpond.checkpoint.rocksdb.changes import iter_snapshot_changes
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, iter_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
+from millpond.schema.store import StoreSchema
 from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import Storage
 from millpond.storage.names import NUMBER

@@ -16,7 +16,6 @@ from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.bulk.stream import read_changes
 from millpond.checkpoint.files.records import DELETE, PUT, Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.replica.backends.base import Backend
 from millpond.replica.history.keeper import (
@@ -30,6 +29,7 @@ from millpond.replica.history.keeper import (
 from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, join_value, store_key
 from millpond.replica.keys.transcode import KeysTranscoder, Transcode, key_transcoder
 from millpond.replica.record import ReplicaRecord
+from millpond.schema.store import StoreSchema
 
 
 @dataclass(frozen=True, slots=True)

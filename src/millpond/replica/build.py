@@ -20,7 +20,6 @@ from millpond.checkpoint.bulk.partition import RowChunk
 from millpond.checkpoint.bulk.stream import iter_state
 from millpond.checkpoint.files.records import Record
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.columns import Array, Spans, span
 from millpond.checkpoint.state import StateReader
 from millpond.native.library import library
@@ -30,6 +29,7 @@ from millpond.replica.external_sort import RowSorter
 from millpond.replica.history.keeper import GONE, Changes, Gone, Keeper, put_rows, table_names, write_position
 from millpond.replica.record import StoresRecord, make_record
 from millpond.replica.row_stamp import stamp_at_most
+from millpond.schema.store import StoreSchema
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int, int], None]
@@ -53,7 +53,7 @@ def build(
     reads:       how many partitions are read at the same time
     Raises:      FILE_GONE where Spark cleaned a file up meanwhile: begin again with a newer batch, in a new backend.
     """
-    tables = plan_tables(stores.schemas())
+    tables = plan_tables(stores.stores)
     backend.create(table_names(t.name for t in tables))
     build_ = _Build(reader, backend, batch, chunk_rows, progress)
     build_.read(files_of(batch, tables), reads)  # 1

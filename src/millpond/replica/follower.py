@@ -43,7 +43,7 @@ from millpond.replica.history.keeper import Keeper
 from millpond.replica.identity import judge
 from millpond.replica.journal.restore import restore_closed
 from millpond.replica.journal.writer import JournalCopy
-from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record, stored_fields
+from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 from millpond.storage.names import numbers
@@ -97,7 +97,7 @@ class _Generation:
     tables: list[ReplicaTable] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tables = plan_tables(self.stores.schemas())
+        self.tables = plan_tables(self.stores.stores)
 
     @property
     def job_id(self) -> str:
@@ -396,7 +396,7 @@ class Follower:
             self.journal.leave()
 
     def _make_keeper(self, stores: StoresRecord) -> Keeper:
-        return Keeper(stores.schemas(), self._retention(stores), self._settings.retention)
+        return Keeper(stores.stores, self._retention(stores), self._settings.retention)
 
     def _apply(self, generation: _Generation, number: Batch) -> bool:
         began = time.monotonic()
@@ -430,7 +430,8 @@ class Follower:
         """Whether state variables were added, removed or changed by the run that this batch belongs to."""
         metadata = tuple(metadata_path(self._storage, operator, number) for operator in generation.evolving)
         if metadata != generation.metadata:
-            if stored_fields(read_stores(self._storage, number)[0]) != generation.stores.stores:
+            known = [store.to_json() for store in read_stores(self._storage, number)[0]]
+            if known != [store.to_json() for store in generation.stores.stores]:
                 return True
             generation.metadata = metadata
         return False

@@ -8,10 +8,9 @@ from typing import Any, Literal
 import msgspec
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema, UnreadStore, Variable, store_id
+from millpond.checkpoint.operators import UnreadStore
 from millpond.checkpoint.position import Batch, Position
-from millpond.checkpoint.schemas import KeyEncoder
-from millpond.schema.types import Field, parse_fields, struct_of
+from millpond.schema.store import StoreSchema, parse_store
 from millpond.storage import FileStamp
 
 # A replica with another number is built again.  Where keys or values are stored otherwise, `journal.FORMAT` is another as well.
@@ -89,31 +88,6 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class StoredField(msgspec.Struct, frozen=True):
-    """A store that has a table: its schema as Spark's JSON."""
-
-    operator: int
-    operator_name: str
-    store: str
-    index: int
-    single: bool
-    key: Any
-    value: Any
-    family: str = ""
-    variable: Variable = ""
-    ttl: bool = False
-    many: bool = False
-    encoder: KeyEncoder = "plain"
-    ordinals: tuple[int, ...] = ()
-    watermarked: tuple[int, ...] = ()
-    writers: tuple[tuple[int, Any], ...] = ()
-
-    @property
-    def id(self) -> str:
-        """The name of its table inside the replica."""
-        return store_id(self.operator, self.store, self.family)
-
-
 class UnreadField(msgspec.Struct, frozen=True):
     """A store that has none, and why."""
 
@@ -125,10 +99,13 @@ class UnreadField(msgspec.Struct, frozen=True):
     hint: str
 
 
-class StoresFormat(msgspec.Struct, frozen=True):
+class _StoresFormat(msgspec.Struct, frozen=True):
     """What can be read of any replica, older ones too."""
 
     format: int
+
+
+_parse_format = msgspec.json.Decoder(_StoresFormat).decode
 
 
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +118,7 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     lineage: str
     checkpoint: str
-    stores: list[StoredField]
+    stores: list[StoreSchema]
     unread: list[UnreadField]
 
     def operators(self) -> set[int]:
@@ -151,29 +128,6 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     def is_damaged(self) -> bool:
         """Whether a store couldn't be read for want of a whole file, which may come yet."""
         return any(u.condition in DAMAGED for u in self.unread)
-
-    def schemas(self) -> list[StoreSchema]:
-        """The stores as the checkpoint layer describes them."""
-        return [
-            StoreSchema(
-                operator=s.operator,
-                operator_name=s.operator_name,
-                store=s.store,
-                index=s.index,
-                key=parse_fields(s.key),
-                value=parse_fields(s.value),
-                single=s.single,
-                family=s.family,
-                variable=s.variable,
-                ttl=s.ttl,
-                many=s.many,
-                encoder=s.encoder,
-                ordinals=s.ordinals,
-                watermarked=s.watermarked,
-                writers=tuple((id_, parse_fields(fields)) for id_, fields in s.writers),
-            )
-            for s in self.stores
-        ]
 
 
 def make_record(batch: CommittedBatch) -> ReplicaRecord:
@@ -203,36 +157,21 @@ def make_stores_record(
         job_id=job_id,
         lineage=lineage or uuid.uuid4().hex,
         checkpoint=checkpoint,
-        stores=stored_fields(stores),
+        stores=stores,
         unread=[
             UnreadField(u.operator, u.operator_name, u.store, u.error.condition, u.error.message, u.error.hint) for u in unread
         ],
     )
 
 
-def stored_fields(stores: list[StoreSchema]) -> list[StoredField]:
-    """The stores as a record holds them."""
-    return [
-        StoredField(
-            operator=s.operator,
-            operator_name=s.operator_name,
-            store=s.store,
-            index=s.index,
-            single=s.single,
-            key=_json(s.key),
-            value=_json(s.value),
-            family=s.family,
-            variable=s.variable,
-            ttl=s.ttl,
-            many=s.many,
-            encoder=s.encoder,
-            ordinals=s.ordinals,
-            watermarked=s.watermarked,
-            writers=tuple((id_, _json(fields)) for id_, fields in s.writers),
-        )
-        for s in stores
-    ]
+def encode_stores(record: StoresRecord) -> bytes:
+    """The record as JSON, which `parse_stores` reads."""
+    return msgspec.json.encode({**msgspec.structs.asdict(record), "stores": [store.to_json() for store in record.stores]})
 
 
-def _json(fields: tuple[Field, ...]) -> Any:
-    return struct_of(fields).to_json()
+def parse_stores(data: bytes) -> StoresRecord | None:
+    """The reverse; None where a replica of another format wrote it."""
+    if not data or _parse_format(data).format != FORMAT:
+        return None
+    record = msgspec.json.decode(data)
+    return msgspec.convert({**record, "stores": [parse_store(store) for store in record["stores"]]}, StoresRecord)

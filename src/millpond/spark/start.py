@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import create_beside, create_job, folders_of, job_of
-from millpond.errors import CheckpointError, DefinitionError, RequestError
+from millpond.checkpoint.log import newest_conf
+from millpond.errors import DefinitionError, RequestError
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.strict_json import parse_json
-from millpond.settings import FileBounds, Retention
+from millpond.settings import Retention
 from millpond.spark.derive.definition import MillpondWarning, derive, derive_plan
 from millpond.spark.derive.plan import (
     Java,
@@ -35,7 +35,7 @@ from millpond.spark.derive.same_state import check_same_state
 from millpond.spark.job import Job
 from millpond.spark.session import default_partitions
 from millpond.storage import open_storage, uri_of
-from millpond.storage.names import hadoop_uri, numbers, path_of_hadoop
+from millpond.storage.names import hadoop_uri, path_of_hadoop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,7 +94,7 @@ def start(
         raise _invalid(f"partitions is {partitions}", "Use a whole number from 1.")
     spark = df.sparkSession
     folder = job_of(pond, job or table)
-    pinned = pinned_conf(folder.checkpoint)
+    pinned = newest_conf(open_storage(folder.checkpoint))
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=_pinned_format(pinned))
     _check_pond(definition, pond)
     definition = replace(definition, retention=retention)
@@ -138,7 +138,7 @@ def publish(
     execution = query._jsq.streamingQuery()
     refuse_real_time_trigger(execution.trigger())
     checkpoint = _checkpoint_of(execution)
-    pinned = pinned_conf(checkpoint)
+    pinned = newest_conf(open_storage(checkpoint))
     context = SparkContext._active_spark_context
     assert context is not None, "a query runs in a context"
     jsession = execution.sparkSessionForStream()
@@ -192,7 +192,7 @@ def define(
         execution = query._jsq.streamingQuery()
         if _checkpoint_of(execution) == uri:
             refuse_real_time_trigger(execution.trigger())
-    pinned = pinned_conf(uri)
+    pinned = newest_conf(open_storage(uri))
     definition = derive_plan(
         df.sparkSession._jsparkSession,
         df._jdf.queryExecution().analyzed(),
@@ -227,29 +227,6 @@ def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str
 def _checkpoint_of(execution: Any) -> str:
     """The URI of a running query's checkpoint."""
     return uri_of(path_of_hadoop(str(execution.resolvedCheckpointRoot())))
-
-
-def pinned_conf(checkpoint: str) -> dict[str, str]:
-    """The settings that a checkpoint keeps, from its newest offsets; empty where it has no batch yet.
-
-    Shape:   offsets/N has `v1` or `v2`, then one line of JSON whose `conf` is this.
-    Raises:  CORRUPT_FILE.
-    """
-    storage = open_storage(checkpoint)
-    batches = numbers(storage.names("offsets"))
-    if not batches:
-        return {}
-    path = f"offsets/{batches[-1]}"
-    try:
-        lines = storage.read(path, FileBounds().log_bytes).decode().splitlines()
-        return {str(k): str(v) for k, v in parse_json(lines[1])["conf"].items()}
-    except (ValueError, LookupError, AttributeError) as broken:
-        raise CheckpointError(
-            "CORRUPT_FILE",
-            f"{storage.uri}/{path} isn't what Spark writes: {broken}.",
-            hint="Check that this folder is the checkpoint of a streaming query.",
-            path=f"{storage.uri}/{path}",
-        ) from broken
 
 
 def _pinned_format(pinned: dict[str, str]) -> int | None:

@@ -16,15 +16,16 @@ from types import TracebackType
 from typing import Any
 
 from millpond.catalogue import ARRIVAL_SECONDS, JobFolder, read_catalogue, wait_for_jobs
-from millpond.checkpoint.operators import SHORT_NAMES, StoreSchema, store_id
+from millpond.checkpoint.operators import SHORT_NAMES
 from millpond.errors import CONDITIONS, CheckpointError, DefinitionError, MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import Replica
-from millpond.schema.definition.default_table import StoreShape, table_suffix, undefined_table
+from millpond.schema.definition.default_table import table_suffix, undefined_table
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.parts import computed_columns
 from millpond.schema.definition.table import TableDefinition, ValueColumn, unique_names
+from millpond.schema.store import StoreSchema, store_id
 from millpond.settings import ReplicaSettings, Retention, RetentionWords, home
 from millpond.storage import open_storage, uri_of
 from millpond.storage.places import Places
@@ -519,29 +520,28 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
     """A definition for each store that has none in `entries`: under its operator's name if that has one."""
     defined = {entry.store_id for entry in entries if isinstance(entry, TableDefinition)}
     named = {(e.operator, e.operator_name): e for e in entries if isinstance(e, NamedOperator)}
-    shapes = [store_shape(schema) for schema in stores.schemas()]
-    shapes = [shape for shape in shapes if (shape.operator, shape.store, shape.family) not in defined]
-    owners = [named.get((shape.operator, shape.operator_name)) for shape in shapes]
-    words = [SHORT_NAMES.get(shape.operator_name, "state") for shape in shapes]
+    schemas = [schema for schema in stores.stores if (schema.operator, schema.store, schema.family) not in defined]
+    owners = [named.get((schema.operator, schema.operator_name)) for schema in schemas]
+    words = [SHORT_NAMES.get(schema.operator_name, "state") for schema in schemas]
     names = [
-        (owner.table if owner else f"{folder.job}.{word}_{shape.operator}") + table_suffix(shape)
-        for shape, owner, word in zip(shapes, owners, words, strict=True)
+        (owner.table if owner else f"{folder.job}.{word}_{schema.operator}") + table_suffix(schema)
+        for schema, owner, word in zip(schemas, owners, words, strict=True)
     ]
     # A state variable may be called as the table of its timers is.
-    for shape, owner, name in zip(shapes, owners, unique_names(names), strict=True):
-        definition = _stored_table(name, shape, owner)
-        yield definition, _definer(definition, shape, owner)
+    for schema, owner, name in zip(schemas, owners, unique_names(names), strict=True):
+        definition = _stored_table(name, schema, owner)
+        yield definition, _definer(definition, schema, owner)
 
 
-def _stored_table(name: str, shape: StoreShape, owner: NamedOperator | None) -> TableDefinition:
+def _stored_table(name: str, schema: StoreSchema, owner: NamedOperator | None) -> TableDefinition:
     """The definition of a store that has none but its operator's name."""
-    definition = undefined_table(name, shape, None if owner else _UNDEFINED)
+    definition = undefined_table(name, schema, None if owner else _UNDEFINED)
     if owner is None:
         return definition
-    is_timer = shape.variable in ("", "timer")
-    parts = None if owner.parts is None or is_timer else owner.parts.of(shape.family, shape.key, shape.value)
+    is_timer = schema.variable in ("", "timer")
+    parts = None if owner.parts is None or is_timer else owner.parts.of(schema.family, schema.key, schema.value)
     if parts is not None and owner.parts is not None:
-        definition = _with_computed(definition.over_parts(parts), owner.parts.computed.get(shape.family, {}))
+        definition = _with_computed(definition.over_parts(parts), owner.parts.computed.get(schema.family, {}))
     return replace(definition, retention=owner.retention)
 
 
@@ -555,30 +555,15 @@ def _with_computed(definition: TableDefinition, made: Mapping[str, Sequence[str]
     return replace(definition, values=tuple(values))
 
 
-def _definer(definition: TableDefinition, shape: StoreShape, owner: NamedOperator | None) -> Define:
+def _definer(definition: TableDefinition, schema: StoreSchema, owner: NamedOperator | None) -> Define:
     """What defines the table anew where the job's state looks otherwise than before."""
 
-    def define(schema: StoreSchema) -> TableDefinition:
-        if (schema.operator_name, schema.variable) != (shape.operator_name, shape.variable):
+    def define(now: StoreSchema) -> TableDefinition:
+        if (now.operator_name, now.variable) != (schema.operator_name, schema.variable):
             return definition  # another operator stands there now
-        return _stored_table(definition.table, store_shape(schema), owner)
+        return _stored_table(definition.table, now, owner)
 
     return define
-
-
-def store_shape(schema: StoreSchema) -> StoreShape:
-    """What there is to know of a store, for `undefined_table`."""
-    return StoreShape(
-        operator=schema.operator,
-        operator_name=schema.operator_name,
-        store=schema.store,
-        family=schema.family,
-        key=schema.key,
-        value=schema.value,
-        variable=schema.variable,
-        ttl=schema.ttl,
-        many=schema.many,
-    )
 
 
 def why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | None:

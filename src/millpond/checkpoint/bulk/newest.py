@@ -15,7 +15,6 @@ from millpond.checkpoint.files.codecs import LZ4_MAGIC, incomplete
 from millpond.checkpoint.files.partial import open_parts
 from millpond.checkpoint.files.records import parse_changelog_header
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rocksdb.snapshot import WHOLE_BYTES, iter_windows, snapshot_at
 from millpond.checkpoint.rows.columns import Spans
 from millpond.checkpoint.state import StateReader
@@ -23,6 +22,7 @@ from millpond.errors import CheckpointError
 from millpond.native import calls
 from millpond.native.library import library
 from millpond.native.memory import Memory
+from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
 
 

@@ -19,7 +19,6 @@ from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.record_spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.files.records import DELETE, PUT, Record
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rocksdb.blocks import DELETION, MERGE, SINGLE_DELETION
 from millpond.checkpoint.rocksdb.snapshot import iter_windows, read_spans, snapshot_at
 from millpond.checkpoint.rows.columns import Array, Spans, join_spans, span
@@ -27,6 +26,7 @@ from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.native import calls
 from millpond.native.library import library
+from millpond.schema.store import StoreSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

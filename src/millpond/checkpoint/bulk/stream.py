@@ -14,11 +14,11 @@ from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.record_spans import find_whole_records
 from millpond.checkpoint.files.records import END_MARK, Record
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rocksdb.snapshot import iter_spans, snapshot_at
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.native.library import library
+from millpond.schema.store import StoreSchema
 
 # How much of a file is unpacked at a time.
 _WINDOW_BYTES = 1 << 20

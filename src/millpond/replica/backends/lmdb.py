@@ -18,7 +18,7 @@ import msgspec
 
 from millpond.errors import ReplicaError
 from millpond.replica.history.keeper import table_names
-from millpond.replica.record import FORMAT, ReplicaRecord, StoresFormat, StoresRecord
+from millpond.replica.record import ReplicaRecord, StoresRecord, encode_stores, parse_stores
 from millpond.settings import ReplicaSettings
 
 _META = b"meta"
@@ -31,8 +31,6 @@ _LITTLE_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode
 _decode_record = msgspec.json.Decoder(ReplicaRecord).decode
-_decode_stores = msgspec.json.Decoder(StoresRecord).decode
-_decode_format = msgspec.json.Decoder(StoresFormat).decode
 
 _open: weakref.WeakValueDictionary[str, LmdbBackend] = weakref.WeakValueDictionary()
 _open_lock = threading.Lock()
@@ -105,7 +103,7 @@ class LmdbBackend:
     def stores(self) -> StoresRecord | None:
         with self._environment.begin() as transaction:
             data = transaction.get(_STORES, db=self._meta)
-        return _decode_stores(data) if data and _decode_format(data).format == FORMAT else None
+        return parse_stores(data) if data else None
 
     def snapshot(self) -> LmdbSnapshot:
         if self.forked:
@@ -128,7 +126,7 @@ class LmdbBackend:
 
     def set_stores(self, stores: StoresRecord) -> None:
         with explained(self.folder), self._environment.begin(write=True) as transaction:
-            transaction.put(_STORES, _encode(stores), db=self._meta)
+            transaction.put(_STORES, encode_stores(stores), db=self._meta)
 
     def size_bytes(self) -> int:
         info, stat = self._environment.info(), self._environment.stat()

@@ -14,7 +14,6 @@ from itertools import islice
 
 import msgspec
 
-from millpond.checkpoint.operators import StoreSchema
 from millpond.replica.backends.base import Backend, Snapshot
 from millpond.replica.history.delete_cause import only_expires
 from millpond.replica.history.keeper import (
@@ -32,6 +31,7 @@ from millpond.replica.history.keeper import (
 )
 from millpond.replica.record import KeptRecord, ReplicaRecord, StoresRecord
 from millpond.replica.row_stamp import STAMP_BYTES, stamp
+from millpond.schema.store import StoreSchema
 
 _FIRST = b"\x00"
 Pairs = Iterator[tuple[bytes, bytes]]
@@ -41,8 +41,8 @@ def carry_over(
     old: Backend, old_stores: StoresRecord, new: Backend, stores: StoresRecord, keeper: Keeper, *, chunk_rows: int
 ) -> None:
     """Carry what an older generation of the same job has kept into a newer one, which nobody reads yet."""
-    known = stores.schemas()
-    same = {number: store for number, store in enumerate(old_stores.schemas()) if store in known}
+    known = stores.stores
+    same = {number: store for number, store in enumerate(old_stores.stores) if store in known}
     with old.snapshot() as before, new.snapshot() as after:
         was, now = before.record(), after.record()
         for store in same.values():  # 1

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.schema.definition.default_table import session_place
+from millpond.schema.store import StoreSchema
 
 Kind = Literal["insert", "update", "delete", "expire", "remove"]
 KINDS: tuple[Kind, ...] = ("insert", "update", "delete", "expire", "remove")

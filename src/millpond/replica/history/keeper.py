@@ -22,12 +22,12 @@ from typing import NamedTuple
 import msgspec
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema
 from millpond.replica.backends.base import WriteBatch
 from millpond.replica.history.delete_cause import KINDS, Cause, Kind, Written, cause_of, may_expire
 from millpond.replica.keys.codec import join_value, split_value
 from millpond.replica.record import KeptRecord, ReplicaRecord, make_record
 from millpond.replica.row_stamp import STAMP_BYTES, changed_batch, stamp, stamp_final
+from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 
 ORDER, CHANGES, VERSIONS, BATCHES = "closed-order", "changes", "versions", "batches"

@@ -16,14 +16,14 @@ from pathlib import Path
 import msgspec
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import StoreSchema
 from millpond.replica.backends.base import Backend
 from millpond.replica.history.delete_cause import may_return
 from millpond.replica.history.keeper import ClosedRow, ClosedRows, Keeper, closed_table, unknown, write_closed
 from millpond.replica.identity import judge
 from millpond.replica.journal.segments import Mark, is_whole, iter_store, read_mark, store_folder
-from millpond.replica.record import KeptRecord, StoredField, StoresRecord
+from millpond.replica.record import KeptRecord, StoresRecord
 from millpond.replica.row_stamp import changed_batch
+from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
 
 
@@ -43,22 +43,20 @@ def restore_closed(
     with backend.snapshot() as snapshot:
         record = snapshot.record()
     kept = dict(record.kept)
-    for schema, store in zip(stores.schemas(), stores.stores, strict=True):
+    for store in stores.stores:
         if not keeper.of(store.id).keeps_closed or store_folder(store.id) not in mark.ends:
             continue
-        size = _restore(place / mark.folder, mark, batch, backend, schema, store, keeper.of(store.id).number)
+        size = _restore(place / mark.folder, mark, batch, backend, store, keeper.of(store.id).number)
         with backend.write() as write:
             restored = msgspec.structs.replace(kept.get(store.id, KeptRecord()), closed_bytes=size)
             kept[store.id] = keeper.forget_closed(write, store.id, restored, batch)  # 4
             write.set_record(msgspec.structs.replace(record, kept=kept))
 
 
-def _restore(
-    folder: Path, mark: Mark, batch: CommittedBatch, backend: Backend, schema: StoreSchema, store: StoredField, number: int
-) -> int:
+def _restore(folder: Path, mark: Mark, batch: CommittedBatch, backend: Backend, store: StoreSchema, number: int) -> int:
     """Put back the rows of one store; how many bytes they take."""
     name, size, table = store_folder(store.id), 0, closed_table(store.id)
-    is_known = not may_return(schema) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
+    is_known = not may_return(store) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
     for found in iter_store(folder / name, store):
         if found.batch > min(mark.batch, batch.batch):
             continue

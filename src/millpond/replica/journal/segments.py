@@ -29,14 +29,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from millpond.errors import CheckpointError, MillpondError
 from millpond.replica.folder import FILE_MODE, FOLDER_MODE
 from millpond.replica.history.keeper import ClosedRow, ClosedRows
-from millpond.replica.record import StoredField
+from millpond.schema.store import StoreSchema, parse_store
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import FileStamp, LocalStorage, sync_folder
@@ -131,9 +130,9 @@ def _decode_frame(data: bytes, begin: int, seed: int) -> bytes | None:
     return body
 
 
-def encode_header(store: StoredField, salt: str) -> bytes:
+def encode_header(store: StoreSchema, salt: str) -> bytes:
     """The body of a segment's first frame; the salt tells it from every other one."""
-    return json.dumps({"format": FORMAT, "salt": salt, "store": msgspec.to_builtins(store)}).encode()
+    return json.dumps({"format": FORMAT, "salt": salt, "store": store.to_json()}).encode()
 
 
 def encode_rows(found: ClosedRows) -> Iterator[bytes]:
@@ -173,7 +172,7 @@ class Segment:
     end:    where the last whole frame ends, in bytes
     """
 
-    store: StoredField | None
+    store: StoreSchema | None
     seed: int
     frames: list[ClosedRows]
     end: int
@@ -193,10 +192,10 @@ def decode_segment(data: bytes) -> Segment:
     return Segment(store, seed, frames, end)
 
 
-def _decode_header(body: bytes) -> StoredField | None:
+def _decode_header(body: bytes) -> StoreSchema | None:
     try:
         data = parse_json(body)
-        return msgspec.convert(data["store"], StoredField) if data["format"] == FORMAT else None
+        return parse_store(data["store"]) if data["format"] == FORMAT else None
     except (ValueError, LookupError, TypeError, msgspec.MsgspecError, MillpondError):
         return None
 
@@ -216,7 +215,7 @@ def segments(folder: Path) -> list[Path]:
 class StoreJournal:
     """Adds to the segments of one store.  Raises OSError; it is of no use then, and a new one reads where that left off."""
 
-    def __init__(self, folder: Path, store: StoredField, *, segment_bytes: int) -> None:
+    def __init__(self, folder: Path, store: StoreSchema, *, segment_bytes: int) -> None:
         self._folder = folder
         self._store = store
         self._segment_bytes = segment_bytes
@@ -293,23 +292,12 @@ class StoreJournal:
         sync_folder(self._folder)
 
 
-def iter_store(folder: Path, store: StoredField) -> Iterator[ClosedRows]:
+def iter_store(folder: Path, store: StoreSchema) -> Iterator[ClosedRows]:
     """Rows of a store that expired, a segment at a time; some may come twice."""
     for path in segments(folder):
         segment = _read(path)[0]
-        if segment.store is not None and _alike(segment.store, store):
+        if segment.store == store:  # whatever is said of windows: they have the same bytes
             yield from segment.frames
-
-
-def _alike(there: StoredField, here: StoredField) -> bool:
-    """Whether rows of the one are rows of the other: they have the same bytes, whatever is said of windows."""
-    return bool(_without_metadata(msgspec.to_builtins(there)) == _without_metadata(msgspec.to_builtins(here)))
-
-
-def _without_metadata(data: Any) -> Any:
-    if isinstance(data, list | tuple):
-        return [_without_metadata(item) for item in data]
-    return {n: _without_metadata(v) for n, v in data.items() if n != "metadata"} if isinstance(data, dict) else data
 
 
 def is_end_whole(folder: Path, end: tuple[str, int] | None) -> bool:

@@ -44,8 +44,9 @@ from millpond.replica.journal.segments import (
     store_folder,
     write_mark,
 )
-from millpond.replica.record import ReplicaRecord, StoredField, StoresRecord
+from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.row_stamp import changed_batch, without_stamp
+from millpond.schema.store import StoreSchema
 
 # What a power cut loses at most; a flush takes milliseconds.
 _SECONDS = 1.0
@@ -67,7 +68,7 @@ class _Source:
     backend: Backend
     job_id: str
     checkpoint: str
-    stores: dict[int, StoredField]
+    stores: dict[int, StoreSchema]
 
 
 @dataclass(slots=True)

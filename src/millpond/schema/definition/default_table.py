@@ -24,27 +24,13 @@ from dataclasses import dataclass, field
 
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_columns, unique_names
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic, is_window, struct_of
 
 EXPIRES_AT = "expires_at"
 INDEX = "index"
 TIMESTAMP = atomic("timestamp")
 _LONG, _BOOLEAN, _INTEGER = atomic("long"), atomic("boolean"), atomic("integer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoreShape:
-    """What there is to know of a store, see `checkpoint.operators.StoreSchema`."""
-
-    operator: int
-    operator_name: str
-    store: str
-    family: str
-    key: tuple[Field, ...]
-    value: tuple[Field, ...]
-    variable: str = ""
-    ttl: bool = False
-    many: bool = False
 
 
 @dataclass(slots=True)
@@ -75,15 +61,15 @@ class _Columns:
         return [name if i in places else next(numbered) for i, name in enumerate(wished)]
 
 
-def undefined_table(table: str, shape: StoreShape, reason: str | None = None) -> TableDefinition:
+def undefined_table(table: str, schema: StoreSchema, reason: str | None = None) -> TableDefinition:
     """The definition of a store without one.
 
     reason:  why it shows what is stored, said as the table's warning and of each of its columns; None where this is all there is to
              show, since a user named the table
     """
-    columns = _columns(shape)
-    if shape.many:
-        columns.add_key(KeyColumn(INDEX, _INTEGER, len(shape.key)))
+    columns = _columns(schema)
+    if schema.many:
+        columns.add_key(KeyColumn(INDEX, _INTEGER, len(schema.key)))
     names = columns.names()
     key = tuple(KeyColumn(name, c.type, c.index, c.path) for name, c in zip(names, columns.key, strict=False))
     values = tuple(
@@ -92,63 +78,63 @@ def undefined_table(table: str, shape: StoreShape, reason: str | None = None) ->
     )
     return TableDefinition(
         table=table,
-        operator=shape.operator,
-        store=shape.store,
-        family=shape.family,
-        many=shape.many,
+        operator=schema.operator,
+        store=schema.store,
+        family=schema.family,
+        many=schema.many,
         key=key,
         values=values,
-        key_schema=shape.key,
-        value_schema=shape.value,
+        key_schema=schema.key,
+        value_schema=schema.value,
         derived=reason is None,
         warnings=() if reason is None else (reason,),
     )
 
 
-def table_suffix(shape: StoreShape) -> str:
+def table_suffix(schema: StoreSchema) -> str:
     """What tells the table from others of its operator: a join's side, the name of a state variable, `timers`."""
-    if shape.variable == "timer":
+    if schema.variable == "timer":
         return "_timers"
-    if shape.variable:
-        return f"_{shape.family}"
-    side = (shape.family or shape.store).partition("-")[0]
+    if schema.variable:
+        return f"_{schema.family}"
+    side = (schema.family or schema.store).partition("-")[0]
     return f"_{side}" if side in ("left", "right") else ""
 
 
-def _columns(shape: StoreShape) -> _Columns:
-    if shape.variable:
-        return _variable(shape)
-    if shape.operator_name == "sessionWindowStateStoreSaveExec":
-        return _sessions(shape)
-    if shape.operator_name == "symmetricHashJoin":
-        return _join_side(shape)
-    if shape.operator_name == "applyInPandasWithState":
-        return _apply(shape)
-    columns = _Columns(list(key_columns(shape.key)))
-    if shape.operator_name == "globalLimit":
+def _columns(schema: StoreSchema) -> _Columns:
+    if schema.variable:
+        return _variable(schema)
+    if schema.operator_name == "sessionWindowStateStoreSaveExec":
+        return _sessions(schema)
+    if schema.operator_name == "symmetricHashJoin":
+        return _join_side(schema)
+    if schema.operator_name == "applyInPandasWithState":
+        return _apply(schema)
+    columns = _Columns(list(key_columns(schema.key)))
+    if schema.operator_name == "globalLimit":
         columns.key = []
         columns.add_value("rows_so_far", _LONG, buffer_column(0, _LONG))
-    elif shape.operator_name == "dedupeWithinWatermark" and shape.value:
+    elif schema.operator_name == "dedupeWithinWatermark" and schema.value:
         _add_expiry(columns, Expression("timestamp_micros", TIMESTAMP, (buffer_column(0, _LONG),)))
     else:
-        _add_buffers(columns, shape.value, range(len(shape.value)))
+        _add_buffers(columns, schema.value, range(len(schema.value)))
     return columns
 
 
-def _variable(shape: StoreShape) -> _Columns:
+def _variable(schema: StoreSchema) -> _Columns:
     columns = _Columns()
-    if shape.variable in ("map", "timer"):
-        members = [(i, f) for i, f in enumerate(shape.key) if f.type.kind == "struct"]
+    if schema.variable in ("map", "timer"):
+        members = [(i, f) for i, f in enumerate(schema.key) if f.type.kind == "struct"]
         columns.key = [KeyColumn(m.name, m.type, i, (m.name,)) for i, f in members for m in f.type.fields]
     else:
-        columns.key = [KeyColumn(f.name, f.type, i) for i, f in enumerate(shape.key)]
-    if shape.variable == "timer":
-        columns.add_key(KeyColumn(EXPIRES_AT, TIMESTAMP, len(shape.key) - 1))
-    elif shape.ttl:
-        _add_members(columns, 0, shape.value[0].type)
+        columns.key = [KeyColumn(f.name, f.type, i) for i, f in enumerate(schema.key)]
+    if schema.variable == "timer":
+        columns.add_key(KeyColumn(EXPIRES_AT, TIMESTAMP, len(schema.key) - 1))
+    elif schema.ttl:
+        _add_members(columns, 0, schema.value[0].type)
         _add_expiry(columns, Expression("timestamp_millis", TIMESTAMP, (buffer_column(1, _LONG),)))
     else:
-        _add_buffers(columns, shape.value, range(len(shape.value)))
+        _add_buffers(columns, schema.value, range(len(schema.value)))
     return columns
 
 
@@ -167,50 +153,50 @@ def session_place(key: tuple[Field, ...], value: tuple[Field, ...]) -> int | Non
     return found[0] if found else None
 
 
-def _sessions(shape: StoreShape) -> _Columns:
-    session = session_place(shape.key, shape.value)
-    columns = _Columns(list(key_columns(shape.key)))
+def _sessions(schema: StoreSchema) -> _Columns:
+    session = session_place(schema.key, schema.value)
+    columns = _Columns(list(key_columns(schema.key)))
     if session is None:  # nothing is left out
-        _add_buffers(columns, shape.value, range(len(shape.value)))
+        _add_buffers(columns, schema.value, range(len(schema.value)))
         return columns
     columns.key.pop()
-    columns.add_key(KeyColumn("session_start", TIMESTAMP, len(shape.key) - 1))
-    window = shape.value[session].type
+    columns.add_key(KeyColumn("session_start", TIMESTAMP, len(schema.key) - 1))
+    window = schema.value[session].type
     end = Expression("get_field", TIMESTAMP, (buffer_column(session, window),), {"ordinal": 1})
     columns.add_value("session_end", TIMESTAMP, end)
-    _add_buffers(columns, shape.value, range(len(shape.key), len(shape.value)))
+    _add_buffers(columns, schema.value, range(len(schema.key), len(schema.value)))
     return columns
 
 
-def _join_side(shape: StoreShape) -> _Columns:
-    *joined, last = shape.key
+def _join_side(schema: StoreSchema) -> _Columns:
+    *joined, last = schema.key
     names = ["key"] if len(joined) == 1 else [f"key_{n}" for n in range(1, len(joined) + 1)]
     keys = tuple(Field(name, f.type) for name, f in zip(names, joined, strict=True))
     columns = _Columns()
     for column in key_columns(keys):
         columns.add_key(column)
-    columns.add_key(KeyColumn("event_time" if shape.many else INDEX, last.type, len(joined)))
-    _add_buffers(columns, shape.value, range(len(shape.value)))
-    if shape.value and shape.value[-1].name == "matched" and shape.value[-1].type == _BOOLEAN:
+    columns.add_key(KeyColumn("event_time" if schema.many else INDEX, last.type, len(joined)))
+    _add_buffers(columns, schema.value, range(len(schema.value)))
+    if schema.value and schema.value[-1].name == "matched" and schema.value[-1].type == _BOOLEAN:
         columns.our_values.add(len(columns.values) - 1)
     return columns
 
 
-def _apply(shape: StoreShape) -> _Columns:
-    columns = _Columns(list(key_columns(shape.key)))
-    rest = range(len(shape.value))
-    if shape.value and shape.value[0].name == "groupState" and shape.value[0].type.kind == "struct":
-        _add_members(columns, 0, shape.value[0].type)
-        rest = range(1, len(shape.value))
+def _apply(schema: StoreSchema) -> _Columns:
+    columns = _Columns(list(key_columns(schema.key)))
+    rest = range(len(schema.value))
+    if schema.value and schema.value[0].name == "groupState" and schema.value[0].type.kind == "struct":
+        _add_members(columns, 0, schema.value[0].type)
+        rest = range(1, len(schema.value))
     for i in rest:
-        if shape.value[i].name == "timeoutTimestamp" and shape.value[i].type == _LONG:
+        if schema.value[i].name == "timeoutTimestamp" and schema.value[i].type == _LONG:
             stored = buffer_column(i, _LONG)
             none = Expression("lt", _BOOLEAN, (stored, Expression("literal", _LONG, options={"value": 0})))
             never = Expression("literal", TIMESTAMP, options={"value": None})
             time = Expression("timestamp_millis", TIMESTAMP, (stored,))
             _add_expiry(columns, Expression("if", TIMESTAMP, (none, never, time)))
         else:
-            _add_buffers(columns, shape.value, (i,))
+            _add_buffers(columns, schema.value, (i,))
     return columns
 
 

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field
 from millpond.spark.derive.expression import NotExpressible, Value
 
@@ -45,7 +46,7 @@ class _Wish:
 
 
 def table_of(
-    table: str, shape: StoreShape, keys: list[KeyColumn], outputs: Sequence[Output], having: Expression | None
+    table: str, shape: StoreSchema, keys: list[KeyColumn], outputs: Sequence[Output], having: Expression | None
 ) -> TableDefinition:
     """Key columns under their output names, then all other outputs, raw where they must be.
 
@@ -78,7 +79,7 @@ def table_of(
     )
 
 
-def raw_table(table: str, shape: StoreShape, reason: str, outputs: Iterable[tuple[str, bool]]) -> TableDefinition:
+def raw_table(table: str, shape: StoreSchema, reason: str, outputs: Iterable[tuple[str, bool]]) -> TableDefinition:
     """The key, and all buffers as they are stored.
 
     outputs:  the query's columns by name, each with whether it is the key column of that name

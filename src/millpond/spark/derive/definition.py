@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from millpond.schema.definition.default_table import StoreShape, undefined_table
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, key_column
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition, check_table_name, key_columns
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
 from millpond.spark.derive.aggregate import translate_aggregate
 from millpond.spark.derive.batch_plan import BatchPlan, batch_plan
@@ -173,13 +174,14 @@ def _aggregation(
     key_schema = session.key_schema if session else fields_of(grouping)
     # Format 1 stores the key's columns once more in front of the buffers; session windows store all grouping columns there.
     before = session.grouping if session else key_schema if aggregation_format == 1 else ()
-    shape = StoreShape(
+    shape = StoreSchema(
         operator=found.operator,
         operator_name=SESSIONS if session else found.name,
         store="default",
-        family="",
+        index=0,
         key=key_schema,
         value=(*before, *flat),
+        single=not key_schema,
     )
     salts = grouped_in_parts(grouping, table)
     if salts is not None:
@@ -289,5 +291,13 @@ def _without_values(found: StatefulNode, words: StateWords, table: str) -> Table
         key = fields_of(columns)
         within = found.name == "dedupeWithinWatermark"
         value = Field("expiresAtMicros", atomic("long")) if within else Field("__dummy__", atomic("void"))
-    shape = StoreShape(operator=found.operator, operator_name=found.name, store="default", family="", key=key, value=(value,))
+    shape = StoreSchema(
+        operator=found.operator,
+        operator_name=found.name,
+        store="default",
+        index=0,
+        key=key,
+        value=(value,),
+        single=found.name == "globalLimit",
+    )
     return replace(undefined_table(table, shape), meaning=words.of_state(columns, []))

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import DefinitionError
 from millpond.replica.keys.codec import KeyCodec
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.store import StoreSchema
 from millpond.tables.finish.merge_rows import Row, compile_merge
 
 

@@ -22,7 +22,7 @@ from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import DELETE, PUT
 from millpond.checkpoint.files.sidecars import verify_file
 from millpond.checkpoint.log import CommittedBatch, StateSettings, committed_batches, job_id, read_batch, read_conf
-from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
+from millpond.checkpoint.operators import UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.state import StateReader, partitions_of
@@ -33,6 +33,7 @@ from millpond.replica.record import StoresRecord, make_stores_record
 from millpond.schema.definition.hot_keys import HotKey
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 from millpond.storage import Storage
 from millpond.tables.cold.merged import MergedRows

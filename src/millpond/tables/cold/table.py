@@ -22,7 +22,7 @@ from millpond.checkpoint.bulk.newest import read_newest
 from millpond.checkpoint.bulk.partition import RowChunk, read_chunks
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import StoreSchema, UnreadStore, read_each_operator
+from millpond.checkpoint.operators import UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.rows.columns import Array, Spans, hash_words
@@ -35,6 +35,7 @@ from millpond.replica.record import make_record, make_stores_record
 from millpond.replica.row_stamp import as_final, stamp_at_most
 from millpond.schema.definition.operator_name import Entry
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.store import StoreSchema
 from millpond.storage import Storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.cold.merged import MergedRows

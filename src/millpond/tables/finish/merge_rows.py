@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millpond.checkpoint.encoding import iter_elements, join_elements
-from millpond.checkpoint.operators import StoreSchema
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError, DefinitionError
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.merged.snapshot import StoreParts
 from millpond.schema.definition.parts import Parts, number_type, why_not_merged
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.store import StoreSchema
 from millpond.tables.finish.merge_buffers import MergeBuffers, compile_buffers
 
 Row = tuple[Any, ...]

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millpond.checkpoint.operators import StoreSchema, store_id
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError
 from millpond.replica.backends.base import Snapshot
@@ -19,6 +18,7 @@ from millpond.replica.merged.snapshot import SnapshotOfParts, StoreParts, check_
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.store import StoreSchema, store_id
 from millpond.schema.types import Field, shape_of
 from millpond.tables.finish.definition import Finish, compile_definition
 from millpond.tables.finish.merge_rows import store_parts
@@ -69,7 +69,7 @@ def bind(definition: TableDefinition, stores: StoresRecord, define: Define | Non
     define:  defines the table anew by what its store looks like now, where that is its definition
     Raises:  DEFINITION_MISMATCH where the state isn't what the definition says; why its store can't be read.
     """
-    for schema in stores.schemas():
+    for schema in stores.stores:
         if (schema.operator, schema.store, schema.family) == definition.store_id:
             if define is not None:
                 definition = define(schema)

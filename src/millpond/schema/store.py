@@ -1,0 +1,91 @@
+"""One state store of a job, or one column family of it: whose it is, and what its rows look like.
+
+A checkpoint's schema files describe stores (`checkpoint.operators`), a query's plan does too (`spark.derive`), and a replica keeps
+what it was built with, as JSON (`replica.record`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
+
+import msgspec
+
+from millpond.schema.types import Field, parse_fields, struct_of
+
+KeyEncoder = Literal["plain", "prefix", "range", "time_first", "time_last"]
+Variable = Literal["", "value", "list", "map", "timer"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSchema:
+    """One store of an operator, or one column family of it, and its rows.
+
+    operator:       Spark's operator id
+    operator_name:  Spark's name, e.g. stateStoreSave
+    store:          Spark's store name
+    family:         the column family; empty where the store has none
+    index:          the store's place in the operator's list, which orders its ids in commits/N
+    key, value:     the columns of its rows
+    single:         whether only partition 0 has it (limit, aggregation without keys)
+    variable:       what kind of state variable of transformWithState it is; empty for other operators
+    ttl:            whether its values are wrapped with the time at which they expire
+    many:           whether a key has a list of rows, not one
+    encoder:        how keys are laid out in RocksDB
+    ordinals:       the columns that stand in front: of `prefix` the first ones, of `range` the ordered ones
+    watermarked:    the key's columns that the watermark goes by: a time, or a window
+    writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
+    schema_file:    where its columns are from, empty where they are from elsewhere
+    """
+
+    operator: int
+    operator_name: str
+    store: str
+    index: int
+    key: tuple[Field, ...]
+    value: tuple[Field, ...]
+    single: bool
+    family: str = ""
+    variable: Variable = ""
+    ttl: bool = False
+    many: bool = False
+    encoder: KeyEncoder = "plain"
+    ordinals: tuple[int, ...] = ()
+    watermarked: tuple[int, ...] = ()
+    writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
+    schema_file: str = field(default="", compare=False)
+
+    @property
+    def id(self) -> str:
+        """What tells this store from the others of its job: operator/store or operator/store/family."""
+        return store_id(self.operator, self.store, self.family)
+
+    def folder(self, partition: int) -> str:
+        """Where the files of one partition lie, below the checkpoint."""
+        return store_folder(self.operator, partition, self.store)
+
+    def to_json(self) -> dict[str, Any]:
+        """All but the schema's file, columns as Spark's JSON."""
+        return {
+            **{f.name: getattr(self, f.name) for f in fields(self) if f.compare},
+            "key": struct_of(self.key).to_json(),
+            "value": struct_of(self.value).to_json(),
+            "writers": [(id_, struct_of(columns).to_json()) for id_, columns in self.writers],
+        }
+
+
+def parse_store(data: dict[str, Any]) -> StoreSchema:
+    """The reverse of `to_json`.  Raises ValueError, LookupError, TypeError, UNKNOWN_FORMAT where it isn't one."""
+    columns = {"key": parse_fields(data["key"]), "value": parse_fields(data["value"])}
+    writers = [(id_, parse_fields(struct)) for id_, struct in data.get("writers", ())]
+    return msgspec.convert({**data, **columns, "writers": writers}, StoreSchema)
+
+
+def store_id(operator: int, store: str, family: str = "") -> str:
+    """operator/store, or operator/store/family."""
+    return f"{operator}/{store}/{family}" if family else f"{operator}/{store}"
+
+
+def store_folder(operator: int, partition: int, store: str) -> str:
+    """The folder of one partition of a store; the store called `default` has no level of its own."""
+    return f"state/{operator}/{partition}" + ("" if store == "default" else f"/{store}")
