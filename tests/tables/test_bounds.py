@@ -429,6 +429,23 @@ def test_a_table_whose_first_batch_isnt_there_is_waited_for(tmp_path: Path, home
         assert row.batch == 0
 
 
+def test_a_table_whose_checkpoint_isnt_begun_is_waited_for(tmp_path: Path, home: str) -> None:
+    pond_dir = tmp_path / "pond"
+    folder = create_job(pond_dir, "late", tmp_path / "ck")
+    folder.write_definition(defined_as(tmp_path, "late"))
+    with millpond.open(pond_dir, replica_dir=home, allow=[tmp_path]) as pond:
+
+        def condition(bounds: Bounds) -> str:
+            with pytest.raises(MillpondError) as missing:
+                pond["late"].get(k="a", bounds=bounds)
+            return missing.value.condition
+
+        wait_until(lambda: condition(Bounds()) == "NO_CHECKPOINT")
+        assert condition(Bounds(wait_seconds=0.3)) == "NO_CHECKPOINT"
+        threading.Timer(1.0, lambda: advance(WrittenCheckpoint(tmp_path / "ck"))).start()
+        assert pond["late"].get(k="a", bounds=Bounds(wait_seconds=60)).batch == 0
+
+
 def defined_as(path: Path, table: str) -> TableDefinition:
     """The definition of such a checkpoint's table, under another name."""
     job(path / "other")

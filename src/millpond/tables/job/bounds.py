@@ -23,6 +23,8 @@ from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.job.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
 
+# A job that `start` has just made is known before Spark has begun its checkpoint.
+_PASSING = PASSING | {"NO_CHECKPOINT"}
 # What a table that isn't there yet may be refused by.
 ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _MAX_DEPTH = 8
@@ -177,7 +179,7 @@ def open_within(
         try:
             view, cut = open_view()
         except MillpondError as error:
-            if error.condition not in PASSING:
+            if error.condition not in _PASSING:
                 raise
             problem = error
         else:
@@ -202,7 +204,7 @@ def open_within(
 
 def may_pass(error: MillpondError) -> bool:
     """Whether the next batch may change that: a bound isn't met yet, or the job can't be read now."""
-    return "waited_seconds" in error.context or error.condition in PASSING
+    return "waited_seconds" in error.context or error.condition in _PASSING
 
 
 def is_of_stopped(error: MillpondError) -> bool:
