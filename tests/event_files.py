@@ -83,3 +83,8 @@ class EventJob:
             for p in self.query.recentProgress
             if p["stateOperators"]
         }
+
+    def batches_without_input(self) -> set[int]:
+        """Those that Spark planned only to move state on: their offsets are those of the batch before."""
+        ends = {int(file.name): file.read_text().splitlines()[2:] for file in (self.folder / "ck" / "offsets").glob("[0-9]*")}
+        return {batch for batch, end in ends.items() if ends.get(batch - 1) == end}

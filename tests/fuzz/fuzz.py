@@ -1,4 +1,4 @@
-"""Damage files of golden checkpoints, and read them: a typed error or an answer, never anything else.
+"""Damage files of golden checkpoints, and read them to the end: the right answer, or a typed error that names file and byte.
 
     python tests/fuzz/fuzz.py --mutations 20000 --seed 1        all of it
     python tests/fuzz/fuzz.py --seed 1 --only 4711              one mutation again, with its traceback
@@ -7,7 +7,10 @@
 
 1. A child process of bounded memory copies the golden checkpoints; each mutation depends on the seed and its number alone.
 2. Per mutation: damage one file, read it under a time limit, put it back.
-3. Where the child dies (a library that crashed, memory that ran out), its number is a failure and the next child goes on after it.
+3. An answer is compared with that of the undamaged file: where a checksum covers the damage, another one is a failure.  Where
+   none does, records must be those that stand in the damaged bytes now (`expected.py`).  What the compiled library has part in is
+   read without it as well, and must come to the same, to the byte that an error names.
+4. Where the child dies (a library that crashed, memory that ran out), its number is a failure and the next child goes on after it.
 
 Ends with 1 where anything but an error of Millpond's, or an answer, came out.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import hashlib
 import json
 import os
 import platform
@@ -28,14 +32,18 @@ import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, flip_a_bit, inside, inside_schema
+from expected import check_position, check_records
+from mutations import JSON_MUTATIONS, MUTATIONS, Mutate, inside, inside_schema
 from targets import OURS, TARGETS, Cell, Target, copy_cells, files_of, sample_rows
 
 import millpond
+from millpond.checkpoint.files.codecs import decompress
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import CONDITIONS, MillpondError
 from millpond.native.library import library, small_too, switched_off
@@ -43,13 +51,27 @@ from millpond.native.library import library, small_too, switched_off
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 3 << 30
 SECONDS_EACH = 10
-# Rows are damaged apart from their files: a state file has few of them, and its checksum guards them.
-ROW_SHARE = 0.5
+# Rows are damaged apart from their files as well: the checksum of a file guards them.
+ROW_SHARE = 0.1
 _NAMED = frozenset({"CORRUPT_FILE", "INCOMPLETE_FILE"})
 
 
 class Failure(AssertionError):
     """What came out was neither an error of Millpond's nor a right answer."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    """One mutated file: its bytes before and after, and whether what was damaged was packed anew, so that checksums are right."""
+
+    whole: bytes
+    damaged: bytes
+    is_inside: bool
+
+
+def digest(found: Any) -> bytes:
+    """Of an answer, to compare it with others."""
+    return hashlib.blake2b(repr(found).encode("utf-8", "surrogatepass")).digest()
 
 
 class Fuzzer:
@@ -61,7 +83,7 @@ class Fuzzer:
         self._rows = sample_rows(cells)
         found = [(target, [(cell, path) for cell in cells for path in files_of(cell, target)]) for target in TARGETS]
         self._targets = [(target, files) for target, files in found if files]
-        self._right: dict[Path, Any] = {}
+        self._right: dict[tuple[str, Path], bytes] = {}
         self.ended: Counter[str] = Counter()
 
     def run(self, number: int) -> str:
@@ -82,30 +104,54 @@ class Fuzzer:
         packed = target.packed and random.random() < 0.6
         whole = path.read_bytes()
         what = f"{target.kind}: {mutate.__name__}{' inside' if packed else ''} of {path}"
+        if (target.kind, path) not in self._right:
+            right, error = self._outcome(cell, target, path, "nothing")
+            assert error is None or target.kind == "open", f"{path} is whole: {error}"
+            self._right[target.kind, path] = digest(right)
         damage: Mutate = inside(cell.codec, mutate) if packed else mutate
-        checked = mutate is flip_a_bit and not packed and (target.checked or (target.packed and cell.codec == "lz4"))
-        if checked and path not in self._right:
-            self._right[path] = target.read(cell, str(path))
-        path.write_bytes(damage(whole, random))
+        damaged = damage(whole, random)
+        path.write_bytes(damaged)
         try:
-            self._read(cell, target, path, checked, what)
+            self._read(cell, target, path, Damage(whole, damaged, packed), what)
         finally:
             path.write_bytes(whole)
         return what
 
-    def _read(self, cell: Cell, target: Target, path: Path, checked: bool, what: str) -> None:
-        try:
-            found = target.read(cell, str(path))
-        except MillpondError as error:
+    def _read(self, cell: Cell, target: Target, path: Path, damage: Damage, what: str) -> None:
+        found, error = self._outcome(cell, target, path, what)
+        if target.compiled and library() is not None:
+            with switched_off():
+                other, other_error = self._outcome(cell, target, path, what)
+            if (digest(found), str(error)) != (digest(other), str(other_error)):
+                raise Failure(f"{what}: compiled {error or 'an answer'}, and in Python {other_error or 'another one'}")
+        if error is not None:
             # Rows of another schema are damage of the file that they lie in.
             rows_named = target.kind == "schema" and "state/" in error.message
             self._judge(error, path if target.names and not rows_named else None, what)
+            if target.binary and not rows_named and error.condition in _NAMED:
+                try:
+                    check_position(error, cell, damage.whole, damage.damaged, inside=damage.is_inside)
+                except AssertionError as wrong:
+                    raise Failure(f"{what}: {wrong}: {error}") from error
+            return
+        same = digest(found) == self._right[target.kind, path]
+        self.ended[f"{target.kind}: {'the same' if same else 'another'} answer"] += 1
+        guarded = target.checked or (target.packed and cell.codec == "lz4" and not damage.is_inside)
+        if not same and guarded:
+            raise Failure(f"{what}: a checksum covers it, and the answer is another one")
+        if damage.is_inside and target.kind in ("delta", "snapshot"):
+            try:
+                check_records(found, decompress(cell.codec, damage.damaged), is_whole=target.kind == "snapshot")
+            except AssertionError as wrong:
+                raise Failure(f"{what}: {wrong}") from None
+
+    def _outcome(self, cell: Cell, target: Target, path: Path, what: str) -> tuple[Any, MillpondError | None]:
+        try:
+            return target.read(cell, str(path)), None
+        except MillpondError as error:
+            return None, error
         except Exception as error:
-            raise Failure(f"{what}: {type(error).__name__}") from error
-        else:
-            self.ended[f"{target.kind}: answer"] += 1
-            if checked and found != self._right[path]:
-                raise Failure(f"{what}: one flipped bit gave another answer")
+            raise Failure(f"{what}: {type(error).__name__}: {error}") from error
 
     def _row(self, random: Random) -> str:
         fields, row = random.choice(self._rows)
@@ -156,7 +202,6 @@ def child(seed: int, begin: int, end: int, mark: Path) -> None:
                     traceback.print_exception(failure, limit=-6, file=sys.stdout)
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-    print("\n".join(f"{count:8} {how}" for how, count in sorted(fuzzer.ended.items())))
     mark.write_text(json.dumps({"failed": failed, "ended": fuzzer.ended}))
     sys.exit(1 if failed else 0)
 
@@ -176,6 +221,23 @@ def sanitized(scratch: Path) -> dict[str, str]:
         "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:hard_rss_limit_mb={MEMORY_BYTES >> 20}",
         "UBSAN_OPTIONS": "print_stacktrace=1:halt_on_error=1",
     }
+
+
+def kinds_of(ended: Mapping[str, int]) -> dict[str, dict[str, Any]]:
+    """By kind of file: how many mutations, and their share of all."""
+    kinds = Counter[str]()
+    for how, count in ended.items():
+        kinds[how.split(":")[0]] += count
+    return {kind: {"mutations": count, "share": round(count / kinds.total(), 4)} for kind, count in sorted(kinds.items())}
+
+
+def show(ended: Mapping[str, int]) -> str:
+    """Count and share of each kind, with its ends."""
+    lines = []
+    for kind, facts in kinds_of(ended).items():
+        ends = ", ".join(f"{how.split(': ')[1]} {count}" for how, count in sorted(ended.items()) if how.split(":")[0] == kind)
+        lines.append(f"{facts['mutations']:8} {facts['share']:6.1%} {kind}: {ends}")
+    return "\n".join(lines)
 
 
 def _too_long(*_: object) -> None:
@@ -222,12 +284,20 @@ def main() -> None:
             mark.unlink(missing_ok=True)
             print(f"FAILED seed {asked.seed}, mutation {begin - 1}: the process ended with {done.returncode}", flush=True)
     seconds = time.monotonic() - began
+    print(show(ended))
     print(f"{mutations} mutations, seed {asked.seed}: {f'{failed} FAILED' if failed else 'ok'} in {seconds:.0f} s")
     if asked.result is not None:
         run = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "system": platform.platform(), "python": platform.python_version()}
         run |= {"millpond": millpond.__version__, "seed": asked.seed, "first": first, "mutations": mutations, "failed": failed}
         add_result(
-            asked.result, {**run, "seconds": round(seconds), "sanitized": asked.sanitized, "ended": dict(sorted(ended.items()))}
+            asked.result,
+            {
+                **run,
+                "seconds": round(seconds),
+                "sanitized": asked.sanitized,
+                "kinds": kinds_of(ended),
+                "ended": dict(sorted(ended.items())),
+            },
         )
     sys.exit(1 if failed else 0)
 

@@ -51,7 +51,7 @@ from millpond.tables.forms.arrow_errors import Failures
 from millpond.tables.scan.binding import check_schemas
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# Rows that a decoded file is asked for: enough to reach every type, few enough for thousands of files.
+# Rows that a definition is tried on: enough to reach every type, few enough for thousands of files.
 ROWS = 20
 # Cells that nobody defined, one for each way in which rows are wrapped.
 OPERATORS = tuple(
@@ -115,6 +115,8 @@ class Target:
     read:     decodes what lies in the cell now; the path is below the cell's folder
     packed:   whether the content is compressed by the cell's codec
     checked:  whether checksums cover all of it, so that a flipped bit can't change the answer
+    compiled: whether the compiled library has part in it
+    binary:   whether errors of damage name a byte
     names:    whether an error must name this very file (what a log says may make another one unreadable)
     json:     whether lines of it are JSON, whose values are worth changing one by one
     """
@@ -125,6 +127,8 @@ class Target:
     weight: int
     packed: bool = False
     checked: bool = False
+    compiled: bool = False
+    binary: bool = False
     names: bool = True
     json: bool = False
 
@@ -134,7 +138,7 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
     keys, values = decoder(store.key), decoder(store.value)
     reader = StateReader(cell.storage)
     found = list((reader.iter_changes if changes else reader.iter_state)(batch, store, partition))
-    for kind, key, value in found[:ROWS]:
+    for kind, key, value in found:
         keys(key)
         if kind != DELETE:
             for row in iter_elements(value) if store.many else (value,):
@@ -199,18 +203,28 @@ def _everything(cell: Cell, _path: str) -> Any:
 
 def _read_log(cell: Cell, path: str) -> Any:
     batch = read_batch(cell.storage, int(path.rsplit("/", 1)[-1]))  # type: ignore[arg-type]
-    return [_state_of(cell, batch, store, 0, changes=True) for store in cell.stores]
+    return [batch, *(_state_of(cell, batch, store, 0, changes=True) for store in cell.stores)]
+
+
+STATE_FILE = re.compile(r"(state/\d+/(\d+)(?:/[^/]+-[^/]+)?)/(.+)")
 
 
 def _read_state_file(cell: Cell, path: str) -> Any:
-    file = re.search(r"(state/\d+/(\d+)(?:/[^/]+-[^/]+)?)/(.+)", path)
+    file = STATE_FILE.search(path)
     assert file is not None
     folder, partition, name = file[1], int(file[2]), file[3]
-    version = re.match(r"\d+", name)
-    batch = cell.batches[int(version[0]) - 1 if version and "/" not in name else cell.last]
-    changes = name.endswith((".delta", ".changelog"))
-    stores = [s for s in cell.stores if s.folder(partition) == folder]
-    return [_state_of(cell, batch, store, partition, changes=changes) for store in stores]
+    changes, found = name.endswith((".delta", ".changelog")), []
+    # An SST is read as the state after each batch that a snapshot was written for.
+    names = [name] if "/" not in name else sorted(p.name for p in Path(path).parents[1].glob("*.zip"))
+    for version in sorted({int(re.split(r"[._]", name)[0]) for name in names}):
+        batch = cell.batches[version - 1]
+        found += [_state_of(cell, batch, store, partition, changes=changes) for store in stores_of(cell, folder, partition)]
+    return found
+
+
+def stores_of(cell: Cell, folder: str, partition: int) -> list[StoreSchema]:
+    """The stores whose rows lie in a folder; none where nobody needs what lies there: counts that a join keeps for itself."""
+    return [s for s in cell.stores if s.folder(partition) == folder]
 
 
 def _read_definition(cell: Cell, _path: str) -> Any:
@@ -264,14 +278,17 @@ def _read_job(cell: Cell, _path: str) -> Any:
 def _open(cell: Cell, _path: str) -> Any:
     for folder in open_jobs(cell.path):
         inspect_job(folder)
+    found: dict[str, Any] = {}
     with millpond.open(cell.path, replica_dir="memory://", wait_seconds=1) as pond:
         pond.statistics()
         for name in pond:
             try:
-                pond[name].scan(limit=ROWS)
+                found[name] = [dict(row) for row in pond[name].scan(limit=ROWS)]
             except MillpondError as error:
                 if error.condition in OURS:
                     raise
+                found[name] = error.condition
+    return found
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -283,12 +300,12 @@ TARGETS = (
     Target("offsets", _pattern(r"offsets/\d+"), _read_log, 7, names=False, json=True),
     Target("commits", _pattern(r"commits/\d+"), _read_log, 7, names=False, json=True),
     Target("operator metadata", _pattern(r"_metadata/(metadata|v2/\d+)"), _everything, 4, names=False, json=True),
-    Target("schema", _pattern(r"(_metadata/schema|_stateSchema/[^/]+/[^/]+)"), _everything, 5),
-    Target("delta", _pattern(r"\d+\.delta"), _read_state_file, 14, packed=True),
-    Target("snapshot", _pattern(r"\d+\.snapshot"), _read_state_file, 8, packed=True),
-    Target("changelog", _pattern(r"\d+[^/]*\.changelog"), _read_state_file, 14, packed=True),
-    Target("zip", _pattern(r"\d+[^/]*\.zip"), _read_state_file, 2, checked=True),
-    Target("sst", _pattern(r"SSTs/[^/]*\.sst"), _read_state_file, 2, checked=True),
+    Target("schema", _pattern(r"(_metadata/schema|_stateSchema/[^/]+/[^/]+)"), _everything, 5, binary=True),
+    Target("delta", _pattern(r"\d+\.delta"), _read_state_file, 14, packed=True, compiled=True, binary=True),
+    Target("snapshot", _pattern(r"\d+\.snapshot"), _read_state_file, 8, packed=True, compiled=True, binary=True),
+    Target("changelog", _pattern(r"\d+[^/]*\.changelog"), _read_state_file, 14, packed=True, compiled=True, binary=True),
+    Target("zip", _pattern(r"\d+[^/]*\.zip"), _read_state_file, 2, checked=True, compiled=True, binary=True),
+    Target("sst", _pattern(r"SSTs/[^/]*\.sst"), _read_state_file, 2, checked=True, compiled=True, binary=True),
     Target("definition", _pattern(r"tables/[^/]*\.json"), _read_definition, 10, names=False, json=True),
     Target("job.json", _pattern(r"job\.json"), _read_job, 2, names=False, json=True),
     Target("hot keys", _pattern(r"hot_keys\.json"), _read_hot_keys, 1, json=True),
@@ -324,7 +341,11 @@ def files_of(cell: Cell, target: Target) -> list[Path]:
     """The cell's files of a kind."""
     roots = {Path(cell.folder.storage.uri.removeprefix("file://")), Path(cell.folder.checkpoint.removeprefix("file://"))}
     files = sorted({p for root in roots for p in root.rglob("*") if p.is_file() and not p.name.startswith(".")})
-    return [p for p in files if target.pattern.fullmatch(str(p))]
+    files = [p for p in files if target.pattern.fullmatch(str(p))]
+    if target.read is not _read_state_file:
+        return files
+    places = {p: STATE_FILE.search(str(p)) for p in files}
+    return [p for p, place in places.items() if place is not None and stores_of(cell, place[1], int(place[2]))]
 
 
 def sample_rows(cells: list[Cell]) -> list[tuple[Any, bytes]]:

@@ -1,8 +1,8 @@
-"""A replica is a dict, whatever is applied to it, in whatever order of batches, crashes and gaps."""
+"""Every read of a replica is the dict of the batch that it names, in whatever order of batches, crashes, gaps and rewinds."""
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,8 +13,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from millpond.checkpoint.log import read_batch
+from millpond.checkpoint.position import Batch
 from millpond.checkpoint.rows.unsaferow import decoder
-from millpond.errors import MillpondError
+from millpond.errors import ReplicaError
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.folder import ReplicaPlace
 from millpond.replica.follower import Follower
@@ -33,8 +35,32 @@ KEYS = st.one_of(st.text("ab", max_size=3), st.integers(490, 520).map(lambda n: 
 CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(-5, 5))), max_size=8)
 
 
+class Run:
+    """One run of a job as the log has it: what was there after each batch, and what was ever deleted.
+
+    contents:  batch -> rows
+    deleted:   (key, batch, the value that was deleted by it)
+    """
+
+    def __init__(self, contents: dict[int, dict[str, int]] | None = None, deleted: set[tuple[str, int, int]] | None = None) -> None:
+        self.contents = contents or {}
+        self.deleted = deleted or set()
+
+    def until(self, batch: int) -> Run:
+        """The beginning of it, from which another run may go on."""
+        contents = {b: rows for b, rows in self.contents.items() if b <= batch}
+        return Run(contents, {d for d in self.deleted if d[1] <= batch})
+
+    def last_values(self, key: str, batch: int) -> set[int]:
+        """The values with which a key was deleted by then."""
+        return {value for k, b, value in self.deleted if k == key and b <= batch}
+
+
 class ReplicaMachine(RuleBasedStateMachine):
-    """Batches are committed, logs cleaned, followers killed; what is read is always the dict of the batch it names."""
+    """Batches are committed, logs cleaned, jobs replaced and rewound, followers killed.
+
+    Every read is judged by the batch that it names.  Its fingerprint says of which run, also where the job was replaced meanwhile.
+    """
 
     in_memory = True
 
@@ -44,10 +70,10 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.root = Path(self._folder.name)
         self.checkpoint = WrittenCheckpoint(self.root / "ck")
         self.storage = open_storage(self.root / "ck")
-        self.history: dict[int, dict[str, int]] = {}
-        # Of this run of the job: what was there at each batch, and with which values a key was ever deleted.
-        self.run: dict[int, dict[str, int]] = {}
-        self.deleted: dict[str, set[int]] = {}
+        self.run = Run()
+        self.committed: dict[str, tuple[Run, int]] = {}  # by the fingerprint of the batch
+        self.copy: tuple[WrittenCheckpoint, Run] | None = None
+        self.reached: dict[str, set[int]] = {}  # by lineage: the batches that its replicas have stood at
         self.serving: list[Any] = []
         self.follower: Follower | None = None
 
@@ -63,16 +89,17 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @rule(changes=CHANGES, snapshot=st.booleans())
     def batch(self, changes: list[tuple[str, int | None]], snapshot: bool) -> None:
-        rows = self.checkpoint.content()
+        rows, batch = self.checkpoint.content(), self.checkpoint.next_batch
         for key, value in changes:
             if value is not None:
                 rows[key] = value
             elif key in rows:
-                self.deleted.setdefault(key, set()).add(rows.pop(key))
+                self.run.deleted.add((key, batch, rows.pop(key)))
         self.checkpoint.plan(changes, snapshot=snapshot)
         self.checkpoint.commit()
-        self.history[self.checkpoint.next_batch - 1] = self.checkpoint.content()
-        self.run[self.checkpoint.next_batch - 1] = self.checkpoint.content()
+        assert self.checkpoint.content() == rows
+        self.run.contents[batch] = rows
+        self.committed[self.newest_fingerprint()] = self.run, batch
 
     @rule(changes=CHANGES)
     def batch_that_is_only_planned_and_tried_again(self, changes: list[tuple[str, int | None]]) -> None:
@@ -88,7 +115,8 @@ class ReplicaMachine(RuleBasedStateMachine):
             place = None if self.in_memory else ReplicaPlace(self.root / "home", self.storage.uri)
             self.follower = Follower(self.storage, place, SETTINGS, new_backend=MemoryBackend, on_backend=self.serving.append)
         while self.follower.step():
-            pass
+            with self.serving[-1].snapshot() as snapshot:
+                self.reached.setdefault(self.serving[-1].stores().lineage, set()).add(snapshot.record().batch)
 
     @precondition(lambda self: self.follower is not None)
     @rule()
@@ -109,45 +137,63 @@ class ReplicaMachine(RuleBasedStateMachine):
         clock = self.checkpoint.clock
         self.checkpoint = WrittenCheckpoint(self.root / "ck", job_id=f"job-{clock}")
         self.checkpoint.clock = clock
-        self.run, self.deleted = {}, {}
+        self.run, self.copy = Run(), None
         self.batch([("over", 1)], snapshot=False)
+
+    @rule()
+    def checkpoint_is_copied(self) -> None:
+        shutil.rmtree(self.root / "copy", ignore_errors=True)
+        shutil.copytree(self.root / "ck", self.root / "copy")
+        self.copy = copy.deepcopy(self.checkpoint), self.run.until(self.checkpoint.next_batch - 1)
+
+    @precondition(lambda self: self.copy is not None)
+    @rule(changes=st.one_of(st.none(), CHANGES))
+    def copy_takes_its_place(self, changes: list[tuple[str, int | None]] | None) -> None:
+        """The same job, rewound, and going another way from there.
+
+        The follower looks before the log is cleaned up: once the replica's batch is gone, nothing tells that it was another one.
+        """
+        assert self.copy is not None
+        clock = self.checkpoint.clock
+        shutil.rmtree(self.root / "ck")
+        shutil.copytree(self.root / "copy", self.root / "ck")
+        (self.checkpoint, self.run), self.copy = self.copy, None
+        self.checkpoint.clock = clock
+        if changes is not None:
+            self.batch(changes, snapshot=False)
         self.step()
 
     @invariant()
     def what_is_read_is_the_dict_of_the_batch_it_names(self) -> None:
         if not self.serving:
             return
-        codec, decode = KeyCodec(KEY), decoder(VALUE)
-        with contextlib.suppress(MillpondError), self.serving[-1].snapshot() as snapshot:
-            record = snapshot.record()
-            if record.status != "live" or record.batch not in self.history:
-                return
-            rows = {codec.decode(o)[0]: decode(row)[0] for o, row in iter_prefix(snapshot, "0/default", b"")}
+        with self.serving[-1].snapshot() as snapshot:
+            run, batch = self.named(snapshot)
+            assert self.rows_of(snapshot) == run.contents[batch]
             pairs = list(snapshot.iterate("0/default", b""))
             assert list(snapshot.iterate_back("0/default", None)) == pairs[::-1]
             for below in [b"", b"\x01", *(key for key, _ in pairs), *(key + b"\0" for key, _ in pairs)]:
                 assert list(snapshot.iterate_back("0/default", below)) == [pair for pair in pairs if pair[0] < below][::-1]
-            if self.follower is not None and record.batch == self.checkpoint.next_batch - 1:
-                assert rows == self.history[record.batch]
-            self.caught_up = rows
 
     @invariant()
-    def what_was_read_at_a_batch_is_still_told(self) -> None:
-        """Through builds in between: batches that were cleaned up before they could be read are refused, and never guessed."""
+    def what_was_read_at_a_batch_is_still_known(self) -> None:
+        """Through builds in between: only batches that were cleaned up before they could be read are refused, and never guessed."""
         if not self.serving:
             return
         codec, decode = KeyCodec(KEY), decoder(VALUE)
-        with contextlib.suppress(MillpondError), self.serving[-1].snapshot() as snapshot:
+        with self.serving[-1].snapshot() as snapshot:
             record, stores = snapshot.record(), self.serving[-1].stores()
-            if record.status != "live" or self.run.get(record.batch) != self.rows_of(snapshot):
-                return  # of the job before; the follower hasn't seen yet that there is another one
-            for batch, expected in self.run.items():
+            run, newest = self.named(snapshot)
+            for batch, expected in run.contents.items():
                 try:
                     check_kept(record, "0/default", batch, table="t")
-                except MillpondError:
+                except ReplicaError as error:
+                    assert error.condition == ("NOT_UP_TO_BOUND" if batch > newest else "HISTORY_GONE")
+                    assert batch > newest or batch not in self.reached[stores.lineage]
                     continue
                 then = position_at(snapshot, batch)
                 assert then is not None
+                assert self.committed[then.fingerprint][0].contents[batch] == expected
                 as_of = SnapshotAsOf(snapshot, stores, then)
                 assert self.rows_of(as_of) == expected
                 keys = [key for key, _ in as_of.iterate("0/default", b"\x00")]
@@ -155,25 +201,35 @@ class ReplicaMachine(RuleBasedStateMachine):
                 assert as_of.count("0/default") == len(expected)
             both = SnapshotWithClosed(snapshot)
             shown = dict(iter_prefix(both, "0/default", b""))
-            assert {codec.decode(o)[0] for o, s in shown.items() if not is_final(s)} == set(self.run[record.batch])
+            assert {codec.decode(o)[0] for o, s in shown.items() if not is_final(s)} == set(run.contents[newest])
             for ordered, stored in shown.items():
-                key = codec.decode(ordered)[0]
-                assert not is_final(stored) or decode(without_stamp(stored))[0] in self.deleted[key]
+                if is_final(stored):
+                    assert decode(without_stamp(stored))[0] in run.last_values(codec.decode(ordered)[0], newest)
             assert both.count("0/default") == len(shown)
             assert [o for o, _ in iter_range(both, "0/default", b"", None, reverse=True)] == sorted(shown, reverse=True)
+
+    def named(self, snapshot: Any) -> tuple[Run, int]:
+        """The run and the batch that a snapshot says it is of."""
+        record = snapshot.record()
+        assert record.status == "live"
+        run, batch = self.committed[record.fingerprint]
+        assert record.batch == batch
+        return run, batch
 
     def rows_of(self, snapshot: Any) -> dict[str, int]:
         codec, decode = KeyCodec(KEY), decoder(VALUE)
         return {codec.decode(o)[0]: decode(without_stamp(row))[0] for o, row in iter_prefix(snapshot, "0/default", b"")}
+
+    def newest_fingerprint(self) -> str:
+        return read_batch(self.storage, Batch(self.checkpoint.next_batch - 1)).fingerprint
 
     @precondition(lambda self: self.follower is not None)
     @rule()
     def a_follower_always_catches_up(self) -> None:
         self.step()
         with self.serving[-1].snapshot() as snapshot:
-            assert snapshot.record().batch == self.checkpoint.next_batch - 1
-        self.what_is_read_is_the_dict_of_the_batch_it_names()
-        assert self.caught_up == self.checkpoint.content()
+            assert snapshot.record().fingerprint == self.newest_fingerprint()
+            assert self.rows_of(snapshot) == self.checkpoint.content()
 
 
 class LmdbReplicaMachine(ReplicaMachine):
@@ -185,8 +241,8 @@ class LmdbReplicaMachine(ReplicaMachine):
         """Nothing is trusted but what was flushed; that has every row that had expired, where no batch was missed."""
         assert self.follower is not None
         assert self.follower.journal is not None
-        caught_up = flushed and self.follower.journal.flush() and self.reached() == self.checkpoint.next_batch - 1
-        before = self.closed()
+        is_whole = flushed and self.follower.journal.flush() and self.is_caught_up()
+        before = self.expired()
         self.follower.journal.leave()
         self.follower.stop()
         self.follower = None
@@ -194,18 +250,28 @@ class LmdbReplicaMachine(ReplicaMachine):
         for generation in self.root.glob("home/replicas/*/generation-*"):
             (generation / "boot").write_text("another boot")
         self.step()
-        if caught_up:
-            assert self.closed() == before
+        if is_whole:
+            assert self.expired() == before
 
-    def reached(self) -> int | None:
-        with contextlib.suppress(MillpondError), self.serving[-1].snapshot() as snapshot:
-            if snapshot.record().status == "live" and self.run.get(snapshot.record().batch) == self.rows_of(snapshot):
-                return snapshot.record().batch
-        return None
+    def is_caught_up(self) -> bool:
+        with self.serving[-1].snapshot() as snapshot:
+            return bool(snapshot.record().fingerprint == self.newest_fingerprint())
 
-    def closed(self) -> dict[bytes, bytes]:
+    def expired(self) -> dict[bytes, bytes]:
         with self.serving[-1].snapshot() as snapshot:
             return dict(snapshot.iterate(closed_table("0/default"), b"\x00"))
+
+
+def test_a_row_that_a_batch_deletes_twice_expired_with_the_value_that_it_put() -> None:
+    machine = ReplicaMachine()
+    machine.first([("a", 1)], snapshot=False)
+    machine.step()
+    machine.batch([("a", 2), ("a", None), ("a", None)], snapshot=False)
+    machine.step()
+    with machine.serving[-1].snapshot() as snapshot:
+        ((_, stored),) = iter_prefix(SnapshotWithClosed(snapshot), "0/default", b"")
+        assert decoder(VALUE)(without_stamp(stored)) == (2,)
+    machine.teardown()
 
 
 TestMemoryReplica = pytest.mark.filterwarnings("ignore")(ReplicaMachine.TestCase)

@@ -49,68 +49,69 @@ def commit(checkpoint: WrittenCheckpoint, changes: list[tuple[str, int | None]])
     checkpoint.commit()
 
 
-def read(pond: millpond.Pond) -> dict[str, int]:
-    return {row["k"]: row["v"] for row in pond["ck.aggregate_0"].scan()}
+def read_batch(pond: millpond.Pond) -> tuple[int, dict[str, int]]:
+    rows = pond["ck.aggregate_0"].scan()
+    return int(rows.batch), {row["k"]: row["v"] for row in rows}
 
 
-def wait_for(pond: millpond.Pond, right: dict[str, int]) -> None:
+def wait_for_fourth_batch(pond: millpond.Pond) -> None:
     """A copy comes file by file: until it is whole, what is read is refused, or right for the batch that it names."""
     deadline = time.monotonic() + 20
     while True:
-        try:
-            found = read(pond)
-        except MillpondError as error:
-            found = {"refused": 0}
-            assert error.condition in PASSING
-        if found == right:
-            return
-        assert found in ({"refused": 0}, {"a": 0, "b": 0}, {"a": 1, "b": 1}, {"a": 2, "b": 2})
         assert time.monotonic() < deadline
-        time.sleep(0.01)
+        try:
+            batch, found = read_batch(pond)
+        except MillpondError as error:
+            assert error.condition in PASSING
+            time.sleep(0.01)
+            continue
+        assert found == {"a": batch, "b": batch}
+        if batch == 3:
+            return
 
 
 def assert_refused(pond: millpond.Pond) -> None:
     time.sleep(0.002)  # a look at the checkpoint counts for a millisecond
     with pytest.raises(ReplicaError) as caught:
-        read(pond)
+        read_batch(pond)
     assert caught.value.condition == "JOB_REPLACED"
 
 
 def test_a_checkpoint_that_was_deleted_and_started_over(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
-    assert read(pond) == {"a": 3, "b": 3}
+    assert read_batch(pond) == (3, {"a": 3, "b": 3})
     shutil.rmtree(job.path)
     assert_refused(pond)
     again = WrittenCheckpoint(job.path, job_id="job-2")
     again.clock = 5_000
     commit(again, [("a", 100)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 100}
+    assert read_batch(pond) == (0, {"a": 100})
     commit(again, [("c", 101)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 100, "c": 101}
+    assert read_batch(pond) == (1, {"a": 100, "c": 101})
 
 
 def test_a_checkpoint_that_was_rewound_in_place(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
-    assert read(pond) == {"a": 3, "b": 3}
+    assert read_batch(pond) == (3, {"a": 3, "b": 3})
     for batch in (3, 2):
         (job.path / "commits" / str(batch)).unlink()
     time.sleep(0.002)
     try:  # there is a batch to build from, and that may already be done
-        assert read(pond) == {"a": 1, "b": 1}
+        assert read_batch(pond) == (1, {"a": 1, "b": 1})
     except ReplicaError as error:
         assert error.condition == "JOB_REPLACED"
     pond.catch_up(20)
-    assert read(pond) == {"a": 1, "b": 1}
+    assert read_batch(pond) == (1, {"a": 1, "b": 1})
     job.next_batch = 2
     job.clock = 9_000
     commit(job, [("a", 50)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 50, "b": 1}
+    assert read_batch(pond) == (2, {"a": 50, "b": 1})
 
 
 def test_a_rewound_job_that_is_already_further_than_the_replica(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
     """The numbers go on as if nothing had happened: only the content of the log tells."""
-    assert read(pond) == {"a": 3, "b": 3}
+    assert read_batch(pond) == (3, {"a": 3, "b": 3})
     moved = job.path.with_name("being rewritten")
     job.path.rename(moved)
     job.path = moved
@@ -122,7 +123,7 @@ def test_a_rewound_job_that_is_already_further_than_the_replica(job: WrittenChec
         commit(job, [("a", n)])
     moved.rename(moved.with_name("ck"))
     pond.catch_up(20)
-    assert read(pond) == {"a": 62, "b": 1}
+    assert read_batch(pond) == (4, {"a": 62, "b": 1})
 
 
 def test_an_older_copy_that_was_restored_to_the_same_path(job: WrittenCheckpoint, pond: millpond.Pond, tmp_path: Path) -> None:
@@ -130,11 +131,11 @@ def test_an_older_copy_that_was_restored_to_the_same_path(job: WrittenCheckpoint
     for n in range(10, 13):
         commit(job, [("a", n)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 12, "b": 3}
+    assert read_batch(pond) == (6, {"a": 12, "b": 3})
     shutil.rmtree(job.path)
     assert_refused(pond)
     shutil.copytree(tmp_path / "copy", job.path)
-    wait_for(pond, {"a": 3, "b": 3})
+    wait_for_fourth_batch(pond)
 
 
 def test_the_same_checkpoint_moved_away_and_back_is_the_same_job(
@@ -143,10 +144,10 @@ def test_the_same_checkpoint_moved_away_and_back_is_the_same_job(
     shutil.copytree(job.path, tmp_path / "copy")
     job.path.rename(tmp_path / "old")
     shutil.copytree(tmp_path / "copy", job.path)
-    wait_for(pond, {"a": 3, "b": 3})
+    wait_for_fourth_batch(pond)
     commit(job, [("a", 4)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 4, "b": 3}
+    assert read_batch(pond) == (4, {"a": 4, "b": 3})
 
 
 def test_a_checkpoint_restored_file_by_file_is_the_same_job(job: WrittenCheckpoint, pond: millpond.Pond, tmp_path: Path) -> None:
@@ -161,9 +162,9 @@ def test_a_checkpoint_restored_file_by_file_is_the_same_job(job: WrittenCheckpoi
         restored = file.with_name(f".{file.name}.restored")
         shutil.copy(file, restored)  # another inode, and the time of now
         restored.rename(file)
-        assert read(pond) == {"a": 3, "b": 3}
+        assert read_batch(pond) == (3, {"a": 3, "b": 3})
     pond.catch_up(20)
     commit(job, [("a", 4)])
     pond.catch_up(20)
-    assert read(pond) == {"a": 4, "b": 3}
+    assert read_batch(pond) == (4, {"a": 4, "b": 3})
     assert generations() == built

@@ -7,7 +7,9 @@
 5. Changes, replayed on the state of the batch where they began, give the state of each batch in between and of the last one:
    each `old` is what was there, no key twice in a batch, no batch left out.
 6. HISTORY_GONE is right only where the job was replaced since.
-7. An answer as of an earlier batch is held against that batch by 1 and 2. One that isn't kept is no answer, and is counted.
+7. An answer as of an earlier batch is held against that batch by 1 and 2. It may be refused only where the batch is yet to come, is
+   older than the history that the reader began with in this run, or is inside of batches that were cleaned up before they were read
+   and are known as one; then no change may come of it alone. Which run it was is known where the answers before and after agree.
 8. A bound that isn't met names a batch before the one that was asked for.
 """
 
@@ -58,6 +60,7 @@ class Counts:
     sent: int = 0
     by_url: int = 0
     not_kept: int = 0
+    not_kept_between_runs: int = 0
     not_yet: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
@@ -88,6 +91,10 @@ class ReaderLog:
         self._runs, self._counts, self._seen, self._owed = runs, counts, seen, owed
         self._done = 0
         self._chain: _Chain | None = None
+        self._refused: list[dict[str, Any]] = []
+        self._began: dict[int, int] = {}  # run -> the first batch from which on its changes were followed
+        self._alone: set[tuple[int, int]] = set()  # (run, batch) whose changes came alone
+        self._as_one: set[tuple[int, int]] = set()  # (run, batch) that was said to be known only together with others
 
     def judge(self) -> None:
         """Judge what has been written since, as far as the job's own log is known."""
@@ -121,13 +128,17 @@ class ReaderLog:
             self._counts.gone += 1
             self._chain = None
         elif op == "not kept":  # 7
-            self._counts.not_kept += 1
+            self._refused.append(entry)
         elif op == "not yet":  # 8
             assert entry["here"] < entry["batch"], "a bound that was met was refused"
             self._counts.not_yet += 1
         else:
             assert op != "wrong", entry.get("what")
+            before = self.newest
             run = self._source(entry)
+            refused, self._refused = self._refused, []
+            for refusal in refused:
+                self._check_refusal(refusal, run, before)
             judges = {"get": self._get, "scan": self._scan, "at": self._scan, "begin": self._begin, "changes": self._changes}
             judges[op](entry, run)
             self._counts.answers[op] += 1
@@ -149,6 +160,25 @@ class ReaderLog:
             assert (number, batch) >= self.newest, f"it was at {self.newest}, and is at {(number, batch)}"
             self.newest = (number, batch)
         return run
+
+    def _check_refusal(self, refusal: dict[str, Any], run: JobRun, before: tuple[int, int]) -> None:  # 7
+        if before[0] != run.number:
+            self._counts.not_kept_between_runs += 1
+            return
+        self._counts.not_kept += 1
+        batch, condition, facts = refusal["batch"], refusal["condition"], refusal["context"]
+        if condition == "NOT_UP_TO_BOUND":
+            assert facts["batch"] < batch, f"batch {batch} is there, and was refused as yet to come"
+            assert before[1] < batch, f"batch {batch} was refused as yet to come after an answer of batch {before[1]}"
+            return
+        first, newest = facts.get("first"), facts.get("newest")
+        if batch < self._began.get(run.number, batch + 1):
+            return
+        assert first is not None, f"batch {batch} was refused without a reason"
+        assert newest is not None, f"batch {batch} was refused without a reason"
+        assert first <= batch < newest, f"batch {batch} was refused for {first} to {newest}; history is there from {self._began}"
+        assert (run.number, batch) not in self._alone, f"batch {batch} is known alone, and was refused"
+        self._as_one.add((run.number, batch))
 
     # ------------------------------------------------------------ rows
 
@@ -196,6 +226,7 @@ class ReaderLog:
 
     def _begin(self, entry: dict[str, Any], run: JobRun) -> None:
         self._counts.chains += 1
+        self._began.setdefault(run.number, entry["batch"])
         self._chain = _Chain(run, entry["batch"], dict(run.held[entry["batch"]].live))
 
     def _changes(self, entry: dict[str, Any], run: JobRun) -> None:  # 5
@@ -233,6 +264,8 @@ class ReaderLog:
         )
         chain.last = batch
         if first == batch:
+            assert (run.number, batch) not in self._as_one, f"batch {batch} came alone, and was refused as known only with others"
+            self._alone.add((run.number, batch))
             self._counts.batches_replayed += 1
             self._seen.add((run.number, batch))
         else:

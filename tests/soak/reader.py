@@ -200,7 +200,8 @@ class Reader:
         except MillpondError as error:
             if error.condition not in ("HISTORY_GONE", "NOT_UP_TO_BOUND"):  # the job was replaced: so many batches are yet to come
                 raise
-            self._log.write(op="not kept", batch=batch, condition=error.condition)
+            facts = {name: error.context.get(name) for name in ("batch", "first", "newest")}
+            self._log.write(op="not kept", batch=batch, condition=error.condition, context=facts)
             return
         if int(rows.batch) != batch:
             self._log.write(op="wrong", what=f"batch {batch} was asked for", **source_of(rows))

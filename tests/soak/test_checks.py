@@ -66,6 +66,11 @@ def runs() -> list[JobRun]:
     return [a_run(0, 30, BEGAN_MS), a_run(1, 13, BEGAN_MS + 100_000)]
 
 
+def gone(batch: int, *, first: int, newest: int) -> Line:
+    """A refusal of an earlier batch, as the pond gives it."""
+    return {"op": "not kept", "batch": batch, "condition": "HISTORY_GONE", "context": {"first": first, "newest": newest}}
+
+
 def right_log(runs: list[JobRun]) -> list[Line]:
     first, second = runs
     key = min(first.held[20].live)
@@ -87,8 +92,10 @@ def right_log(runs: list[JobRun]) -> list[Line]:
         changes(second, 2, 11),
         {"op": "error", "condition": "REPLICA_BUILDING", "message": ""},
         {**scan(second, 7), "op": "at"},
-        {"op": "not kept", "batch": 3, "condition": "HISTORY_GONE"},
+        gone(1, first=2, newest=11),
         {"op": "not yet", "batch": 12, "here": 11},
+        {"op": "not kept", "batch": 14, "condition": "NOT_UP_TO_BOUND", "context": {"batch": 11}},
+        scan(second, 12),
     ]
 
 
@@ -105,8 +112,9 @@ def test_a_right_log_is_right_and_all_of_it_was_judged(tmp_path: Path, runs: lis
     log = right_log(runs)
     wrong, counts, owed = judged(tmp_path / "log", runs, log)
     assert (wrong, owed) == ([], [])
-    assert dict(counts.answers) == {"begin": 2, "scan": 1, "changes": 3, "get": 1, "at": 1}
-    assert (counts.not_kept, counts.not_yet, counts.by_url) == (1, 1, 1)
+    assert dict(counts.answers) == {"begin": 2, "scan": 2, "changes": 3, "get": 1, "at": 1}
+    assert (counts.not_kept, counts.not_yet, counts.by_url) == (2, 1, 1)
+    assert counts.not_kept_between_runs == 0
     assert counts.changes == sum(len(line.get("changes", ())) for line in log)
     assert (counts.batches_replayed, counts.finals > 0) == (24 + 9, True)
 
@@ -138,6 +146,10 @@ WRONG: dict[str, Callable[[list[Line]], object]] = {
         next(r for r in log[9]["rows"] if not r["final"])
     ),
     "a bound that was met, and refused": lambda log: log[11].update(here=12),
+    "a batch that is kept, and refused as older": lambda log: log.insert(13, gone(8, first=9, newest=11)),
+    "a batch that came alone, and refused as known with others": lambda log: log.insert(13, gone(8, first=7, newest=9)),
+    "a batch refused as known with others, and coming alone": lambda log: log.insert(7, gone(8, first=7, newest=9)),
+    "a batch that is there, and refused as yet to come": lambda log: log[12].update(batch=10),
     "pages of two batches": lambda log: log.append({**log[7], "op": "wrong", "what": "pages of two batches"}),
 }
 

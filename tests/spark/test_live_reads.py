@@ -71,8 +71,7 @@ def test_no_answer_mixes_two_batches_while_the_job_runs(spark: SparkSession, tmp
                 problems.append(error)
                 ended.wait(0.005)
                 continue
-            if not answers or rows.batch != answers[-1][0]:
-                answers.append((rows.batch, {row["page"]: (row["hits"], row["bytes"]) for row in rows}))
+            answers.append((rows.batch, {row["page"]: (row["hits"], row["bytes"]) for row in rows}))
 
     with job:
         job.wait_for_batch(0, timeout_seconds=60)
@@ -95,10 +94,11 @@ def test_no_answer_mixes_two_batches_while_the_job_runs(spark: SparkSession, tmp
             assert {row["page"]: (row["hits"], row["bytes"]) for row in last} == recompute(incoming, BATCHES - 1)
     assert problems == []
     seen = [batch for batch, _ in answers]
-    assert seen == sorted(set(seen)), "batches went backwards"
-    assert len(seen) > BATCHES // 2
+    assert seen == sorted(seen), "batches went backwards"
+    assert BATCHES // 2 < len(set(seen)) < len(seen)
+    right = {batch: recompute(incoming, batch) for batch in set(seen)}
     for batch, found in answers:
-        assert found == recompute(incoming, batch)
+        assert found == right[batch], f"batch {batch}"
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home") as pond:
         row = pond["views"].get(page="/p0")
         assert row.job_state == "stopped"

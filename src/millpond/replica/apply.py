@@ -132,7 +132,8 @@ def collect(table: ReplicaTable, records: RowChunk | Iterable[Record], changes: 
             changes[stored_key] = value_row if stored_key is ordered else join_value(ordered, value_row)
         elif kind == DELETE:
             before = changes.get(stored_key)
-            changes[stored_key] = Gone(before) if isinstance(before, bytes) else gone
+            if not isinstance(before, Gone):  # deleted once more, it is still gone with the value that it had
+                changes[stored_key] = Gone(before) if isinstance(before, bytes) else gone
         else:
             _append(changes, stored_key, join_value(ordered, b""), value_row)
 
