@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -31,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from results import machine, write_result
+from results import write_result
 
 import millpond
 from millpond.spark.broadcast.control import Control, Draft
@@ -234,12 +233,8 @@ def main() -> None:
     }
     spark = millpond.session("broadcast", **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    before = os.getloadavg()[0]
-    result: dict[str, Any] = {
-        "machine": machine(),
-        "what": "events through control state and through models, two cores",
-        "rounds": [],
-    }
+    result: dict[str, Any] = {"what": "events through control state and through models, two cores"}
+    rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         sides = Sides(spark, Path(scratch))
         for pair in PAIRS:
@@ -249,19 +244,18 @@ def main() -> None:
                 for side in SIDES:
                     measured = sides.run(side, rows, options.batches, Path(scratch, f"{side}-{rows}-{number}"))
                     print(rows, side, measured, flush=True)
-                    result["rounds"].append({"rows": rows, "side": side, **measured})
+                    rounds.append({"rows": rows, "side": side, **measured})
         many = sides.run("broadcast", min(options.rows), options.batches, Path(scratch, "many"), options.shards)
         result["many_shards"] = {"rows": min(options.rows), "shards": options.shards, **many}
         spark.conf.set("spark.sql.shuffle.partitions", SHARDS)
         result["swap"] = sides.swap(Path(scratch, "swap"), 10)
     spark.stop()
-    result["load_average"] = {"before": before, "after": os.getloadavg()[0]}
     result["ratio"] = {
-        f"{side}/{peer}": {str(rows): _ratio(result["rounds"], rows, side, peer) for rows in options.rows} for side, peer in PAIRS
+        f"{side}/{peer}": {str(rows): _ratio(rounds, rows, side, peer) for rows in options.rows} for side, peer in PAIRS
     }
-    print(json.dumps({name: result[name] for name in ("ratio", "many_shards", "swap", "load_average")}, indent=1))
+    print(json.dumps(result, indent=1))
     if options.write:
-        write_result("broadcast", result)
+        write_result("broadcast", result, rounds)
 
 
 def _ratio(rounds: list[dict[str, Any]], rows: int, side: str, peer: str) -> float:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -23,7 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_result
+from results import write_result
 
 PROVIDERS = ("hdfs", "rocksdb-changelog", "rocksdb-snapshots")
 
@@ -53,24 +52,26 @@ def in_process(checkpoint: str, table: str, key: int) -> tuple[dict[str, Any], f
     return dict(row), seconds, processor_seconds
 
 
-def measure(checkpoint: str, keys: int, rounds: int) -> dict[str, Any]:
-    """Some keys of one checkpoint, one that isn't there among them."""
+def measure(checkpoint: str, keys: int, times: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Some keys of one checkpoint, one that isn't there among them: medians, and each."""
     table = f"{Path(checkpoint).name}.aggregate_0"
     out: dict[str, Any] = {}
+    rounds: dict[str, Any] = {}
     for name, ask in (("command", by_command), ("in_process", in_process)):
         found = []
-        for n in range(rounds):
-            key = n * keys // rounds + 17
+        for n in range(times):
+            key = n * keys // times + 17
             row, seconds, processor_seconds = ask(checkpoint, table, key)
             row = row.get("row", row)
             assert {name: row[name] for name in expected(key, keys)} == expected(key, keys), row
             found.append((seconds, processor_seconds))
+        rounds[name] = [{"ms": round(1000 * seconds, 1), "processor_ms": round(1000 * used, 1)} for seconds, used in found]
         out[name] = {
             "median_ms": round(1000 * statistics.median(seconds for seconds, _ in found), 1),
             "most_ms": round(1000 * max(seconds for seconds, _ in found), 1),
             "median_processor_ms": round(1000 * statistics.median(used for _, used in found), 1),
         }
-    return out
+    return out, rounds
 
 
 def main() -> None:
@@ -86,18 +87,15 @@ def main() -> None:
         if not all(Path(scratch, f"{provider}-long").exists() for provider in PROVIDERS):
             writer = str(Path(__file__).with_name("to_arrow.py"))
             subprocess.run([sys.executable, writer, "--write-states", scratch, "--keys", str(options.keys)], check=True)
-        load_before = os.getloadavg()[0]
         variants = {p: measure(f"{scratch}/{p}-long", options.keys, options.rounds) for p in PROVIDERS}
     result = {
         "what": "one key of count, sum and maximum by key, straight from a checkpoint that Spark wrote, page cache warm",
-        "machine": machine(),
-        "load_average": {"before": load_before, "after": os.getloadavg()[0]},
         "keys": options.keys,
-        "variants": variants,
+        "variants": {provider: medians for provider, (medians, _) in variants.items()},
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("cold_get", result)
+        write_result("cold_get", result, {provider: each for provider, (_, each) in variants.items()})
 
 
 if __name__ == "__main__":

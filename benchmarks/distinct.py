@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import cloudpickle
-from results import machine, write_result
+from results import write_result
 
 import millpond
 from millpond.catalogue import open_jobs
@@ -92,18 +92,16 @@ def main() -> None:
             "state_bytes": done[-1]["state_bytes"],
         }
     result = {
-        "machine": machine(),
         "log": Path(asked.log).name,
         "pages": len(numbers[0]),
         "visitors": sum(numbers[0].values()),
         "rows_per_batch": asked.rows_per_batch,
         "partitions": PARTITIONS,
-        "rounds": asked.rounds,
         "ways": ways,
     }
     print(json.dumps(result, indent=1))
     if asked.write:
-        print(write_result("distinct", result))
+        print(write_result("distinct", result, {way: done[1:] for way, done in runs.items()}))
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 from pathlib import Path
 
 from asked import Process
-from results import machine, write_result
+from results import write_result
 from written import write_checkpoint
 
 READER = """
@@ -56,7 +55,6 @@ def main() -> None:
     options = parser.parse_args()
     import numpy as np
 
-    before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as scratch:
         place = Path(scratch, "checkpoint")
         written = write_checkpoint(place, options.keys)
@@ -72,17 +70,14 @@ def main() -> None:
         for reader in readers.values():
             reader.end()
     result = {
-        "machine": machine(),
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
         "keys": options.keys,
         "batches": options.batches,
         "gets_with_history_to_without": round(statistics.median(r["history"] / r["none"] for r in rounds), 3),
-        "rounds": rounds,
         "followed": followed,
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("history", result)
+        write_result("history", result, rounds)
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ from pathlib import Path
 import httpx
 from peers import free_port, kafka_streams, wait_for
 from processes import processor_seconds
-from results import machine, write_result
+from results import write_result
 from wrk import CONNECTIONS, load, require_wrk
 
 # Short rounds, so that sides stand beside each other in time: the machine isn't equally fast at all times.
@@ -193,7 +193,6 @@ def main() -> None:
         if not pond.exists():
             write_pond(pond, options.rows)
         os.environ["MILLPOND_HOME"] = f"{folder}/home"
-        load_before = os.getloadavg()[0]
         servers = {"millpond": opened.enter_context(serving("millpond", pond, b""))}
         constant = one_answer(servers["millpond"][0], options.rows)
         for side in sides[1:]:
@@ -219,13 +218,11 @@ def main() -> None:
 
     result = {
         "what": "GET /tables/page_views/rows?page=… of a random key",
-        "machine": machine(),
         "size": {
             "rows": options.rows,
             "answer_bytes": len(constant.partition(b"\r\n\r\n")[2]),
             "connections": CONNECTIONS,
             "seconds": options.seconds,
-            "rounds": options.rounds,
         },
         "median": {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()},
         "ratio_of_requests": {side: ratio("requests_per_second", side) for side in sides[1:]},
@@ -233,13 +230,10 @@ def main() -> None:
         "ratio_of_p99": {side: ratio("p99_ms", side) for side in sides[1:]},
         "ratio_of_cpu_per_request": {side: ratio("cpu_us_per_request", side) for side in sides[1:]},
         "idle_percent_of_a_core": idle,
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg()[0],
-        "rounds": rounds,
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("http_get", result)
+        write_result("http_get", result, rounds)
 
 
 if __name__ == "__main__":

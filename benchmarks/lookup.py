@@ -20,7 +20,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_result
+from results import write_result
 
 
 def rate(call: Callable[[Any], object], keys: list[Any], seconds: float) -> float:
@@ -133,7 +133,6 @@ def main() -> None:
             parts = parts_of_a_get(table, pages)
     get, own = sorted(get_rates)[1], sorted(bare_rates)[1]
     result = {
-        "machine": machine(),
         "rows": rows,
         "table_get_per_second": round(get),
         "lmdb_get_per_second": round(own),
@@ -143,7 +142,8 @@ def main() -> None:
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("lookup", result)
+        rates = zip(get_rates, bare_rates, strict=True)
+        write_result("lookup", result, [{"table_get": round(ours), "lmdb_get": round(bare)} for ours, bare in rates])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from results import machine, write_result
+from results import write_result
 from written import PARTITIONS, ROW_BYTES, write_checkpoint
 
 READER = """
@@ -72,13 +71,10 @@ def main() -> None:
             runs[str(keys)] = {**answer, "largest_file_mib": largest >> 20, "largest_file_unpacked_mib": unpacked >> 20}
     result = {
         "what": "bootstrap of a replica (long -> two longs, 8 partitions, HDFS-backed); checkpoint written by hand",
-        "machine": machine(),
-        "load_average_after": os.getloadavg()[0],
-        "keys": runs,
     }
-    print(json.dumps(result, indent=1))
+    print(json.dumps({**result, "keys": runs}, indent=1))
     if options.write:
-        write_result("memory", result)
+        write_result("memory", result, runs)
 
 
 if __name__ == "__main__":

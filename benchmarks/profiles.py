@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -24,7 +23,7 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from results import machine, write_result
+from results import write_result
 from visible import FROM_WRK, KEYS, HandWriter, server, tables_of
 from wrk import require_wrk
 
@@ -105,7 +104,6 @@ def main() -> None:
     require_wrk()
     if shutil.which("py-spy") is None:
         raise SystemExit("This needs py-spy: pip install py-spy")
-    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         writer = HandWriter(Path(folder))
         with server(writer.place, Path(folder, "home"), 1) as (port, pid):
@@ -127,16 +125,12 @@ def main() -> None:
             applied = shares(raw.read_text(), APPLY, "Follower._run")
     result = {
         "what": "percent of a thread's time: of the one that answers lookups over HTTP, and of the one that applies batches",
-        "machine": machine(),
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg()[0],
         "samples_per_second": SAMPLES_PER_SECOND,
-        "http": http,
-        "apply": applied,
     }
-    print(json.dumps(result, indent=1))
+    shown = {"http": http, "apply": applied}
+    print(json.dumps({**result, **shown}, indent=1))
     if options.write:
-        write_result("profiles", result)
+        write_result("profiles", result, shown)
 
 
 if __name__ == "__main__":

@@ -3,26 +3,23 @@
     python benchmarks/provider.py [--keys 1000000] [--rows 8000000] [--rounds 2]
 
 Writes benchmarks/results/provider.json: rows a second of each, their ratio to the fastest, the heap that their state takes, and
-the machine.  Figures of two runs
-can't be compared; ratios within one can, as far as the load average says that nothing else ran.
+the machine.  Figures of two runs can't be compared; ratios within one can, as far as the load average says that nothing else ran.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 import json
-import os
-import platform
 import shutil
 import statistics
 import tempfile
 import time
 from pathlib import Path
 
+from results import write_result
+
 import millpond
 
-RESULT = Path(__file__).parent / "results" / "provider.json"
 _STATE = "spark.sql.streaming.stateStore"
 _PACKAGE = "org.apache.spark.sql.execution.streaming.state"
 _ROCKSDB = {
@@ -51,7 +48,6 @@ def main() -> None:
     }
     spark = millpond.session("provider benchmark", **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    before = os.getloadavg()[0]
     measured: dict[str, list[dict[str, float]]] = {name: [] for name in VARIANTS}
     folder = Path(tempfile.mkdtemp(prefix="millpond-provider-"))
     try:
@@ -61,7 +57,6 @@ def main() -> None:
             for name, settings in VARIANTS.items():
                 measured[name].append(_run(spark, folder / "input", folder / f"{number}-{name}", settings))
                 print(name, measured[name][-1], flush=True)
-        version = spark.version
         java = spark._jvm.System.getProperty("java.version")
     finally:
         spark.stop()
@@ -70,24 +65,19 @@ def main() -> None:
     fastest = max(speed.values())
     result = {
         "what": "count and sum by key, update mode, noop sink, 8 batches",
-        "date": dt.date.today().isoformat(),
-        "machine": {"cores": os.cpu_count(), "processor": platform.machine(), "system": platform.platform(terse=True)},
-        "versions": {"spark": version, "java": java, "python": platform.python_version()},
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
-        "size": {"keys": options.keys, "rows": options.rows, "rounds": options.rounds, "partitions": 8},
+        "java": java,
+        "size": {"keys": options.keys, "rows": options.rows, "partitions": 8},
         "variants": {
             name: {
                 "rows_per_second": round(speed[name]),
                 "ratio": round(speed[name] / fastest, 3),
                 "heap_of_state_mib": round(max(m["heap_mib"] for m in runs)),
-                "runs": [round(m["rows_per_second"]) for m in runs],
             }
             for name, runs in measured.items()
         },
     }
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
+    write_result("provider", result, measured)
 
 
 def _input(spark, folder: Path, *, keys: int, rows: int) -> None:

@@ -1,11 +1,16 @@
-"""What every benchmark writes beside its figures: the machine, the versions, the day."""
+"""Results of benchmarks: each is written by its own script, with all rounds, the machine, versions, the day and the load.
+
+The digest shows an edit by hand: tests/benchmarks compares it.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
 import os
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -13,6 +18,8 @@ from typing import Any
 from millpond.native.library import library
 
 FOLDER = Path(__file__).parent / "results"
+# When the program began: what else ran, before it did.
+_LOAD_BEFORE = os.getloadavg()[0]
 
 
 def machine() -> dict[str, Any]:
@@ -33,12 +40,35 @@ def machine() -> dict[str, Any]:
     }
 
 
-def write_result(name: str, result: dict[str, Any]) -> Path:
-    """Keep a result as benchmarks/results/<name>.json."""
+def write_result(name: str, figures: dict[str, Any], rounds: Any) -> Path:
+    """Keep a result as benchmarks/results/<name>.json.
+
+    figures:  what is said of it: sizes, medians, ratios
+    rounds:   what was measured each time, from which the figures come
+    """
+    script = Path(sys.argv[0])
+    if script.stem != name or not rounds:
+        raise ValueError(f"{script.name} writes {script.stem}.json, with its rounds")
+    twice = {"machine", "load_average", "rounds", "command", "sha256"} & set(figures)
+    if twice:
+        raise ValueError(f"{sorted(twice)} are written for every result")
+    result = {
+        "command": " ".join([f"benchmarks/{script.name}", *sys.argv[1:]]),
+        "machine": machine(),
+        "load_average": {"before": round(_LOAD_BEFORE, 2), "after": round(os.getloadavg()[0], 2)},
+        **figures,
+        "rounds": rounds,
+    }
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.json"
-    path.write_text(json.dumps(result, indent=1) + "\n")
+    path.write_text(json.dumps({**result, "sha256": digest(result)}, indent=1) + "\n")
     return path
+
+
+def digest(result: dict[str, Any]) -> str:
+    """Of all that a result says."""
+    said = {name: value for name, value in result.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
 def _version(name: str) -> str | None:

@@ -12,7 +12,6 @@ Figures of two runs can't be compared; ratios within one can, as far as the load
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 import statistics
 import tempfile
@@ -22,7 +21,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
-from results import machine, write_result
+from results import write_result
 
 import millpond
 from millpond.catalogue import open_jobs
@@ -54,9 +53,9 @@ def main() -> None:
     spark.sparkContext.setLogLevel("ERROR")
     AGGREGATES["count, sum"] = [sf.count("*").alias("hits"), sf.sum("visitor").alias("sum")]
     AGGREGATES["collect_set"] = [sf.collect_set("visitor").alias("visitors")]
-    before = os.getloadavg()[0]
     folder = Path(tempfile.mkdtemp(prefix="millpond-salted-"))
     measured: list[dict[str, Any]] = []
+    rounds: list[dict[str, Any]] = []
     try:
         for stream in ("half in one key", "no hot key"):
             source = folder / stream
@@ -78,13 +77,12 @@ def main() -> None:
                 for name, found in runs.items():
                     middle = {fact: statistics.median(r[fact] for r in found) for fact in found[0]}
                     facts = {"stream": stream, "aggregate": kind, "grouping": name, "rows_in_fullest_partition": fullest.get(name)}
+                    rounds.append({**facts, "each": found})
                     measured.append(facts | middle | {"ratio_to_plain": round(middle["rows_per_second"] / plain, 3)})
     finally:
         spark.stop()
         shutil.rmtree(folder, ignore_errors=True)
     result = {
-        "machine": machine(),
-        "load_average": {"before": before, "after": os.getloadavg()[0]},
         "rows": options.rows,
         "keys": options.keys,
         "salts": options.salts,
@@ -92,10 +90,9 @@ def main() -> None:
         "batches": FILES,
         "groups_of_function": GROUPS + 1,
         "share_that_makes_a_key_hot": SHARE,
-        "rounds": options.rounds,
         "measured": measured,
     }
-    print(write_result("salted", result))
+    print(write_result("salted", result, rounds))
 
 
 def _write(spark: SparkSession, folder: Path, rows: int, keys: int, *, skewed: bool) -> None:

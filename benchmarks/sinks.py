@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -35,7 +34,7 @@ from typing import Any
 
 from peers import postgres_server, redis_server
 from processes import processor_seconds
-from results import machine, write_result
+from results import write_result
 
 SIDES = ("plain", "ours", "replica", "redis", "postgres")
 KEYS = 1_000_000
@@ -247,8 +246,8 @@ def _end(process: subprocess.Popen[str]) -> None:
     process.wait()
 
 
-def measure(spark: Any, rows: int, changed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """All sides by turns, for one shape of input."""
+def measure(spark: Any, rows: int, changed: int, options: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
+    """All sides by turns, for one shape of input: the rounds of each side."""
     rounds: dict[str, list[dict[str, float]]] = {side: [] for side in options.sides}
     with redis_server() as (redis_port, _), postgres_server() as (postgres, _):
         runner = Rounds(spark, rows, changed, options.batches, redis_port, postgres)
@@ -257,7 +256,7 @@ def measure(spark: Any, rows: int, changed: int, options: argparse.Namespace) ->
             for side in options.sides:
                 rounds[side].append(runner.run(side))
                 print(changed, side, rounds[side][-1], file=sys.stderr, flush=True)
-    return summary(rows, rounds)
+    return rounds
 
 
 def summary(rows: int, rounds: dict[str, list[dict[str, float]]]) -> dict[str, Any]:
@@ -274,7 +273,6 @@ def summary(rows: int, rounds: dict[str, list[dict[str, float]]]) -> dict[str, A
         "median": {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()},
         "replica_to_others_in_rows_per_second": {side: ratio(side) for side in rounds if side != "replica"},
         "follower_to_spark_in_cpu_seconds": round(statistics.median(share), 3),
-        "rounds": rounds,
     }
 
 
@@ -290,30 +288,25 @@ def main() -> None:
     options = parser.parse_args()
     import millpond
 
-    load_before = os.getloadavg()[0]
     spark = millpond.session("sinks", **{"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "3g"})
     spark.conf.set("spark.sql.shuffle.partitions", PARTITIONS)
     spark.sparkContext.setLogLevel("ERROR")
     try:
-        shapes = [measure(spark, options.rows, changed, options) for changed in options.changed]
+        rounds = {str(changed): measure(spark, options.rows, changed, options) for changed in options.changed}
     finally:
         spark.stop()
     result = {
         "what": "a job alone, with a replica and a reader, with a sink to Redis, with a sink to PostgreSQL",
-        "machine": machine(),
         "size": {
             "keys": KEYS,
             "batches": options.batches,
-            "rounds": options.rounds,
             "reads_per_second": READS_PER_SECOND,
         },
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg()[0],
-        "shapes": shapes,
+        "shapes": [summary(options.rows, each) for each in rounds.values()],
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("sinks", result)
+        write_result("sinks", result, rounds)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import sys
 import tempfile
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from asked import Process
-from results import machine, write_result
+from results import write_result
 from written import write_checkpoint
 
 CHANGED, BATCHES, ROUNDS = 10_000, 20, 5
@@ -126,7 +125,6 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the checkpoints and replicas lie while it runs: 10 GB at 50 M keys")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/sizes.json")
     options = parser.parse_args()
-    load_before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         sizes = [Size(Path(folder), keys) for keys in options.keys]
         for _ in range(ROUNDS):
@@ -148,15 +146,12 @@ def main() -> None:
     }
     result = {
         "what": "bootstrap, get and follow by number of keys (long -> two longs); checkpoints written by hand",
-        "machine": machine(),
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg()[0],
         "get_p50_to_that_of_the_smallest": ratios,
         "sizes": by_size,
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("sizes", result)
+        write_result("sizes", result, {str(size.keys): size.gets for size in sizes})
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import struct
 import sys
@@ -23,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from results import machine, write_result
+from results import write_result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 ROUNDS = 5
@@ -74,8 +73,8 @@ def cpu_seconds(read: Callable[[], Iterator[Any]]) -> float:
     return time.process_time() - began
 
 
-def measure(scratch: Path, keys: int, value: Callable[[int], bytes], levels: int) -> dict[str, Any]:
-    """One snapshot, read in turn by us and by RocksDB."""
+def measure(scratch: Path, keys: int, value: Callable[[int], bytes], levels: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One snapshot, read in turn by us and by RocksDB: medians, and processor seconds of each round."""
     from rocksdict import AccessType, Options, Rdict
 
     from millpond.checkpoint.rocksdb.snapshot import find, iter_chunks, iter_snapshot, read_snapshot, read_snapshot_metadata
@@ -107,7 +106,7 @@ def measure(scratch: Path, keys: int, value: Callable[[int], bytes], levels: int
         looked_up.append(time.perf_counter() - began)
         assert found is not None
     rates = {name: keys / median(seconds) for name, seconds in times.items()}
-    return {
+    medians = {
         "sst_bytes": sum(p.stat().st_size for p in (scratch / "0" / "SSTs").iterdir()),
         "keys_per_cpu_second_in_chunks": round(rates["chunks"]),
         "keys_per_cpu_second_one_by_one": round(rates["pairs"]),
@@ -117,6 +116,7 @@ def measure(scratch: Path, keys: int, value: Callable[[int], bytes], levels: int
         "peak_memory_mib": round(peak / (1 << 20), 1),
         "cold_lookup_ms": round(1000 * median(looked_up), 2),
     }
+    return medians, {name: [round(seconds, 3) for seconds in each] for name, each in times.items()}
 
 
 def main() -> None:
@@ -125,13 +125,14 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/sst.json")
     options = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "load_average": round(os.getloadavg()[0], 1), "keys": options.keys}
+    result: dict[str, Any] = {"keys": options.keys}
+    rounds: dict[str, Any] = {}
     for name, value, levels in (("counts", count_row, 1), ("counts_on_four_levels", count_row, 4), ("lists", list_value, 2)):
         with tempfile.TemporaryDirectory() as scratch:
-            result[name] = measure(Path(scratch), options.keys, value, levels)
+            result[name], rounds[name] = measure(Path(scratch), options.keys, value, levels)
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("sst", result)
+        write_result("sst", result, rounds)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import os
 import random
 import signal
 import subprocess
@@ -33,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from peers import free_port, wait_for
-from results import machine, write_result
+from results import write_result
 from written import WrittenCheckpoint
 from wrk import require_wrk
 
@@ -252,20 +251,16 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/visible.json")
     options = parser.parse_args()
     require_wrk()
-    load_before, runs = os.getloadavg()[0], {}
+    runs = {}
     for mode in options.modes:
         runs[mode] = measure(mode, options.batches)
         print(mode, runs[mode], file=sys.stderr, flush=True)
     result = {
         "what": f"commit to visible, {CHANGED} changed rows a batch, {KEYS} keys",
-        "machine": machine(),
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg()[0],
-        "modes": runs,
     }
-    print(json.dumps(result, indent=1))
+    print(json.dumps({**result, "modes": runs}, indent=1))
     if options.write:
-        write_result("visible", result)
+        write_result("visible", result, runs)
 
 
 if __name__ == "__main__":

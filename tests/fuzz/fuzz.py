@@ -266,7 +266,7 @@ def main() -> None:
         child(asked.seed, int(asked.child[0]), int(asked.child[1]), Path(asked.child[2]))
     first, mutations = (asked.first, asked.mutations) if asked.only is None else (asked.only, 1)
     begin, end = first, first + mutations
-    began, failed, ended = time.monotonic(), 0, Counter[str]()
+    began, load_before, failed, ended = time.monotonic(), os.getloadavg()[0], 0, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="millpond-fuzz-") as scratch:
         mark = Path(scratch) / "mark"
         environment = sanitized(Path(scratch) / "sanitized") if asked.sanitized else dict(os.environ)
@@ -288,7 +288,9 @@ def main() -> None:
     print(f"{mutations} mutations, seed {asked.seed}: {f'{failed} FAILED' if failed else 'ok'} in {seconds:.0f} s")
     if asked.result is not None:
         run = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "system": platform.platform(), "python": platform.python_version()}
-        run |= {"millpond": millpond.__version__, "seed": asked.seed, "first": first, "mutations": mutations, "failed": failed}
+        run |= {"load_average": {"before": round(load_before, 2), "after": round(os.getloadavg()[0], 2)}}
+        run |= {"cores": len(os.sched_getaffinity(0)), "millpond": millpond.__version__, "seed": asked.seed}
+        run |= {"first": first, "mutations": mutations, "failed": failed}
         add_result(
             asked.result,
             {

@@ -1,0 +1,76 @@
+"""A result is written by its own script alone, whole: with the machine, versions, the load, and every round."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "write_result(" in path.read_text() and path.stem != "results")
+# Written by programs of the tests.
+OTHERS = {"fuzz", "random_queries", "soak"}
+# Measured before results were written as they are now: each is to be measured again, and leaves this list then.
+BEFORE = {
+    "broadcast", "cold_get", "distinct", "follow", "history", "http_get", "lookup", "memory", "profiles", "provider", "salted",
+    "sinks", "sizes", "sst", "to_arrow", "visible",
+}  # fmt: skip
+
+
+@pytest.fixture
+def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    monkeypatch.delitem(sys.modules, "results", raising=False)
+    module = importlib.import_module("results")
+    monkeypatch.setattr(module, "FOLDER", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/sinks.py", "--rounds", "2"])
+    return module
+
+
+def test_a_result_has_what_no_script_may_forget(results: Any) -> None:
+    path = results.write_result("sinks", {"ratio": 1.5}, [{"rate": 3}, {"rate": 2}])
+    kept = json.loads(path.read_text())
+    assert (kept["ratio"], kept["rounds"], kept["command"]) == (1.5, [{"rate": 3}, {"rate": 2}], "benchmarks/sinks.py --rounds 2")
+    assert set(kept["load_average"]) == {"before", "after"}
+    assert kept["machine"].keys() >= {"date", "cpu", "cores", "python", "millpond", "pyspark"}
+    assert kept["sha256"] == results.digest(kept)
+    kept["ratio"] = 1.6
+    assert kept["sha256"] != results.digest(kept)
+
+
+@pytest.mark.parametrize(("name", "rounds"), [("to_arrow", [1]), ("sinks", []), ("sinks", None)])
+def test_another_scripts_result_and_one_without_rounds_are_refused(results: Any, name: str, rounds: Any) -> None:
+    with pytest.raises(ValueError, match="its rounds"):
+        results.write_result(name, {}, rounds)
+    with pytest.raises(ValueError, match="every result"):
+        results.write_result("sinks", {"load_average": 0.0}, [1])
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_writes_its_own_result_and_in_no_other_way(name: str) -> None:
+    tree = ast.parse((BENCHMARKS / f"{name}.py").read_text())
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    written = [call for call in calls if isinstance(call.func, ast.Name) and call.func.id == "write_result"]
+    assert [(ast.literal_eval(call.args[0]), len(call.args)) for call in written] == [(name, 3)]
+    assert "FOLDER" not in {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def test_each_result_has_a_program_that_writes_it() -> None:
+    assert {path.stem for path in (BENCHMARKS / "results").glob("*.json")} == {*SCRIPTS, *OTHERS}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_is_committed_is_what_its_script_wrote(results: Any, name: str) -> None:
+    kept = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
+    is_whole = (
+        kept.get("sha256") == results.digest(kept)
+        and {"before", "after"} == set(kept.get("load_average", ()))
+        and bool(kept.get("rounds"))
+        and kept.get("command", "").startswith(f"benchmarks/{name}.py")
+    )
+    assert is_whole == (name not in BEFORE)
