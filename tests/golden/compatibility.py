@@ -1,4 +1,4 @@
-"""Writes COMPATIBILITY.md from the golden checkpoints: each is read now, and what the table says is how that went.
+"""Writes COMPATIBILITY.md from runs: golden checkpoints and those of refusals.py are read now; refused.json is what Spark refused.
 
 python tests/golden/compatibility.py
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,16 +48,6 @@ OPERATORS = {
     "transform-variables": "state variables added and removed",
     "chained": "chained operators",
 }
-NOT_READ = """
-State of the JVM's own operators (`flatMapGroupsWithState`, Scala's `transformWithState`) | `UNSUPPORTED` | PySpark can't write it
-Real-time mode (`trigger(realTime=…)`) | `UNSUPPORTED` | docs/operators.md tells how it is known
-State store providers other than Spark's two | `UNSUPPORTED` | their files are their own
-Ranges of deleted keys in change logs and SSTs | `UNSUPPORTED`, `UNKNOWN_FORMAT` | no operator of Spark 4.3 writes them
-Unknown versions of any file | `UNKNOWN_FORMAT` | the message names the file and what it found
-Checkpoint format 1 whose snapshots outlived a rewind in place | `REWOUND_IN_PLACE` | Spark itself would load them
-Spark 3.5: a key column called `sessionStartTime` that isn't a session's | `UNSUPPORTED` | there is no metadata to tell it by
-Spark 3.5: applyInPandasWithState in its old state format 1, or an aggregation in such a job | `UNSUPPORTED` | they look alike
-"""
 
 
 @dataclass(frozen=True)
@@ -78,13 +69,18 @@ def cells(read: Any) -> Iterator[Cell]:
         yield Cell(name, provider, spark, read(path.parent))
 
 
-def render(found: list[Cell], refused: dict[str, str]) -> str:
-    """The page.  refused: cell -> the condition with which Spark refuses to write it."""
+def render(found: list[Cell], refused: dict[str, str], not_read: list[tuple[str, list[str], str]]) -> str:
+    """The page.
+
+    refused:   cell -> the condition with which Spark refused to write it
+    not_read:  what Millpond refuses, the conditions that reading it ended with, why
+    """
     lines = [
         "# What can be read",
         "",
         "Written by `python tests/golden/compatibility.py`, and held by a test: every entry is a checkpoint in tests/golden that",
-        "this version of Spark wrote, read without a JVM, and equal to what Spark's own reader finds in it, row by row.",
+        "this version of Spark wrote, read without a JVM, and equal to what Spark's own reader finds in it, row by row. A version",
+        "that a cell doesn't name wasn't tried there.",
         "",
         "| operator | HDFS-backed | RocksDB, change log | RocksDB, snapshots only |",
         "|---|---|---|---|",
@@ -98,7 +94,7 @@ def render(found: list[Cell], refused: dict[str, str]) -> str:
     lines += ["", "## What Spark itself refuses to write", "", "| what | Spark's condition |", "|---|---|"]
     lines += [f"| `{name}` | `{condition}` |" for name, condition in sorted(refused.items())]
     lines += ["", "## What Millpond refuses", "", "| what | condition | why |", "|---|---|---|"]
-    lines += [f"| {row} |" for row in NOT_READ.strip().splitlines()]
+    lines += [f"| {what} | {', '.join(f'`{c}`' for c in conditions)} | {why} |" for what, conditions, why in not_read]
     return "\n".join(lines) + "\n"
 
 
@@ -106,8 +102,7 @@ def _entry(found: list[Cell], refused: dict[str, str], name: str, provider: str)
     versions = [_shown(cell) for cell in found if (cell.name, cell.provider) == (name, provider)]
     if versions:
         return ", ".join(sorted(set(versions)))
-    same_as = f"transform-state-{provider}" if name.startswith("transform-") else f"{name}-{provider}"
-    condition = refused.get(same_as)
+    condition = refused.get(f"{name}-{provider}")
     return f"Spark refuses: `{condition}`" if condition else "not tried"
 
 
@@ -117,11 +112,24 @@ def _shown(cell: Cell) -> str:
 
 def main() -> None:
     """Write the page."""
-    sys.path.insert(0, str(HERE))
-    from make_operators import REFUSED
+    sys.path[:0] = [str(HERE), str(HERE.parent)]
     from test_compatibility import read_cell
 
-    PAGE.write_text(render(list(cells(read_cell)), {name: condition for name, (_, condition) in REFUSED.items()}))
+    PAGE.write_text(render(list(cells(read_cell)), spark_refuses(), millpond_refuses()))
+
+
+def spark_refuses() -> dict[str, str]:
+    """What Spark was seen to refuse; test_refused.py makes it happen again."""
+    refused: dict[str, str] = json.loads((HERE / "refused.json").read_text())["refused"]
+    return refused
+
+
+def millpond_refuses() -> list[tuple[str, list[str], str]]:
+    """What each kind of checkpoint that isn't read gives now."""
+    from refusals import REFUSALS
+
+    with tempfile.TemporaryDirectory() as scratch:
+        return [(r.what, r.conditions(Path(scratch, str(number))), r.why) for number, r in enumerate(REFUSALS)]
 
 
 if __name__ == "__main__":

@@ -657,7 +657,6 @@ cells("apply-format1", apply("NoTimeout"), ["hdfs"], **{"spark.sql.streaming.fla
 AVRO_CONF = ENCODINGS["-avro"]
 NO_CODEC = "CODEC_NOT_AVAILABLE.WITH_CONF_SUGGESTION"
 REFUSED: dict[str, tuple[Cell, str]] = {
-    "transform-state-hdfs": (Cell(transform(Remember)), "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS"),
     "counts-checkpoint2-hdfs": (Cell(plain(counts, "update"), FORMAT_2), "STATE_STORE_CHECKPOINT_IDS_NOT_SUPPORTED"),
     "counts-repartitioned-hdfs": (Cell(repartitioned(counts)), "STATE_REPARTITION_INVALID_CHECKPOINT.UNSUPPORTED_PROVIDER"),
     "limit-repartitioned-rocksdb-changelog": (
@@ -696,6 +695,12 @@ REFUSED: dict[str, tuple[Cell, str]] = {
         Cell(transform(Append), {**CHANGELOG, STORE + "rocksdb.mergeOperatorVersion": "3"}),
         "INVALID_CONF_VALUE.REQUIREMENT",
     ),
+}
+TRANSFORM_ON_HDFS = "UNSUPPORTED_FEATURE.STORE_BACKEND_NOT_SUPPORTED_FOR_TWS"
+REFUSED |= {
+    f"{name.removesuffix('-rocksdb-changelog')}-hdfs": (Cell(cell.write), TRANSFORM_ON_HDFS)
+    for name, cell in CELLS.items()
+    if name.startswith("transform-") and name.endswith("-rocksdb-changelog") and not set(cell.conf) - set(CHANGELOG)
 }
 
 
@@ -871,25 +876,26 @@ def main() -> None:
     try:
         with ThreadPoolExecutor(asked.at_once) as pool:
             if asked.refused:
-                list(pool.map(lambda name: see_refused(spark, name), asked.cells or REFUSED))
+                seen = dict(zip(sorted(REFUSED), pool.map(lambda name: see_refused(spark, name), sorted(REFUSED)), strict=True))
+                write_json(HERE / "refused.json", {"spark": spark.version, "refused": seen})
                 return
             list(pool.map(lambda name: try_cell(spark, name, asked.into / name, asked.only), names))
     finally:
         spark.stop()
 
 
-def see_refused(spark: SparkSession, name: str) -> None:
-    """Print whether Spark refuses a cell as it says in the table."""
+def see_refused(spark: SparkSession, name: str) -> str:
+    """With which words of the table Spark refuses a cell now, or what it says or does otherwise."""
     cell, condition = REFUSED[name]
     own = spark.newSession()
-    with tempfile.TemporaryDirectory() as scratch:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         try:
             for key, value in {**DEFAULTS, **cell.conf}.items():
                 own.conf.set(key, value)
             cell.write(OperatorJob(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
-            print(name, "NOT REFUSED", flush=True)
         except Exception as error:  # noqa: BLE001
-            print(name, condition if condition in str(error) else f"OTHERWISE {error}", flush=True)
+            return condition if condition in str(error) else f"OTHERWISE {error}"
+        return "NOT REFUSED"
 
 
 def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:

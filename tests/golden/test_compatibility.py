@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -41,12 +42,40 @@ def read_cell(folder: Path) -> str:
     return "read"
 
 
-def test_the_page_is_what_reading_the_golden_checkpoints_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("pyspark")
+def test_the_page_is_what_reading_gives_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each cell is a checkpoint that was read, or what Spark or Millpond was seen to refuse: nothing is said for another."""
     monkeypatch.syspath_prepend(str(HERE))
     compatibility = load("compatibility")
-    refused = {name: condition for name, (_, condition) in load("make_operators").REFUSED.items()}
-    assert "?" not in refused.values()
     found = list(compatibility.cells(read_cell))
     assert {cell.outcome for cell in found} == {"read"}
-    assert compatibility.PAGE.read_text() == compatibility.render(found, refused)
+    not_read = compatibility.millpond_refuses()
+    assert not [what for what, conditions, _ in not_read if "read" in conditions]
+    assert compatibility.PAGE.read_text() == compatibility.render(found, compatibility.spark_refuses(), not_read)
+
+
+def test_a_cell_that_was_neither_read_nor_refused_is_said_not_to_have_been_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+    compatibility = load("compatibility")
+    refused = {"transform-state-hdfs": "NOT_HERE"}
+    assert compatibility._entry([], refused, "transform-state", "hdfs") == "Spark refuses: `NOT_HERE`"
+    assert compatibility._entry([], refused, "transform-ttl", "hdfs") == "not tried"
+
+
+def test_the_readme_claims_no_operator_of_an_old_version_that_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it leaves out for 3.5 is what no golden checkpoint of 3.5 has."""
+    monkeypatch.syspath_prepend(str(HERE))
+    compatibility = load("compatibility")
+    tried = {path.parent.name for path in (HERE / "spark-3.5").glob("*/state.json")}
+    families = {
+        "aggregation": "counts",
+        "windows": "windows",
+        "session windows": "sessions",
+        "duplicates": "dedupe",
+        "joins": "join",
+    }
+    families |= {"limit": "limit", "applyInPandasWithState": "apply"}
+    missing = {words for words, name in families.items() if not any(cell.startswith(name) for cell in tried)}
+    text = " ".join((compatibility.ROOT / "README.md").read_text().split())
+    claim = re.search(r"Of 3\.5, (.*?) weren't tried", text)
+    assert claim is not None
+    assert set(claim[1].split(", ")) == missing

@@ -16,7 +16,6 @@ from millpond.checkpoint.encoding import bare_row, iter_elements
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.records import (
     DELETE,
-    DELETE_RANGE,
     MERGE,
     PUT,
     Record,
@@ -156,7 +155,7 @@ def _last(data: bytes, start: int, records: Callable[[bytes], Iterator[Record]],
         return (at_once[0], key, at_once[1]) if at_once[0] else None
     found = None
     for record in records(data):
-        if record[0] == DELETE_RANGE or (record[0] == MERGE and record[1] == key):
+        if record[0] == MERGE and record[1] == key:
             raise _unsupported(f"a record of type {record[0]:#04x} can't be applied yet")
         if record[1] == key:
             found = record

@@ -157,7 +157,7 @@ def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, 
 
 
 def chunk_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> RowChunk | None:
-    """The rows of records; None where they append, or delete ranges.  Raises as `locate_file`, without the file's name."""
+    """The rows of records; None where they append.  Raises as `locate_file`, without the file's name."""
     keys, values, kinds = _of_family(found, family)
     gone = kinds == DELETE
     if not (gone | (kinds == PUT)).all():

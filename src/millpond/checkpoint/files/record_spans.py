@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millpond.checkpoint.files.records import DELETE, DELETE_RANGE, MERGE, PUT, iter_spans, parse_changelog_header
+from millpond.checkpoint.files.records import DELETE, MERGE, PUT, iter_spans, parse_changelog_header
 from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.native import calls
 from millpond.native.library import library
@@ -22,7 +22,7 @@ _LANE_BYTES = 4 << 10
 _MOST_LANES = 8192
 # How far a guess looks for a record, in records of the largest size that begin the file.
 _LOOK_RECORDS, _LOOK_BYTES = 3, 4096
-_KINDS = (PUT, DELETE, MERGE, DELETE_RANGE)
+_KINDS = (PUT, DELETE, MERGE)
 Block = tuple[Array, Array, Array, Array, Array, int]
 """(kind, begin and size of the key, begin and size of the value, stride) of records that follow each other"""
 
@@ -205,7 +205,7 @@ class _Walk:
         good &= value >= -1
         if mark:
             kind = self._bytes[np.minimum(at, last)]
-            good &= np.where(deletes, kind == DELETE, (kind == PUT) | (kind == MERGE) | (kind == DELETE_RANGE))
+            good &= np.where(deletes, kind == DELETE, (kind == PUT) | (kind == MERGE))
         else:
             kind = np.where(deletes, np.uint8(DELETE), np.uint8(PUT))
         value = np.where(deletes, 0, value)

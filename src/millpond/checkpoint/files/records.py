@@ -27,7 +27,7 @@ _VERSION = re.compile(rb"v(\d+)")
 _STATE_ID = re.compile(r"[0-9A-Za-z_-]+")
 
 Record = tuple[int, bytes, bytes]
-"""(type, key, value); value is empty for a delete and the exclusive end for a delete-range"""
+"""(type, key, value); value is empty for a delete"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ def parse_changelog_header(data: bytes) -> Changelog:
 def iter_changelog(data: bytes) -> Iterator[Record]:
     """The records of a decompressed RocksDB change log of any version, in write order.
 
-    Raises:  INCOMPLETE_FILE where the end mark is missing; CORRUPT_FILE, with the byte position, where a length overruns.
+    Raises:  INCOMPLETE_FILE where the end mark is missing; CORRUPT_FILE, with the byte position, where a length overruns;
+             UNSUPPORTED where a range of keys is deleted.
     """
     header = parse_changelog_header(data)
     if header.version in (1, 3):
@@ -120,7 +121,14 @@ def _iter_typed(data: bytes, position: int) -> Iterator[Record]:
         kind = data[position]
         if kind == _END:
             break
-        if kind not in (PUT, DELETE, MERGE, DELETE_RANGE):
+        if kind == DELETE_RANGE:  # it may reach over the rows of many stores
+            raise CheckpointError(
+                "UNSUPPORTED",
+                f"At byte {position}: a range of keys is deleted, which no operator of Spark 4.3 writes.",
+                hint="Report this with the job's Spark version.",
+                position=position,
+            )
+        if kind not in (PUT, DELETE, MERGE):
             raise corrupt(f"a record has type {kind:#04x}", position)
         if position + 5 > total:
             raise incomplete("a key length", position)

@@ -5,7 +5,7 @@
 
 #include "native.h"
 
-enum { END = 0x00, PUT = 0x01, DELETE = 0x10, MERGE = 0x11, DELETE_RANGE = 0x20 };
+enum { END = 0x00, PUT = 0x01, DELETE = 0x10, MERGE = 0x11 };
 
 /* One record. */
 typedef struct {
@@ -20,7 +20,7 @@ static inline int64_t next_record(const byte *data, int64_t total, int64_t at, i
         if (at >= total) return -1;
         found->kind = kind = data[at++];
         if (kind == END) return at;
-        if (kind != PUT && kind != DELETE && kind != MERGE && kind != DELETE_RANGE) return -1;
+        if (kind != PUT && kind != DELETE && kind != MERGE) return -1;
     }
     if (total - at < 4) return -1;
     int64_t key = big4(data + at);

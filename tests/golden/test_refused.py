@@ -1,0 +1,30 @@
+"""Spark refuses what COMPATIBILITY.md says that it refuses: each is tried again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_compatibility import load
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+SEEN = json.loads((HERE / "refused.json").read_text())
+
+
+def test_what_was_seen_is_all_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pyspark")
+    monkeypatch.syspath_prepend(str(HERE))
+    tried = {name: condition for name, (_, condition) in load("make_operators").REFUSED.items()}
+    assert SEEN["refused"] == tried
+
+
+@pytest.mark.parametrize("name", SEEN["refused"])
+def test_spark_refuses_it_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert SEEN["spark"] == spark.version
+    monkeypatch.syspath_prepend(str(HERE))
+    assert load("make_operators").see_refused(spark, name) == SEEN["refused"][name]
