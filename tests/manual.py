@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 _DOCS = Path(__file__).parents[1] / "docs"
+_ANY_BLOCK = re.compile(r'^```(\w+)(?: title="(.*?)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -15,3 +17,17 @@ def code_below(page: str, heading: str) -> list[str]:
     _, found, rest = text.partition(f"\n{heading}\n")
     assert found, f"{page} has no {heading}"
     return _BLOCK.findall(re.split(r"^##+ ", rest, maxsplit=1, flags=re.MULTILINE)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block of code: its language, its title where it has one, its text."""
+
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: str) -> list[Block]:
+    """All blocks of code of a page, in order."""
+    return [Block(*found) for found in _ANY_BLOCK.findall((_DOCS / page).read_text(encoding="utf-8"))]

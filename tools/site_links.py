@@ -52,6 +52,13 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
     return _LINK.sub(link, markdown)
 
 
+def on_page_content(html: str, page: Page, **_: object) -> str:
+    """Refuse a name of the reference that was taken for a module: one that a function and a package share."""
+    if 'class="doc doc-object doc-module"' in html:
+        log.warning("%s shows a module in place of what it should show", page.file.src_uri)
+    return html
+
+
 def _linked_files(file: File) -> list[str]:
     here = _repository_path(file.src_uri)
     paths = [_resolve(here, found[2]) for found in _LINK.finditer(file.content_string)]

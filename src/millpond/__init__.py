@@ -25,12 +25,15 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
-    from millpond.spark import Job, define, publish, salted, session, start
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
+    from millpond.spark.job import Job
     from millpond.spark.models.publish import publish_model, remove_model, roll_back_model
     from millpond.spark.models.serve import read_models, serve_models
     from millpond.spark.salted.hot_keys import HotKeys
+    from millpond.spark.salted.stream import salted
+    from millpond.spark.session import session
+    from millpond.spark.start import define, publish, start
 
 __version__ = "0.1.0"
 __all__ = [
