@@ -390,7 +390,7 @@ def test_held_views_end_by_themselves(tmp_path: Path, home: str) -> None:
         advance(checkpoint, [("b", 1)])
         pond.catch_up(10)
         assert pond[TABLE].scan(token=page.token)[0]["v"] == 0
-        held = pond[TABLE]._job.held_views
+        held = pond[TABLE].job_reads.held_views
         assert len(held) == 1
         wait_until(lambda: len(held) == 0)
         with pytest.raises(MillpondError) as raised:
@@ -501,7 +501,7 @@ def test_pages_as_of_a_batch_stay_there_and_arent_taken_for_those_of_another_tab
             then.scan(token=newest.token)  # of batch 4
         assert raised.value.condition == "TOKEN_EXPIRED"
         # What was read from one table's history isn't held for others, which may have none.
-        assert [batch for _, batch in table._job.held_views._pages] == [4]
+        assert [batch for _, batch in table.job_reads.held_views._pages] == [4]
 
 
 def test_a_bound_holds_for_the_batch_that_is_read(tmp_path: Path) -> None:
@@ -575,7 +575,7 @@ def test_a_cut_refuses_what_it_cant_hold(tmp_path: Path) -> None:
             with pytest.raises(MillpondError) as raised:
                 cut[TABLE].get(k="a", bounds=millpond.Bounds(min_batch=1, wait_seconds=5))
             assert raised.value.condition == "NOT_UP_TO_BOUND"
-            wait_until(lambda: len(pond[TABLE]._job.held_views) == 0)
+            wait_until(lambda: len(pond[TABLE].job_reads.held_views) == 0)
             with pytest.raises(MillpondError) as raised:
                 cut[TABLE].get(k="a")
             assert raised.value.condition == "CUT_EXPIRED"

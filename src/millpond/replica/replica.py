@@ -54,26 +54,67 @@ NOTHING_NEWER = Newer(0, None)
 
 
 class View:
-    """What a reader holds: rows, where they stand, and what the replica has.  A context manager that ends it.
+    """What a reader holds: rows, where they stand, and what the replica has.
 
-    newer:  what is committed beyond it: at most a millisecond old on a local disk, of the last poll on an object store
+    A context manager that ends it.  A function that opens one and goes on to do what may fail returns `view.hand_on()` from its
+    `with` block: then it is ended by who gets it, and by the block only where something failed.
+
+    newer:       what is committed beyond it: at most a millisecond old on a local disk, of the last poll on an object store
     generation:  the name of the generation that it reads
+    is_own:      whether it is a snapshot that nobody else reads; not one that is lent, or that shows another batch than it holds
     """
 
-    __slots__ = ("generation", "newer", "record", "rows", "stores")
+    __slots__ = ("_end", "generation", "is_own", "newer", "record", "rows", "stores")
 
-    def __init__(self, rows: Snapshot, record: ReplicaRecord, stores: StoresRecord, newer: Newer, generation: str) -> None:
+    def __init__(
+        self,
+        rows: Snapshot,
+        record: ReplicaRecord,
+        stores: StoresRecord,
+        newer: Newer,
+        generation: str,
+        end: Callable[[], object] | None = None,
+    ) -> None:
+        """A view of a snapshot, or one that is lent: `end` gives it back."""
         self.rows = rows
         self.record = record
         self.stores = stores
         self.newer = newer
         self.generation = generation
+        self.is_own = end is None
+        self._end: Callable[[], object] | None = end or rows.__exit__
+
+    def lend(self, end: Callable[[], object]) -> View:
+        """The same view for one more reader, who gives it back by ending it."""
+        return View(self.rows, self.record, self.stores, self.newer, self.generation, end)
+
+    def hand_on(self) -> View:
+        """The same view, for another to end: leaving this one no longer does."""
+        other = self.lend(_nothing)
+        other.is_own, other._end, self._end = self.is_own, self._end, None
+        return other
+
+    def hand_on_as(self, rows: Snapshot, record: ReplicaRecord) -> View:
+        """As `hand_on`, with what it has seen otherwise: as of another batch."""
+        other = self.hand_on()
+        other.rows, other.record, other.is_own = rows, record, False
+        return other
+
+    def close(self) -> None:
+        """End it, unless it was handed on or has ended."""
+        end, self._end = self._end, None
+        if end is not None:
+            end()
 
     def __enter__(self) -> View:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.rows.__exit__(*error)
+        self.close()
+
+
+def _nothing() -> None:
+    """The end of a view that has none yet."""
 
 
 class Replica:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from millpond.errors import ReplicaError, RequestError
 from millpond.tables.answer import Answer
@@ -12,9 +12,6 @@ from millpond.tables.job.held_views import HeldView
 from millpond.tables.job.reads import CutReads, JobReads
 from millpond.tables.table import Table
 
-if TYPE_CHECKING:
-    from millpond.tables.pond import Pond
-
 
 class PondCut(Answer):
     """The tables of one job at one batch: a context manager, from `pond.cut`.
@@ -22,8 +19,8 @@ class PondCut(Answer):
     It may be kept for as long as one read may take (`read_deadline_seconds`); reads then raise CUT_EXPIRED.
     """
 
-    def __init__(self, pond: Pond, job: JobReads, bounds: Bounds | None) -> None:
-        self._pond = pond
+    def __init__(self, table_of: Callable[[str], Table], job: JobReads, bounds: Bounds | None) -> None:
+        self._table_of = table_of
         self._job = job
         self._bounds = bounds
         self._lease: HeldView | None = None
@@ -48,7 +45,7 @@ class PondCut(Answer):
         """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB."""
         if self._reads is None:
             raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with pond.cut(…) as cut.")
-        table = self._pond[name]
+        table = self._table_of(name)
         if table.job != self.job:
             raise RequestError(
                 "OTHER_JOB",

@@ -257,7 +257,7 @@ class Pond:
         Raises:  UNKNOWN_TABLE; when it is entered: NOT_UP_TO_BOUND, REPLICA_BUILDING, JOB_REPLACED, …
         """
         job = self._jobs.get(name)
-        return PondCut(self, job if job is not None else self._jobs[self[name].job], bounds)
+        return PondCut(self.__getitem__, job if job is not None else self._jobs[self[name].job], bounds)
 
     def _check_retention(self) -> None:
         """Close, and raise UNKNOWN_TABLE, where something is to be kept of a table that isn't there."""

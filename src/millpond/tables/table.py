@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import islice
 from typing import Any, Self
@@ -11,11 +11,10 @@ from msgspec import structs
 
 from millpond.checkpoint.encoding import iter_elements
 from millpond.errors import ReplicaError, RequestError
-from millpond.replica.backends.base import Snapshot
 from millpond.replica.history.as_of import SnapshotAsOf, kept_of
 from millpond.replica.history.delete_cause import loses_rows
 from millpond.replica.history.keeper import closed_table
-from millpond.replica.history.with_expired import SnapshotWithClosed, is_known
+from millpond.replica.history.with_expired import is_known
 from millpond.replica.keys.codec import split_value, store_key
 from millpond.replica.record import StoresRecord
 from millpond.replica.replica import View
@@ -30,15 +29,15 @@ from millpond.tables.history.reads import PastReads, check_limit
 from millpond.tables.job.as_of import as_of
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.held_views import HOLDER
-from millpond.tables.job.reads import JobReads
+from millpond.tables.job.reads import Reads
 from millpond.tables.scan.binding import Binding, Define, bind
 from millpond.tables.scan.key_range import Place, Span, prefix_span, range_span
 from millpond.tables.scan.keys import Key, KeyReader, given_keys
+from millpond.tables.scan.open_read import OpenRead
 from millpond.tables.scan.page_token import PageToken, expired, parse_token, query_id
 from millpond.tables.scan.raw_lookup import Lookups
-from millpond.tables.scan.rows import iter_rows
+from millpond.tables.scan.rows import Found, iter_rows
 from millpond.tables.scan.token import pack
-from millpond.tables.scan.ttl import Judge, judge_by
 
 # Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
 _ARROW_CHUNK_ROWS = 1 << 16
@@ -55,10 +54,10 @@ class Table(ShownTable, PastReads):
     definition:  what the table means: its columns, and how their values are computed
     """
 
-    def __init__(self, definition: TableDefinition, job: JobReads, define: Define | None = None) -> None:
+    def __init__(self, definition: TableDefinition, reads: Reads, define: Define | None = None) -> None:
         """A table of a job; `define` where it is defined by what its store looks like, which may change."""
         self.definition = definition
-        self._job = job
+        self._reads = reads
         self._define = define
         self._keys = KeyReader(definition)
         self._binding: Binding | None = None
@@ -72,7 +71,7 @@ class Table(ShownTable, PastReads):
     @property
     def job(self) -> str:
         """The name of the job whose state this is."""
-        return self._job.folder.job
+        return self.job_reads.folder.job
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -87,10 +86,10 @@ class Table(ShownTable, PastReads):
     def _columns_text(self) -> str:
         return columns_text(self.definition)
 
-    def read_by(self, job: JobReads) -> Self:
+    def read_by(self, reads: Reads) -> Self:
         """The same table, read by other views of its job."""
         other = copy(self)
-        other._job = job
+        other._reads = reads
         return other
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
@@ -101,16 +100,13 @@ class Table(ShownTable, PastReads):
         Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND; REPLICA_BUILDING, JOB_REPLACED, …
         """
         wanted = self._keys.stored(columns if key is None else self._keys.given(key, columns))
-        view, binding, cut = self._open(bounds)
-        try:
-            return self._get(view, binding, wanted, cut)
-        finally:
-            view.__exit__()
+        with self._open(bounds) as read:
+            return self._get(read, wanted)
 
     def lookups(self) -> Lookups:
         """The newest batch, for lookups that leave rows as they are stored; the caller closes it.  Raises as `get`."""
-        view, binding, cut = self._open(None)
-        return Lookups(view, binding, cut, self._get)
+        with self._open(None) as read:
+            return Lookups(read.hand_on(), self._get)
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Rows:
         """The rows of several keys, in their order, all of one batch; an empty row where there is none.
@@ -118,9 +114,8 @@ class Table(ShownTable, PastReads):
         Raises:  as `get`.
         """
         wanted = [self._keys.stored(self._keys.given(key)) for key in given_keys(keys)]
-        view, binding, cut = self._open(bounds)
-        with view:
-            return Rows([self._get(view, binding, columns, cut) for columns in wanted], cut)
+        with self._open(bounds) as read:
+            return Rows([self._get(read, columns) for columns in wanted], read.cut)
 
     def scan(
         self,
@@ -206,12 +201,12 @@ class Table(ShownTable, PastReads):
     def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
         """How many rows the table has, or of those whose key columns have the values given.  Raises as `scan`."""
         wanted = self._keys.stored(self._keys.given(key, columns))
-        view, binding, cut = self._open(bounds)
-        with view:
-            if not wanted and self.definition.having is None and not binding.many and self._judge(binding, cut) is None:
-                return Count(self._rows(view, binding).count(binding.table), cut)
+        with self._open(bounds) as read:
+            binding = read.binding
+            if not wanted and self.definition.having is None and not binding.many and read.judge is None:
+                return Count(read.shown().count(binding.table), read.cut)
             span = prefix_span(binding.definition, binding.codec, wanted)
-            return Count(sum(1 for _ in self._iterate(view, binding, span, cut)), cut)
+            return Count(sum(1 for _ in self._iterate(read, span)), read.cut)
 
     def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
         """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
@@ -231,13 +226,12 @@ class Table(ShownTable, PastReads):
         from millpond.tables.forms.arrow import table_schema, unexpired
         from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
 
-        view, binding, cut = self._open(bounds)
-        judged_ms = None if self._shows_closed(binding) else cut.judged_ms
-        with view:
-            shape = table_schema(pa, self.definition, self.job, view.record.batch)
+        with self._open(bounds) as read:
+            binding, judged_ms = read.binding, None if read.shows_closed else read.cut.judged_ms
+            shape = table_schema(pa, self.definition, self.job, read.view.record.batch)
             finish, tables = ColumnFinish(self.definition), []
             deadline = self._deadline()
-            pairs = iter_prefix(self._rows(view, binding), binding.table, b"")
+            pairs = iter_prefix(read.shown(), binding.table, b"")
             while chunk := list(islice(pairs, _ARROW_CHUNK_ROWS)):
                 deadline.check()
                 ordered = OrderedKeys(self.definition.key_fields, binding.codec, [key for key, _ in chunk])
@@ -249,15 +243,20 @@ class Table(ShownTable, PastReads):
 
     # ------------------------------------------------------------ reading
 
-    def _open(self, bounds: Bounds | None) -> tuple[View, Binding, Cut]:
-        """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
-        view, cut = self._job.open(bounds)
-        try:
-            binding = self._bind(view.stores)
-            return view, binding, self._judged(view, binding, cut)
+    def _open(self, bounds: Bounds | None) -> OpenRead:
+        view, cut = self._reads.open(bounds)
+        try:  # as in `JobReads.open`
+            return self._begin(view, self._bind(view.stores), cut)
         except BaseException:
-            view.__exit__()
+            view.close()
             raise
+
+    def _begin(self, view: View, binding: Binding, cut: Cut) -> OpenRead:
+        """A read of this table, which ends the view."""
+        if binding.ttl:  # the answer says by which time rows are left out whose TTL has passed
+            cut = structs.replace(cut, judged_ms=self._reads.clock_ms(view.record))
+        shows_closed = binding.closes_windows if self._closed is None else self._closed
+        return OpenRead(view, binding, cut, shows_closed=shows_closed)
 
     def _bind(self, stores: StoresRecord) -> Binding:
         """How to read this generation.  Raises DEFINITION_MISMATCH where the state isn't what the definition says."""
@@ -268,52 +267,37 @@ class Table(ShownTable, PastReads):
                 self.definition, self._keys = binding.definition, KeyReader(binding.definition)
         return binding
 
-    def _judged(self, view: View, binding: Binding, cut: Cut) -> Cut:
-        """The cut, saying by which time rows are left out whose TTL has passed."""
-        return structs.replace(cut, judged_ms=self._job.clock_ms(view.record)) if binding.ttl else cut
-
-    def _judge(self, binding: Binding, cut: Cut) -> Judge | None:
-        """What says which rows are over; None where they have no TTL."""
-        return None if cut.judged_ms is None else judge_by(cut.judged_ms, shown=self._shows_closed(binding))
-
-    def _get(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
-        key = self._keys.row(columns)
+    def _get(self, read: OpenRead, columns: dict[str, Any]) -> Row:
+        binding, cut, key = read.binding, read.cut, self._keys.row(columns)
         if key is None:
-            return self._only_window(view, binding, columns, cut)
+            return self._only_window(read, columns)
         ordered = binding.codec.encode(key[:-1] if binding.many else key)
-        stored_key, rows = store_key(ordered), binding.rows(view)
+        stored_key, rows = store_key(ordered), read.stored()
         stored = rows.get(binding.table, stored_key)
         if stored is None:
             if not binding.may_expire:
-                return Row((), cut, evicted=self._was_lost(view, binding, key))
+                return Row((), cut, evicted=self._was_lost(read, key))
             stored = rows.get(closed_table(binding.table), stored_key)
-            if stored is None or not self._shows_closed(binding) or not is_known(stored_key, stored):
-                return Row((), cut, evicted=self._was_evicted(view, binding, key, stored))
+            if stored is None or not read.shows_closed or not is_known(stored_key, stored):
+                return Row((), cut, evicted=self._was_evicted(read, key, stored))
         found, row = split_value(stored_key, without_stamp(stored))
         if found != ordered:
             raise _hash_collision(self.name)
         if binding.many:
             element = next(islice(iter_elements(row), key[-1], None), None) if (key[-1] or 0) >= 0 else None
             if element is None or key[-1] is None:
-                return Row((), cut, evicted=self._was_lost(view, binding, key))
+                return Row((), cut, evicted=self._was_lost(read, key))
             row = element
-        value, judge = binding.decode_value(row), self._judge(binding, cut)
-        marked = stored if judge is None else judge(value, stored)
+        value = binding.decode_value(row)
+        marked = stored if read.judge is None else read.judge(value, stored)
         if marked is None:
             return Row((), cut, evicted=True)
         values = binding.finish(key, value)
         return Row(values, cut, marked) if values is not None else Row((), cut)
 
-    def _shows_closed(self, binding: Binding) -> bool:
-        return binding.closes_windows if self._closed is None else self._closed
-
-    def _rows(self, view: View, binding: Binding) -> Snapshot:
-        """The rows that this table shows."""
-        rows = binding.rows(view)
-        return SnapshotWithClosed(rows) if binding.may_expire and self._shows_closed(binding) else rows
-
-    def _was_evicted(self, view: View, binding: Binding, key: tuple[Any, ...], closed: bytes | None) -> bool | None:
+    def _was_evicted(self, read: OpenRead, key: tuple[Any, ...], closed: bytes | None) -> bool | None:
         """Whether a row that isn't there expired; None where it may have, and was forgotten."""
+        view, binding = read.view, read.binding
         if closed is not None:
             return True
         # By the key alone, where it is a window that is still to come, as most are that nobody finds.
@@ -326,13 +310,13 @@ class Table(ShownTable, PastReads):
         )
         return None if may_be_forgotten else False
 
-    def _was_lost(self, view: View, binding: Binding, key: tuple[Any, ...]) -> bool | None:
+    def _was_lost(self, read: OpenRead, key: tuple[Any, ...]) -> bool | None:
         """The same of a table whose expired rows aren't kept: nobody knows, where they can expire."""
-        return None if loses_rows(binding.schema) and may_have_expired(view, binding, key) else False
+        return None if loses_rows(read.binding.schema) and may_have_expired(read.view, read.binding, key) else False
 
-    def _only_window(self, view: View, binding: Binding, columns: dict[str, Any], cut: Cut) -> Row:
-        span = prefix_span(binding.definition, binding.codec, columns)
-        found = list(islice(self._iterate(view, binding, span, cut), 2))
+    def _only_window(self, read: OpenRead, columns: dict[str, Any]) -> Row:
+        span = prefix_span(read.binding.definition, read.binding.codec, columns)
+        found = list(islice(self._iterate(read, span), 2))
         if len(found) > 1:
             raise RequestError(
                 "KEY_MISSING",
@@ -340,79 +324,68 @@ class Table(ShownTable, PastReads):
                 hint="Name the end of the window too, or scan.",
                 table=self.name,
             )
-        return Row(found[0][1], cut, found[0][2]) if found else Row((), cut)
+        return Row(found[0][1], read.cut, found[0][2]) if found else Row((), read.cut)
 
     def _page(
         self, span_of: Callable[[Binding], Span], limit: int | None, reverse: bool, token: str | None, bounds: Bounds | None
     ) -> Rows:
         """The rows of a span, or the page of them that a token names."""
         check_limit(limit)
-        view, binding, cut = self._open(bounds if token is None else None)
-        more = False
-        try:
-            span = span_of(binding)
-            # Only pages have an id, which costs a hash.
-            closed = (binding.may_expire or binding.ttl) and self._shows_closed(binding)
-            query = query_id(binding, span, reverse=reverse, closed=closed) if token is not None else b""
-            if token is not None:
-                page = parse_token(token, query, table=self.name)
-                view, cut = self._go_on(view, binding, cut, page)
-                self._job.check(bounds, cut)
-                span = span.beyond(page.place, reverse=reverse)
-            rows: list[Row] = []
+        begun, span, query = self._open_page(span_of, reverse, token, bounds)
+        with begun as read:
+            more, rows = False, list[Row]()
             last: Place = (b"", 0)
-            for place, values, stored in self._iterate(view, binding, span, cut, reverse=reverse):
+            for place, values, stored in self._iterate(read, span, reverse=reverse):
                 if limit is not None and len(rows) == limit:
                     more = True
                     break
-                rows.append(Row(values, cut, stored))
+                rows.append(Row(values, read.cut, stored))
                 last = place
             if not more:
-                return Rows(rows, cut)
-            query = query or query_id(binding, span, reverse=reverse, closed=closed)
-            next_page = PageToken(query, view.generation, view.record.batch, last[0], last[1], HOLDER)
-            return Rows(rows, cut, more=True, token=pack(next_page))
-        except BaseException:
-            more = False
-            raise
-        finally:
-            if more:
-                self._job.keep(view)
-            else:
-                view.__exit__()
+                return Rows(rows, read.cut)
+            query = query or self._query_id(read, span, reverse)
+            next_page = PageToken(query, read.view.generation, read.view.record.batch, last[0], last[1], HOLDER)
+            answer = Rows(rows, read.cut, more=True, token=pack(next_page))
+            self.job_reads.keep(read.view.hand_on())
+            return answer
 
-    def _go_on(self, view: View, binding: Binding, cut: Cut, page: PageToken) -> tuple[View, Cut]:
-        """The view of a page's batch in place of one of the newest batch.  Raises TOKEN_EXPIRED."""
-        earlier = self._job.try_batch(view, page.generation, page.batch)
+    def _open_page(
+        self, span_of: Callable[[Binding], Span], reverse: bool, token: str | None, bounds: Bounds | None
+    ) -> tuple[OpenRead, Span, bytes]:
+        """A read, what is left of the span, and the query's id where a token names a page: a hash that only pages need."""
+        with self._open(bounds if token is None else None) as now:
+            span = span_of(now.binding)
+            if token is None:
+                return now.hand_on(), span, b""
+            query = self._query_id(now, span, reverse)
+            page = parse_token(token, query, table=self.name)
+            with self._at_page(now, page) as read:
+                self.job_reads.check(bounds, read.cut)
+                return read.hand_on(), span.beyond(page.place, reverse=reverse), query
+
+    def _query_id(self, read: OpenRead, span: Span, reverse: bool) -> bytes:
+        closed = (read.binding.may_expire or read.binding.ttl) and read.shows_closed
+        return query_id(read.binding, span, reverse=reverse, closed=closed)
+
+    def _at_page(self, now: OpenRead, page: PageToken) -> OpenRead:
+        """A read of a page's batch, in place of one of the newest batch.  Raises TOKEN_EXPIRED."""
+        view, binding = now.view, now.binding
+        earlier = self._reads.try_batch(view, page.generation, page.batch)
         if earlier is None:
             # History as of then may lack expired rows that an earlier page had shown: they are forgotten as time goes by.
-            forgets = binding.may_expire and self._shows_closed(binding)
-            if self._job.fixed or view.generation != page.generation or forgets:
+            forgets = binding.may_expire and now.shows_closed
+            if self._reads.fixed or view.generation != page.generation or forgets:
                 raise expired(page, self.name, view.record.batch)
             try:
                 earlier = as_of(view, binding.table, self.name, page.batch)
             except ReplicaError:
                 raise expired(page, self.name, view.record.batch) from None
-            return earlier, self._judged(earlier, binding, self._job.cut(earlier))
-        if earlier is view:
-            return view, cut
-        try:
-            cut = self._judged(earlier, binding, self._job.cut(earlier))
-        except BaseException:
-            earlier.__exit__()
-            raise
-        view.__exit__()
-        return earlier, cut
+        with earlier:
+            read = self._begin(earlier, binding, self.job_reads.cut(earlier))
+            return read.hand_on()
 
-    def _iterate(self, view: View, binding: Binding, span: Span, cut: Cut, *, reverse: bool = False) -> Any:
-        return iter_rows(
-            self._rows(view, binding),
-            binding,
-            span,
-            judge=self._judge(binding, cut),
-            reverse=reverse,
-            deadline=self._deadline(),
-        )
+    def _iterate(self, read: OpenRead, span: Span, *, reverse: bool = False) -> Iterator[Found]:
+        return iter_rows(read.shown(), read.binding, span, judge=read.judge, reverse=reverse, deadline=self._deadline())
 
 
 def _hash_collision(table: str) -> ReplicaError:

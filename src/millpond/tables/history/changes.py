@@ -25,6 +25,7 @@ from millpond.replica.row_stamp import without_stamp
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.scan.binding import Binding, iter_changes
 from millpond.tables.scan.deadline import Deadline
+from millpond.tables.scan.open_read import OpenRead
 from millpond.tables.scan.token import pack, unpack
 
 _LAST = 0xFFFFFFFF
@@ -80,12 +81,13 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
-def read_changes(view: View, cut: Cut, binding: Binding, since: str | int | None, limit: int | None, deadline: Deadline) -> Changes:
+def read_changes(read: OpenRead, since: str | int | None, limit: int | None, deadline: Deadline) -> Changes:
     """The changes behind a token or a batch; from now on where `since` is None.
 
     limit:   at most so many; what one batch did to one list isn't torn apart
     Raises:  READ_TOO_LONG, INVALID_TOKEN, HISTORY_GONE, NOT_UP_TO_BOUND where the batch is yet to come.
     """
+    view, cut, binding = read.view, read.cut, read.binding
     table, store, newest = binding.definition.table, binding.table, view.record.batch
     kept = kept_of(view.record, store)
     if kept.history_from is None:

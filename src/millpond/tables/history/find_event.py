@@ -25,6 +25,7 @@ from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.scan.binding import Binding
+from millpond.tables.scan.open_read import OpenRead
 
 Late = Literal["yes", "no", "unknown"]
 Micros = int
@@ -51,9 +52,7 @@ class EventAnswer(Answer):
 
 
 def find_event(
-    view: View,
-    cut: Cut,
-    binding: Binding,
+    read: OpenRead,
     is_read: Callable[[ReplicaRecord], bool],
     key: tuple[Any, ...] | None,
     time: Micros | None,
@@ -64,6 +63,7 @@ def find_event(
     key:      the state's key row that it belongs to, None where the caller doesn't tell
     time:     the event's own time, None where the caller doesn't tell
     """
+    view, cut = read.view, read.cut
     if not is_read(view.record):
         return EventAnswer(
             cut, batch_read=None, applied=False, late="unknown", reason="The job hasn't read it, as far as this replica has come."
@@ -79,15 +79,13 @@ def find_event(
     if before is not None and record.batch != before.batch + 1:
         reason = f"It was read in one of the batches {before.batch + 1} to {record.batch}, which were gone before they were read."
         return EventAnswer(cut, batch_read=None, applied=True, late="unknown", reason=reason)
-    late, reason = _judge(view, binding, before.planned_watermark_ms * 1000 if before is not None else None, key, time)
+    late, reason = _judge(read, before.planned_watermark_ms * 1000 if before is not None else None, key, time)
     return EventAnswer(cut, batch_read=record.batch, applied=True, late=late, reason=reason)
 
 
-def _judge(
-    view: View, binding: Binding, watermark: Micros | None, key: tuple[Any, ...] | None, time: Micros | None
-) -> tuple[Late, str]:
+def _judge(read: OpenRead, watermark: Micros | None, key: tuple[Any, ...] | None, time: Micros | None) -> tuple[Late, str]:
     """Whether a row was late for a batch that was filtered by this watermark."""
-    schema = binding.schema
+    view, schema = read.view, read.binding.schema
     if len(view.stores.operators()) > 1:
         return "unknown", "The job has several stateful operators: what reaches one of them hangs on the others."
     if view.record.watermark_ms is None:
@@ -108,19 +106,19 @@ def _judge(
     if key is not None:
         end = key[column][1]
         return _said(end <= watermark, "Its window ends", watermark)
-    return _by_any_window(view, binding, column, watermark, time)
+    return _by_any_window(read, column, watermark, time)
 
 
-def _by_any_window(view: View, binding: Binding, column: int, watermark: Micros, time: Micros | None) -> tuple[Late, str]:
+def _by_any_window(read: OpenRead, column: int, watermark: Micros, time: Micros | None) -> tuple[Late, str]:
     """By the time alone: every window that has it ends after it, and at most the windows' length after it."""
     if time is None:
         return "unknown", "Its window or its time wasn't given."
     if time >= watermark:
         return "no", "Every window that it belongs to ends after the watermark."
-    first = next(SnapshotWithClosed(binding.rows(view)).iterate(binding.table, b"\x00"), None)
+    first = next(SnapshotWithClosed(read.stored()).iterate(read.binding.table, b"\x00"), None)
     if first is None:
         return "unknown", "How long the table's windows are isn't known as long as it is empty."
-    start, end = binding.codec.decode(split_value(*first)[0])[column]
+    start, end = read.binding.codec.decode(split_value(*first)[0])[column]
     if time + (end - start) <= watermark:
         return "yes", "Every window that it belongs to had ended when its batch was read."
     return "unknown", "Some windows that may have it had ended when its batch was read, and others not: give the window."

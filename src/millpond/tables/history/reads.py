@@ -11,41 +11,39 @@ from typing import Any, Self
 
 from millpond.errors import RequestError
 from millpond.replica.history.as_of import check_kept, kept_of
-from millpond.replica.replica import View
 from millpond.schema.definition.table import TableDefinition
-from millpond.tables.answer import Cut
 from millpond.tables.history.changes import Changes, read_changes
 from millpond.tables.history.find_event import EventAnswer, find_event
 from millpond.tables.history.versions import Versions, read_versions
 from millpond.tables.job.as_of import EarlierReads, batch_of, time_micros
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.cut_token import CutToken, TokenReads, begin_cut
-from millpond.tables.job.reads import JobReads
-from millpond.tables.scan.binding import Binding
+from millpond.tables.job.reads import JobReads, Reads
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import range_span
 from millpond.tables.scan.keys import Key, KeyReader
+from millpond.tables.scan.open_read import OpenRead
 
 
 class PastReads(ABC):
     """The reads of a table that go beyond its rows as they are.  `Table` is the one that there is."""
 
     definition: TableDefinition
-    _job: JobReads
+    _reads: Reads
     _keys: KeyReader
     _closed: bool | None
 
     @abstractmethod
-    def read_by(self, job: JobReads) -> Self:
+    def read_by(self, reads: Reads) -> Self:
         """The same table, read by other views of its job."""
 
     def _deadline(self) -> Deadline:
         """By when a read that begins now has to be done."""
-        return Deadline(self.definition.table, self._job.settings.read_deadline_seconds)
+        return Deadline(self.definition.table, self.job_reads.settings.read_deadline_seconds)
 
     @abstractmethod
-    def _open(self, bounds: Bounds | None) -> tuple[View, Binding, Cut]:
-        """A view of the replica, which the caller ends, how to read this table from it, and where that comes from."""
+    def _open(self, bounds: Bounds | None) -> OpenRead:
+        """Begin a read, which the caller ends."""
 
     def live(self) -> Self:
         """The same table without rows that expired: only what is in Spark's state, and whose TTL, if it has one, hasn't passed."""
@@ -65,8 +63,8 @@ class PastReads(ABC):
 
     @property
     def job_reads(self) -> JobReads:
-        """What this table is read by: its job, as of now or of one batch."""
-        return self._job
+        """The job whose table this is, as it is now."""
+        return self._reads.job
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
         """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
@@ -80,22 +78,20 @@ class PastReads(ABC):
         if (cut is None) == (batch is None and time is None):
             raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
         if cut is not None:
-            return self.read_by(TokenReads(self._job, cut, self.definition.table))
-        view, binding, _ = self._open(None)
-        with view:
-            when = time if batch is None else batch
+            return self.read_by(TokenReads(self.job_reads, cut, self.definition.table))
+        with self._open(None) as read:
+            when, store = time if batch is None else batch, read.binding.table
             assert when is not None, "it isn't a cut"
-            wanted, asked_ms = batch_of(view, when), None if time is None else time_micros(time) // 1000
-            with_store = EarlierReads(self._job, binding.table, self.definition.table, wanted, asked_ms)
-            check_kept(view.record, binding.table, wanted, table=self.definition.table)
-        return self.read_by(with_store)
+            wanted, asked_ms = batch_of(read.view, when), None if time is None else time_micros(time) // 1000
+            check_kept(read.view.record, store, wanted, table=self.definition.table)
+        return self.read_by(EarlierReads(self._reads, store, self.definition.table, wanted, asked_ms))
 
     def cut(self, *, bounds: Bounds | None = None) -> CutToken:
         """The newest batch, kept readable for a while: its token opens it by `at`, for this table and others of the job.
 
         Raises:  as `get`.
         """
-        return begin_cut(self._job, bounds)
+        return begin_cut(self._reads, bounds)
 
     def changes(
         self,
@@ -116,14 +112,13 @@ class PastReads(ABC):
         check_limit(limit)
         deadline = time.monotonic() + wait_seconds
         while True:
-            view, binding, cut = self._open(bounds)
-            with view:
-                found = read_changes(view, cut, binding, since, limit, self._deadline())
+            with self._open(bounds) as read:
+                found = read_changes(read, since, limit, self._deadline())
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
             since = found.token
-            self._job.replica.wait_for_step(left)
+            self.job_reads.replica.wait_for_step(left)
 
     def history(
         self,
@@ -148,13 +143,13 @@ class PastReads(ABC):
         check_limit(limit)
         prefix = self._keys.stored(self._keys.given(key, columns))
         low, high = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
-        view, binding, cut = self._open(bounds)
-        with view:
+        with self._open(bounds) as read:
+            view, binding = read.view, read.binding
             span = range_span(binding.definition, binding.codec, self._keys.order, prefix, low, high)
             first = kept_of(view.record, binding.table).history_from
             begin = (view.record.batch if first is None else first - 1) if since is None else batch_of(view, since)
             last = view.record.batch if until is None else batch_of(view, until)
-            return read_versions(view, cut, binding, span, begin, last, limit, self._deadline())
+            return read_versions(read, span, begin, last, limit, self._deadline())
 
     def find_event(
         self,
@@ -184,11 +179,10 @@ class PastReads(ABC):
             raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
         wanted = Bounds(contains_offset=offset, contains_file=file)
         columns = self._keys.stored(self._keys.given(key)) if key is not None else None
-        view, binding, cut = self._open(bounds)
-        with view:
+        with self._open(bounds) as read:
             row = self._keys.row(columns) if columns else None
             moment = None if event_time is None else time_micros(event_time)
-            return find_event(view, cut, binding, self._job.reader_of(wanted, line), row, moment)
+            return find_event(read, self.job_reads.reader_of(wanted, line), row, moment)
 
 
 def check_limit(limit: int | None) -> None:

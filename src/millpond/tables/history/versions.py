@@ -10,15 +10,15 @@ from millpond.replica.backends.base import Snapshot
 from millpond.replica.history.as_of import NumberedChange, SnapshotAsOf, iter_versions_between, position_at, whole_key
 from millpond.replica.history.delete_cause import Kind
 from millpond.replica.keys.codec import join_value, store_key
-from millpond.replica.replica import View
 from millpond.replica.row_stamp import changed_batch
 from millpond.replica.scan import iter_range
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.history.changes import RowReader, Values, row_reader
-from millpond.tables.job.as_of import as_of
+from millpond.tables.job.as_of import rows_as_of
 from millpond.tables.scan.binding import Binding, iter_changes, store_number
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import Span
+from millpond.tables.scan.open_read import OpenRead
 
 
 class Version(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,33 +55,31 @@ _Row = tuple[bytes | None, list[NumberedChange]]
 """(as it was, None where it wasn't there, its changes since)"""
 
 
-def read_versions(
-    view: View, cut: Cut, binding: Binding, span: Span, first: int, last: int, limit: int | None, deadline: Deadline
-) -> Versions:
+def read_versions(read: OpenRead, span: Span, first: int, last: int, limit: int | None, deadline: Deadline) -> Versions:
     """The versions of the rows of a span that held at some batch from `first` to `last`.
 
     Raises:  READ_TOO_LONG; HISTORY_GONE where `first` isn't kept any more.
     """
-    by_key = _by_key(view, binding, span, first, deadline)
-    rows, committed = row_reader(binding), _Clock(view.rows)
+    by_key = _by_key(read, span, first, deadline)
+    rows, committed = row_reader(read.binding), _Clock(read.view.rows)
     out: list[Version] = []
     for ordered in deadline.watch(sorted(by_key)):
         base, changes = by_key[ordered]
         visible = [change for change in changes if change[0] <= last]
         for version in _versions(store_key(ordered), base, visible, rows, committed):
             if limit is not None and len(out) == limit:
-                return Versions(out, cut, more=True)
+                return Versions(out, read.cut, more=True)
             out.append(version)
-    return Versions(out, cut)
+    return Versions(out, read.cut)
 
 
-def _by_key(view: View, binding: Binding, span: Span, first: int, deadline: Deadline) -> dict[bytes, _Row]:
+def _by_key(read: OpenRead, span: Span, first: int, deadline: Deadline) -> dict[bytes, _Row]:
     """By ordered key the rows of a span as they were at a batch, and what happened to them after it."""
-    low, high = span.keys
-    earlier = as_of(view, binding.table, binding.definition.table, first)
+    view, binding, (low, high) = read.view, read.binding, span.keys
+    earlier = rows_as_of(view, binding.table, binding.definition.table, first)
     if binding.parts is not None:
         changed = _changed(iter_changes(view, binding, first + 1), span, deadline)
-        rows = _rows(binding.rows(earlier), binding, span, deadline)
+        rows = _rows(binding.rows(*earlier), binding, span, deadline)
         return rows | {ordered: (rows.get(ordered, (None, []))[0], changes) for ordered, changes in changed.items()}
     if low or high is not None:  # a part of the keys: nothing else is read
         found = iter_versions_between(view.rows, store_number(view, binding), low, high, first=first + 1)

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.checkpoint.position import Batch
 from millpond.errors import ReplicaError
+from millpond.replica.backends.base import Snapshot
 from millpond.replica.history.as_of import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
@@ -16,19 +17,16 @@ from millpond.schema.definition.default_table import TIMESTAMP
 from millpond.schema.values import from_text
 from millpond.tables.answer import Cut
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.job.reads import JobReads
+from millpond.tables.job.reads import Reads
 from millpond.tables.scan.ttl import clock_ms
 
 
-class EarlierReads(JobReads):
+class EarlierReads(Reads):
     """The reads of one table's job, as of a batch, or as of a time whose batch it is."""
 
-    fixed = True
-
-    def __init__(self, job: JobReads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
-        super().__init__(job.folder, job.replica, job.settings)
-        self.held_views = job.held_views
-        self._now = job
+    def __init__(self, now: Reads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
+        self.job = now.job
+        self._now = now
         self._store = store
         self._table = table
         self._batch = batch
@@ -41,38 +39,26 @@ class EarlierReads(JobReads):
                  `JobReads.open`.
         """
         now, _ = self._now.open()
-        try:
+        with now:
             view = as_of(now, self._store, self._table, self._batch)
-            cut = self.cut(view)
-            self.check(bounds, cut)
-            return view, cut
-        except BaseException:
-            now.__exit__()
-            raise
+        return self.job.meeting(view, bounds)
 
     def clock_ms(self, record: ReplicaRecord) -> int:
         """When the batch was planned, which tells what was over then; of a time that was asked for that time."""
         return record.started_ms if self._asked_ms is None else clock_ms(record.started_ms, self._asked_ms)
 
 
-class _AsOf(View):
-    """A view of an earlier batch through one of now, which ends with it."""
-
-    __slots__ = ("_now",)
-
-    def __init__(self, now: View, rows: SnapshotAsOf) -> None:
-        super().__init__(rows, rows.record(), now.stores, now.newer, now.generation)
-        self._now = now
-
-    def __exit__(self, *error: object) -> None:
-        self._now.__exit__(*error)
-
-
 def as_of(now: View, store: str, table: str, batch: int) -> View:
-    """The same view as of an earlier batch; ending it ends the one given.  Raises HISTORY_GONE, NOT_UP_TO_BOUND."""
+    """The view given, handed on as of an earlier batch.  Raises as `rows_as_of`."""
+    rows, record = rows_as_of(now, store, table, batch)
+    return now.hand_on() if rows is now.rows else now.hand_on_as(rows, record)
+
+
+def rows_as_of(now: View, store: str, table: str, batch: int) -> tuple[Snapshot, ReplicaRecord]:
+    """The rows of a view as of an earlier batch, and the record of then.  Raises HISTORY_GONE, NOT_UP_TO_BOUND."""
     check_kept(now.record, store, batch, table=table)
     if batch == now.record.batch:
-        return now
+        return now.rows, now.record
     record = position_at(now.rows, batch)
     if record is None:
         raise ReplicaError(
@@ -81,7 +67,8 @@ def as_of(now: View, store: str, table: str, batch: int) -> View:
             hint="Ask for a newer batch.",
             batch=batch,
         )
-    return _AsOf(now, SnapshotAsOf(now.rows, now.stores, msgspec.structs.replace(record, kept=now.record.kept)))
+    record = msgspec.structs.replace(record, kept=now.record.kept)
+    return SnapshotAsOf(now.rows, now.stores, record), record
 
 
 def batch_of(view: View, when: int | dt.datetime | str) -> int:

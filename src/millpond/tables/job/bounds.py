@@ -183,14 +183,10 @@ def open_within(
                 raise
             problem = error
         else:
-            try:
+            with view:
                 unmet = check.unmet(cut)
-            except BaseException:
-                view.__exit__()
-                raise
-            if unmet is None:
-                return view, cut
-            view.__exit__()
+                if unmet is None:
+                    return view.hand_on(), cut
             is_stopped = cut.job_state == "stopped" and cut.lag.behind_batches == 0 and said_stopped()
             waited = min(bounds.wait_seconds, round(time.monotonic() - began, 3))
             problem = error_of(unmet, waited, is_stopped=is_stopped)

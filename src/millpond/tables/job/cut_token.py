@@ -19,7 +19,7 @@ from millpond.replica.replica import View
 from millpond.tables.answer import Answer, Cut
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.held_views import HOLDER
-from millpond.tables.job.reads import JobReads
+from millpond.tables.job.reads import JobReads, Reads
 from millpond.tables.scan.token import pack, unpack
 
 _PLACE_BYTES = 12
@@ -45,24 +45,20 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
     holder: str
 
 
-def begin_cut(job: JobReads, bounds: Bounds | None) -> CutToken:
-    """Keep the newest batch readable.  Raises as `JobReads.open`."""
-    view, cut = job.open(bounds)
-    token = pack(_Token(_place(job), view.generation, view.record.batch, HOLDER))
+def begin_cut(reads: Reads, bounds: Bounds | None) -> CutToken:
+    """Keep the batch that is read readable.  Raises as `Reads.open`."""
+    view, cut = reads.open(bounds)
+    job, token = reads.job, pack(_Token(_place(reads.job), view.generation, view.record.batch, HOLDER))
     job.keep(view)
     return CutToken(cut, token=token, seconds=job.settings.page_view_seconds)
 
 
-class TokenReads(JobReads):
+class TokenReads(Reads):
     """A job as of the batch of a cut."""
-
-    fixed = True
 
     def __init__(self, job: JobReads, text: str, table: str) -> None:
         """Raises INVALID_TOKEN, and OTHER_JOB where the cut is one of another job than this table's."""
-        super().__init__(job.folder, job.replica, job.settings)
-        self.held_views = job.held_views
-        self._now = job
+        self.job = job
         token = unpack(text, _Token)
         if token is None:
             raise RequestError(
@@ -83,30 +79,18 @@ class TokenReads(JobReads):
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """A view of that batch.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
-        token, now = self._token, self.replica.snapshot()
-        try:
-            found = self._now.try_batch(now, token.generation, token.batch)
+        with self.job.replica.snapshot() as now:
+            found = self.job.try_batch(now, self._token.generation, self._token.batch)
             if found is None:
                 raise self._expired(now)
-        except BaseException:
-            now.__exit__()
-            raise
-        if found is not now:
-            now.__exit__()
-        try:
-            cut = self.cut(found)
-            self.check(bounds, cut)
-        except BaseException:
-            found.__exit__()
-            raise
-        return found, cut
+        return self.job.meeting(found, bounds)
 
     def _expired(self, now: View) -> ReplicaError:
         token = self._token
         why = "its time is over" if now.generation == token.generation else "the replica was built anew"
         return ReplicaError(
             "CUT_EXPIRED",
-            f"The cut of {self.folder.job} at batch {token.batch} can't be read any more: {why}.",
+            f"The cut of {self.job.folder.job} at batch {token.batch} can't be read any more: {why}.",
             hint="Open a new one, and read what belongs together sooner.",
             batch=token.batch,
             holder=token.holder,

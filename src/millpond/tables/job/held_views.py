@@ -29,7 +29,7 @@ class HeldView:
         self._process = os.getpid()
         self._ended = False
 
-    def try_lease(self) -> Lease | None:
+    def try_lease(self) -> View | None:
         """The view for one read, which gives it back by leaving it; None where its time is over."""
         if os.getpid() != self._process:
             raise ReplicaError(
@@ -42,27 +42,14 @@ class HeldView:
             self._lock.release()
             return None
         self.used = True
-        return Lease(self.view, self._lock)
+        return self.view.lend(self._lock.release)
 
     def end(self) -> None:
         """End the view, once nobody reads it."""
         with self._lock:
             if not self._ended:
                 self._ended = True
-                self.view.__exit__()
-
-
-class Lease(View):
-    """A held view, lent for one read: leaving it gives it back."""
-
-    __slots__ = ("_lock",)
-
-    def __init__(self, view: View, lock: threading.Lock) -> None:
-        super().__init__(view.rows, view.record, view.stores, view.newer, view.generation)
-        self._lock = lock
-
-    def __exit__(self, *error: object) -> None:
-        self._lock.release()
+                self.view.close()
 
 
 class HeldViews:
@@ -85,8 +72,8 @@ class HeldViews:
 
         A batch that is held already is held for the whole time anew: it is the newest one, so nothing is kept for longer by that.
         """
-        if type(view) is not View:  # held already, or read from one table's history, which others may not have
-            view.__exit__()
+        if not view.is_own:  # held already, or read from one table's history, which others may not have
+            view.close()
             return
         place = view.generation, view.record.batch
         with self._changed:
@@ -102,7 +89,7 @@ class HeldViews:
         for held_view in ended:
             held_view.end()
 
-    def try_page(self, generation: str, batch: int) -> Lease | None:
+    def try_page(self, generation: str, batch: int) -> View | None:
         """The view of an earlier page; None where it isn't held any more."""
         with self._changed:
             held_view = self._pages.get((generation, batch))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cached_property
 
@@ -25,15 +26,39 @@ _HEARTBEAT_CACHE_SECONDS = 0.5
 _SETTLE_SECONDS = 0.2
 
 
-class JobReads:
-    """A job as its tables read it.
+class Reads(ABC):
+    """What a table is read by: views of one job, of its newest batch or always of one batch.
 
+    job:    whose views they are
     fixed:  whether all reads are of one batch, so that a page of another has no place among them
     """
+
+    job: JobReads
+    fixed = True
+
+    @abstractmethod
+    def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
+        """A view, which the caller ends, and where an answer from it comes from."""
+
+    def try_batch(self, now: View, generation: str, batch: int) -> View | None:
+        """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.
+
+        now:  opened before, so the job is still the same; handed on where it is of that batch
+        """
+        return now.hand_on() if (now.generation, now.record.batch) == (generation, batch) else None
+
+    def clock_ms(self, record: ReplicaRecord) -> int:
+        """By which time rows of this batch are over, where they have a TTL: see `ttl`."""
+        return clock_ms(record.started_ms)
+
+
+class JobReads(Reads):
+    """A job as its tables read it: views of its newest batch, and what is known of the job beside them."""
 
     fixed = False
 
     def __init__(self, folder: JobFolder, replica: Replica, settings: ReplicaSettings) -> None:
+        self.job = self
         self.folder = folder
         self.replica = replica
         self.settings = settings
@@ -56,10 +81,10 @@ class JobReads:
                 settle_seconds=self.settle_seconds,
             )
         view = self.replica.snapshot()
-        try:
+        try:  # as `with` and `hand_on`, in fewer steps: each lookup goes through here
             return view, self.cut(view)
         except BaseException:
-            view.__exit__()
+            view.close()
             raise
 
     @property
@@ -69,18 +94,12 @@ class JobReads:
         return remote if self._checkpoint.is_remote else _SETTLE_SECONDS
 
     def try_batch(self, now: View, generation: str, batch: int) -> View | None:
-        """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.
-
-        now:  a view of the newest batch, opened before: so the job is still the same
-
-        What this process holds is all that is looked at; a table whose history is kept has the batch there as well.
-        """
-        if (now.generation, now.record.batch) == (generation, batch):
-            return now
-        if self.fixed or now.generation != generation:
-            return None  # built anew, perhaps since the job was rewound: another run of this batch has other rows
-        lease = self.held_views.try_page(generation, batch)
-        return lease and self._looked_at(lease)
+        """See `Reads`.  Only what this process holds is looked at; a table whose history is kept has the batch there as well."""
+        found = super().try_batch(now, generation, batch)
+        if found is None and now.generation == generation:  # else built anew, perhaps since the job was rewound: with other rows
+            lent = self.held_views.try_page(generation, batch)
+            found = None if lent is None else self.looked_at(lent)
+        return found
 
     @cached_property
     def _checkpoint(self) -> Storage:
@@ -109,9 +128,12 @@ class JobReads:
         job, state = self.folder.job, self.job_state()
         return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
 
-    def clock_ms(self, record: ReplicaRecord) -> int:
-        """By which time rows of this batch are over, where they have a TTL: see `expiry`."""
-        return clock_ms(record.started_ms)
+    def meeting(self, view: View, bounds: Bounds | None) -> tuple[View, Cut]:
+        """A view of a batch that stays the same, and its cut.  Raises as `check`, and has ended the view then."""
+        with view:
+            cut = self.cut(view)
+            self.check(bounds, cut)
+            return view.hand_on(), cut
 
     def check(self, bounds: Bounds | None, cut: Cut) -> None:
         """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""
@@ -159,43 +181,31 @@ class JobReads:
         self.held_views.close()
         self.replica.close()
 
-    def _looked_at(self, lease: View) -> View:
-        """The same view, knowing what is committed beyond it now."""
-        try:
-            lease.newer = self.replica.newer_than(lease)
-        except BaseException:
-            lease.__exit__()
-            raise
-        return lease
+    def looked_at(self, lent: View) -> View:
+        """The same view, knowing what is committed beyond it now.  Raises JOB_REPLACED, and has ended the view then."""
+        with lent:
+            lent.newer = self.replica.newer_than(lent)
+            return lent.hand_on()
 
 
-class CutReads(JobReads):
+class CutReads(Reads):
     """A job as the tables of one cut read it: always the same view, one read at a time."""
 
-    fixed = True
-
     def __init__(self, job: JobReads, held_view: HeldView) -> None:
-        super().__init__(job.folder, job.replica, job.settings)
+        self.job = job
         self._held_view = held_view
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """The view of the cut.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
-        with self.replica.snapshot() as now:
+        with self.job.replica.snapshot() as now:
             same_generation = now.generation == self._held_view.view.generation
-        lease = self._held_view.try_lease() if same_generation else None
-        if lease is None:
+        lent = self._held_view.try_lease() if same_generation else None
+        if lent is None:
             why = "its time is over" if same_generation else "the replica was built anew"
             raise ReplicaError(
                 "CUT_EXPIRED",
-                f"The cut of {self.folder.job} at batch {self._held_view.view.record.batch} can't be read any more: {why}.",
+                f"The cut of {self.job.folder.job} at batch {self._held_view.view.record.batch} can't be read any more: {why}.",
                 hint="Open a new one with `pond.cut`; a cut is kept for so long as one read may take.",
                 batch=self._held_view.view.record.batch,
             )
-        view = self._looked_at(lease)
-        try:
-            cut = self.cut(view)
-            self.check(bounds, cut)
-        except BaseException:
-            view.__exit__()
-            raise
-        return view, cut
+        return self.job.meeting(self.job.looked_at(lent), bounds)

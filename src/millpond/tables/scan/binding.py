@@ -15,7 +15,7 @@ from millpond.replica.history.delete_cause import closes_windows, may_expire
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.merged.changes import iter_merged_changes
 from millpond.replica.merged.snapshot import SnapshotOfParts, StoreParts, check_parts
-from millpond.replica.record import StoresRecord
+from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.replica import View
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema, store_id
@@ -51,16 +51,16 @@ class Binding:
     closes_windows: bool
     parts: StoreParts | None
 
-    def rows(self, view: View) -> Snapshot:
+    def rows(self, rows: Snapshot, record: ReplicaRecord) -> Snapshot:
         """The rows of a view, those of all parts merged.  Raises DEFINITION_MISMATCH where it has parts that aren't known."""
         parts = self.parts
         if parts is None:
-            return view.rows
-        if parts.checked != view.record.batch:
-            now = view.rows.newest if isinstance(view.rows, history.SnapshotAsOf) else view.rows
+            return rows
+        if parts.checked != record.batch:
+            now = rows.newest if isinstance(rows, history.SnapshotAsOf) else rows
             check_parts(now, parts, may_expire=self.may_expire)
-            parts.checked = view.record.batch
-        return SnapshotOfParts(view.rows, parts, kept_of(view.record, self.table).closed_forgotten)
+            parts.checked = record.batch
+        return SnapshotOfParts(rows, parts, kept_of(record, self.table).closed_forgotten)
 
 
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:

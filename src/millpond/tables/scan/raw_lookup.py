@@ -7,12 +7,11 @@ from typing import Any
 
 from millpond.replica.history.delete_cause import loses_rows
 from millpond.replica.keys.codec import MAX_KEY_BYTES
-from millpond.replica.replica import View
-from millpond.tables.answer import Cut, Row
-from millpond.tables.scan.binding import Binding
+from millpond.tables.answer import Row
+from millpond.tables.scan.open_read import OpenRead
 
-GetRow = Callable[[View, Binding, dict[str, Any], Cut], Row]
-"""(view, binding, key columns in stored form, cut) -> the row as `Table.get` has it"""
+GetRow = Callable[[OpenRead, dict[str, Any]], Row]
+"""(read, key columns in stored form) -> the row as `Table.get` has it"""
 
 
 class Lookups:
@@ -22,14 +21,14 @@ class Lookups:
     binding:  how keys and rows are read
     """
 
-    __slots__ = ("_get_row", "_is_plain", "_may_expire", "_rows", "_table", "_view", "binding", "cut")
+    __slots__ = ("_get_row", "_is_plain", "_may_expire", "_read", "_rows", "_table", "binding", "cut")
 
-    def __init__(self, view: View, binding: Binding, cut: Cut, get_row: GetRow) -> None:
-        self._view = view
+    def __init__(self, read: OpenRead, get_row: GetRow) -> None:
+        self._read = read
         self._get_row = get_row
-        self.binding = binding
-        self.cut = cut
-        self._rows, self._table = binding.rows(view), binding.table
+        self.binding = binding = read.binding
+        self.cut = read.cut
+        self._rows, self._table = read.stored(), binding.table
         self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire or loses_rows(binding.schema)
 
     def get(self, ordered: bytes) -> bytes | None:
@@ -47,8 +46,8 @@ class Lookups:
     def row(self, key: tuple[Any, ...]) -> Row:
         """The row of a key in stored form, its columns in the table's order, as `Table.get` has it."""
         columns = {column.name: value for column, value in zip(self.binding.definition.key, key, strict=True)}
-        return self._get_row(self._view, self.binding, columns, self.cut)
+        return self._get_row(self._read, columns)
 
     def close(self) -> None:
         """End the view."""
-        self._view.__exit__()
+        self._read.close()
