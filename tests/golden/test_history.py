@@ -152,7 +152,7 @@ def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_cert
     with serving[-1].snapshot() as snapshot:
         record = snapshot.record()
         assert record.batch == copy.last - copy.last % 2
-        for number, store in enumerate(serving[-1].stores().schemas()):
+        for number, store in enumerate(serving[-1].stores().stores):
             kept = kept_of(record, store.id)
             assert (kept.closed_forgotten is not None) == may_expire(store)
             kinds = [change.kind for _, _, change in iter_changes(snapshot, number, 1)]
@@ -174,7 +174,7 @@ def test_where_only_snapshots_tell_rows_may_have_expired_unseen(golden: Callable
         while follower.step():
             pass
     with serving[-1].snapshot() as snapshot:
-        (store,) = serving[-1].stores().schemas()
+        (store,) = serving[-1].stores().stores
         assert (kept_of(snapshot.record(), store.id).closed_forgotten is None) == is_certain
     follower.stop()
 
@@ -200,7 +200,7 @@ def test_the_last_value_of_each_row_that_expired_is_known_unless_its_batch_may_h
         copy.commit(batch)
         while follower.step():
             pass
-        (store,) = serving[-1].stores().schemas()
+        (store,) = serving[-1].stores().stores
         with serving[-1].snapshot() as snapshot:
             now, reached = stored_rows(snapshot, store.id), snapshot.record().offsets
         last |= {key: (value, reached == offsets) for key, value in rows.items() if key not in now}
@@ -254,7 +254,7 @@ def test_rows_that_expired_are_there_after_the_machine_started_again(
     after = closed_rows(serving[-1])
     assert follower.counts.bootstraps == 1
     assert any(before.values()) or "complete" in cell
-    for store in serving[-1].stores().schemas():
+    for store in serving[-1].stores().stores:
         if not missed or not may_return(store):
             assert after[store.id] == before[store.id]
         else:
