@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from millpond.checkpoint.encoding import iter_elements
@@ -24,3 +27,14 @@ def replica_content(backend: Any, store: StoreSchema) -> State:
             codec.decode(ordered): tuple(map(decode_value, iter_elements(row))) if store.many else decode_value(row)
             for ordered, row in ((o, without_stamp(stored)) for o, stored in iter_prefix(snapshot, store.id, b""))
         }
+
+
+def load_script(name: str) -> ModuleType:
+    """A script of tests/golden."""
+    spec = importlib.util.spec_from_file_location(f"golden_{name}", _GOLDEN / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module

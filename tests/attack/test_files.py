@@ -10,13 +10,11 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
 import httpx
-import pytest
 
 from attack.conftest import commit
 from attack.victim import PATIENCE_SECONDS, Victim, wait_for
@@ -94,28 +92,6 @@ ATTACKS: dict[str, Callable[[Path, Path, str], object]] = {
     "names_of_another": lambda job, _o, _b: (job / "job.json").write_text(NAMES_GOOD),
     EVIL: lambda job, _o, _b: write(job / f"tables/{EVIL}.json", EVIL),
 }
-
-
-@pytest.fixture
-def metadata_service() -> Iterator[tuple[str, list[str]]]:
-    """Stands where a machine in a cloud asks for credentials; and who has asked."""
-    asked: list[str] = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
-
-        def do_PUT(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
 
 
 def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_service: tuple[str, list[str]]) -> None:

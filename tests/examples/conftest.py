@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import module_from_spec, spec_from_file_location
@@ -12,13 +11,10 @@ from typing import Any
 
 import pytest
 
+from real_log import first_lines
 from rocksdb_state import rocksdb
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-_CUT_LINES = 4000
-REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[2] / ".." / "shared" / "data")) / (
-    "nasa_pageviews_1995-08-01.tsv"
-)
 
 
 @pytest.fixture
@@ -55,11 +51,8 @@ def on_rocksdb(spark: Any) -> Iterator[Any]:
 @pytest.fixture
 def real_log(tmp_path: Path) -> Path:
     """The first hours of a day of NASA's web server."""
-    if not REAL_LOG.exists():
-        pytest.skip(f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)")
     cut = tmp_path / "nasa.tsv"
-    with REAL_LOG.open("rb") as lines:
-        cut.write_bytes(b"".join(next(lines) for _ in range(1 + _CUT_LINES)))
+    cut.write_bytes(first_lines())
     return cut
 
 

@@ -887,15 +887,22 @@ def main() -> None:
 def see_refused(spark: SparkSession, name: str) -> str:
     """With which words of the table Spark refuses a cell now, or what it says or does otherwise."""
     cell, condition = REFUSED[name]
-    own = spark.newSession()
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-        try:
-            for key, value in {**DEFAULTS, **cell.conf}.items():
-                own.conf.set(key, value)
-            cell.write(OperatorJob(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
-        except Exception as error:  # noqa: BLE001
-            return condition if condition in str(error) else f"OTHERWISE {error}"
-        return "NOT REFUSED"
+    said = ""
+    for _ in range(5):
+        own = spark.newSession()
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            try:
+                for key, value in {**DEFAULTS, **cell.conf}.items():
+                    own.conf.set(key, value)
+                cell.write(OperatorJob(own, Path(scratch, "checkpoint"), Path(scratch, "inputs")))
+                return "NOT REFUSED"
+            except Exception as error:  # noqa: BLE001
+                said = str(error)
+        if condition in said:
+            return condition
+        if "failed to connect back" not in said:  # Spark gives a Python worker ten seconds to start
+            break
+    return f"OTHERWISE {said}"
 
 
 def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from golden_rows import load_script as load
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
 
 HERE = Path(__file__).parent
-
-
-def load(name: str) -> ModuleType:
-    """A script beside this file."""
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", HERE / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def read_cell(folder: Path) -> str:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from test_compatibility import load
+
+from golden_rows import load_script
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -19,7 +20,7 @@ SEEN = json.loads((HERE / "refused.json").read_text())
 def test_what_was_seen_is_all_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
     monkeypatch.syspath_prepend(str(HERE))
-    tried = {name: condition for name, (_, condition) in load("make_operators").REFUSED.items()}
+    tried = {name: condition for name, (_, condition) in load_script("make_operators").REFUSED.items()}
     assert SEEN["refused"] == tried
 
 
@@ -27,4 +28,4 @@ def test_what_was_seen_is_all_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
 def test_spark_refuses_it_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert SEEN["spark"] == spark.version
     monkeypatch.syspath_prepend(str(HERE))
-    assert load("make_operators").see_refused(spark, name) == SEEN["refused"][name]
+    assert load_script("make_operators").see_refused(spark, name) == SEEN["refused"][name]

@@ -6,10 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from urllib.parse import unquote
 
@@ -148,28 +145,6 @@ def test_a_moved_checkpoint_is_read_where_it_is(tmp_path: Path) -> None:
     (tmp_path / "old").rename(tmp_path / "new")
     checkpoint(tmp_path / "old/ck", 2)
     assert value(tmp_path / "new/ck", "ck.aggregate_0") == 1
-
-
-@pytest.fixture
-def metadata_service() -> Iterator[tuple[str, list[str]]]:
-    """Stands where a machine in a cloud asks for credentials; and who has asked."""
-    asked: list[str] = []
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
-
-        def do_PUT(self) -> None:
-            self.do_GET()
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
 
 
 def test_a_bucket_that_a_pond_names_is_asked_nothing_and_nobody_is_asked_for_credentials(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +13,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from millpond.errors import MillpondError
 from millpond.spark.accesslog.source import AccessLogSource, AccessLogStream, log_stream, parse_options
+from real_log import CUT_REQUESTS, NO_WHOLE_LOG, WHOLE_LOG, first_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 LINE = '{host} - - [01/Aug/1995:00:{minute:02}:{second:02} -0400] "GET /{page}.html HTTP/1.0" 200 {size}\n'
-REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[3] / ".." / "shared" / "data")) / (
-    "nasa_pageviews_1995-08-01.tsv"
-)
 
 
 @pytest.fixture(autouse=True)
@@ -174,16 +171,22 @@ def run_to_end(events: DataFrame, checkpoint: Path, each: Callable[[DataFrame, i
     return [dict(progress) for progress in query.recentProgress]
 
 
-@pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)")
-def test_the_real_log_takes_ten_batches_or_more_and_every_offset_says_which_lines(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.skipif(not WHOLE_LOG.exists(), reason=NO_WHOLE_LOG)
+def test_the_committed_cut_is_the_beginning_of_the_real_log() -> None:
+    assert WHOLE_LOG.read_bytes().startswith(first_lines())
+
+
+def test_a_real_log_takes_ten_batches_or_more_and_every_offset_says_which_lines(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "nasa.tsv"
+    log.write_bytes(first_lines())
     rows: dict[int, list[tuple[int, str, int]]] = {}
 
     def keep(df: DataFrame, batch: int) -> None:
         rows[batch] = [(r.line, r.url, r.bytes) for r in df.select("line", "url", "bytes").collect()]
 
-    run_to_end(log_stream(spark, str(REAL_LOG)), tmp_path / "checkpoint", keep)
+    run_to_end(log_stream(spark, str(log), rows_per_batch=350), tmp_path / "checkpoint", keep)
     assert len(rows) >= 10
-    lines = [line.split("\t") for line in REAL_LOG.read_text().splitlines()]
+    lines = [line.split("\t") for line in log.read_text().splitlines()]
     read_before = 1  # the header
     for batch in sorted(rows):
         offset = json.loads((tmp_path / "checkpoint" / "offsets" / str(batch)).read_text().splitlines()[2])
@@ -191,7 +194,7 @@ def test_the_real_log_takes_ten_batches_or_more_and_every_offset_says_which_line
         expected = [(n, lines[n - 1][4], int(lines[n - 1][6])) for n in range(read_before + 1, place["line"] + 1)]
         assert sorted(rows[batch]) == expected
         read_before = place["line"]
-    assert read_before == len(lines) == 30_970
+    assert read_before == len(lines) == 1 + CUT_REQUESTS
 
 
 def test_spark_reads_plain_and_gzip_alike_in_streams_and_in_batch_queries(spark: SparkSession, tmp_path: Path) -> None:

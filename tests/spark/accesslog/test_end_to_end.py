@@ -4,7 +4,7 @@ Two runs, each read in a loop from its first batch on:
 
     cut    3,000 lines, with lines that are late, told twice or no requests at all.  The main job follows the file while it
            grows, on four partitions, and is stopped; `millpond demo --once` reads the rest from the same checkpoints.
-    whole  `millpond demo --once` on all 30,969 requests
+    whole  `millpond demo --once` on all 30,969 requests, where that log is there
 
 The oracle is the csv module over the same lines, and Spark's own batch query where a function is approximate.
 """
@@ -31,17 +31,13 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
+from real_log import NO_WHOLE_LOG, WHOLE_LOG, first_lines
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
-REAL_LOG = Path(os.environ.get("MILLPOND_DATA", Path(__file__).parents[3] / ".." / "shared" / "data")) / (
-    "nasa_pageviews_1995-08-01.tsv"
-)
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(not REAL_LOG.exists(), reason=f"{REAL_LOG} isn't there (MILLPOND_DATA names its folder)"),
-]
+pytestmark = pytest.mark.spark
 COMMAND = Path(sys.executable).with_name("millpond")
 # A cold Spark on a busy machine with two cores.
 LONG_SECONDS = 300
@@ -314,7 +310,7 @@ class DemoRun:
 
 def make_cut() -> list[bytes]:
     """The first lines of the real log, some of them late, some twice, with bad and odd ones between them."""
-    header, *lines = REAL_LOG.read_bytes().split(b"\n")[: CUT_LINES - 100]
+    header, *lines = first_lines(CUT_LINES - 101).splitlines()
     lines += lines[::97]  # told twice, and late
     for number, extra in enumerate([*(text.encode() for text in BAD_LINES), *ODD_LINES]):
         lines.insert(number * 211 + 50, extra)
@@ -347,7 +343,10 @@ def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], li
         assert job.wait(60) == 0, (folder / "following.err").read_text()
 
 
-@pytest.fixture(scope="module", params=["cut", "whole"])
+WHOLE = pytest.param("whole", marks=pytest.mark.skipif(not WHOLE_LOG.exists(), reason=NO_WHOLE_LOG))
+
+
+@pytest.fixture(scope="module", params=["cut", WHOLE])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[DemoRun]:
     folder = tmp_path_factory.mktemp(request.param)
     pond, log = folder / "pond", folder / "access.tsv"
@@ -373,7 +372,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
                 file.write(b"\n".join(cut[FOLLOWED_LINES:]))  # the last line without its line end
             count = len(cut)
         else:
-            log.write_bytes(REAL_LOG.read_bytes())
+            log.write_bytes(WHOLE_LOG.read_bytes())
             count = log.read_bytes().count(b"\n")
         demo = stack.enter_context(running([COMMAND, "demo", "--log", log, "--pond", pond, "--once"], folder, "demo"))
         wait_until((pond / "pond.json").exists, folder, demo)
