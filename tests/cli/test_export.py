@@ -22,7 +22,7 @@ from millpond.cli import export, main
 from millpond.errors import CONDITIONS
 from millpond.schema.values import encode_json, to_text
 from millpond.tables.scan.where import _UNORDERED, parse_condition
-from millpond.wire.answers import row_writer
+from millpond.wire.rows import row_writer
 from written_checkpoint import WrittenCheckpoint
 
 Run = Callable[..., Result]

@@ -7,16 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.client.exchange import Exchange, Reply, error_of
-from millpond.client.reads import ServerReads, TableReads, cut_of
-from millpond.errors import ReplicaError
+from millpond.client.reads import ServerReads, TableReads
+from millpond.errors import ReplicaError, StorageError
 from millpond.schema.definition.table import TableDefinition, parse_definition
 from millpond.schema.values import decode_json, encode_json
 from millpond.settings import ClientSettings, Retention
-from millpond.wire.answers import error_json
+from millpond.wire.answers import FromCut, error_json
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 DEFINITIONS = [
@@ -60,10 +62,10 @@ def test_a_definition_arrives_as_it_is(definition: TableDefinition, retention: R
 
 @given(st.dictionaries(st.sampled_from("0123"), OFFSETS, max_size=3), JSON_FLOATS)
 def test_a_position_arrives_as_spark_wrote_it(offsets: dict[str, Any], age: float) -> None:
-    position = {"batch": 1, "offsets": offsets, "watermark_ms": None, "batch_started_ms": 5, "committed_ms": 6}
+    position = {"offsets": offsets, "watermark_ms": None, "batch_started_ms": 5, "committed_ms": 6}
     lag = {"behind_batches": 0, "behind_seconds": 0.5, "age_seconds": age, "age_from": "commit", "event_lag_seconds": age}
-    data = {"job": "j", "batch": 1, "position": position, "lag": lag, "job_state": "unknown"}
-    cut = cut_of(decode_json(encode_json(data)))
+    data = {"table": "t", "job": "j", "batch": 1, "position": position, "lag": lag, "job_state": "unknown"}
+    cut = msgspec.convert(decode_json(encode_json(data)), FromCut).cut
     assert repr(cut.position.offsets) == repr(offsets)
     assert repr((cut.lag.age_seconds, cut.lag.event_lag_seconds)) == repr((age, age))
 
@@ -78,4 +80,16 @@ def test_an_error_arrives_with_its_facts(context: dict[str, Any]) -> None:
 
 
 def test_where_tables_are_aligned_arrives_as_batches() -> None:
-    assert _answered(ServerReads().at(["t"]), {"tables": [{"table": "t", "batch": 7}]}) == {"t": 7}
+    position = {"offsets": {}, "watermark_ms": None, "batch_started_ms": 5, "committed_ms": 6}
+    lag = {"behind_batches": 0, "behind_seconds": 0, "age_seconds": 1, "age_from": "commit", "event_lag_seconds": None}
+    entry = {"table": "t", "job": "j", "batch": 7, "position": position, "lag": lag, "job_state": "unknown"}
+    assert _answered(ServerReads().at(["t"]), {"tables": [entry]}) == {"t": 7}
+
+
+@pytest.mark.parametrize("body", [b"{", b"[]", b'{"rows": []}', b'{"tables": [{"table": 1}]}'])
+def test_what_is_no_answer_is_said_to_be_no_server(body: bytes) -> None:
+    exchange = ServerReads().at(["t"])
+    next(exchange)
+    with pytest.raises(StorageError) as refused:
+        exchange.send(Reply(200, {}, body))
+    assert refused.value.condition == "NOT_A_SERVER"

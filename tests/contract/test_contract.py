@@ -35,7 +35,8 @@ from millpond.schema.far_time import FarTime
 from millpond.schema.types import TIMES
 from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
-from millpond.wire.answers import cut_json, row_writer
+from millpond.wire.answers import cut_json
+from millpond.wire.rows import row_writer
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
@@ -129,7 +130,7 @@ def _python(table: Any, question: Question) -> Answer:
 
 
 def _answer_of(definition: TableDefinition, question: Question, answer: Any) -> Answer:
-    cut = json.loads(encode_json(cut_json(answer.cut)))
+    cut = json.loads(encode_json(cut_json("", answer.cut)))
     source = {"batch": cut["batch"], "position": cut["position"], "job": cut["job"], "behind": cut["lag"]["behind_batches"]}
     if question.read == "count":
         return {**source, "count": int(answer)}

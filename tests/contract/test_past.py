@@ -33,7 +33,8 @@ from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
-from millpond.wire.answers import answer_json, changes_json, count_json, event_json, row_writer, versions_json
+from millpond.wire.answers import answer_json
+from millpond.wire.rows import row_writer
 from written_checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -178,14 +179,7 @@ def _answer_of(table: Any, question: Question, answer: Any) -> Answer:
     name, write = "", row_writer(table.definition)
     if question.read == "get":
         answer = millpond.Rows([answer], answer.cut)
-    writers: dict[str, Callable[[], Answer]] = {
-        "changes": lambda: changes_json(name, answer, write),
-        "history": lambda: versions_json(name, answer, write),
-        "find_event": lambda: event_json(name, answer),
-        "count": lambda: count_json(name, answer),
-    }
-    tell = writers.get(question.read, lambda: answer_json(name, answer, write, gaps=False))
-    return _stable(json.loads(encode_json(tell())), question)
+    return _stable(json.loads(encode_json(answer_json(name, answer, write))), question)
 
 
 def _stable(data: Answer, question: Question) -> Answer:

@@ -19,7 +19,7 @@ from emitted import bits
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
-from millpond.wire.answers import row_writer, typed_columns
+from millpond.wire.rows import row_writer, typed_columns
 
 Failure = Callable[[str, str], Exception]
 

@@ -20,11 +20,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 
 import millpond
-from millpond.client.reads import Known, cut_of
+from millpond.client.reads import Known
 from millpond.errors import MillpondError
+from millpond.schema.values import decode_json
 from millpond.tables.history.changes import Changes
+from millpond.wire.answers import ChangesAnswer
 from soak.model import PAGES, WINDOW_MS, Values
 from soak.orphans import end_with_parent
 
@@ -248,8 +251,8 @@ class Reader:
     def _sent(self, event: dict[str, str], known: Known) -> None:
         if event.get("event") != "changes":
             return  # the next look tells why the stream ended
-        data = json.loads(event["data"])
-        changes = Changes(map(known.change, data["changes"]), cut_of(data), token=event["id"], more=data["more"])
+        answer = msgspec.convert(decode_json(event["data"]), ChangesAnswer)
+        changes = Changes(map(known.change, answer.changes), answer.cut, token=event["id"], more=answer.more)
         self._log.write(op="changes", sent=True, **changes_of(changes), **source_of(changes))
 
     def _changes(self) -> None:

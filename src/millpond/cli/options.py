@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from millpond.cli.complete import complete_column, complete_place, complete_table
 from millpond.cli.place import Reading
@@ -17,10 +18,9 @@ from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import decode_json
 from millpond.tables.job.bounds import Bounds
+from millpond.wire.declare import fields
 from millpond.wire.keys import Key, parse_object, parse_pairs
-
-if TYPE_CHECKING:
-    from millpond.cli.place import AnyTable
+from millpond.wire.questions import AsOf, Scan
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMIT = 100
@@ -44,13 +44,18 @@ allow_option = click.option(
 
 
 def _bundled(
-    name: str, make: Callable[..., Any], *given: Callable[[Command], Command], shared: tuple[str, ...] = ()
+    name: str,
+    make: Callable[..., Any],
+    *given: Callable[[Command], Command],
+    words: Iterable[str] | None = None,
+    shared: tuple[str, ...] = (),
 ) -> Callable[[Command], Command]:
     """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names.
 
+    words:   the names; by default those of the parameters of `make`
     shared:  options of a bundle below this one that it reads as well
     """
-    words = list(signature(make).parameters)
+    words = list(signature(make).parameters) if words is None else [*words, *shared]
 
     def decorate(command: Command) -> Command:
         @wraps(command)
@@ -63,6 +68,37 @@ def _bundled(
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+# What stands for the value of a field, where its type doesn't say enough.
+_VALUES = {
+    "contains_file": "PATH",
+    "contains_offset": "TOPIC:PARTITION:OFFSET",
+    "event_time": "TIME",
+    "file": "PATH",
+    "offset": "TOPIC:PARTITION:OFFSET",
+    "time": "TIME",
+}
+
+
+def field_option(kind: type[msgspec.Struct], name: str, **more: Any) -> Callable[[Command], Command]:
+    """The option of a declared field: named as the field, seconds without saying so, with its description as help.
+
+    more:  what `click.option` takes beside, or otherwise
+    """
+    field = fields(kind)[name]
+    how: dict[str, Any] = {"help": field.text, "metavar": _VALUES.get(name)}
+    if field.kinds == {bool}:
+        how["is_flag"] = True
+    elif list in field.kinds:
+        how |= {"multiple": True, "help": f"{field.text}  May be repeated."}
+    elif dict in field.kinds:
+        how["metavar"] = "JSON"
+    elif float in field.kinds:
+        how |= {"type": float, "metavar": "SECONDS"}
+    elif field.kinds == {int}:
+        how["type"] = int
+    return click.option(f"--{name.removesuffix('_seconds').replace('_', '-')}", name, **{**how, **more})
 
 
 # ------------------------------------------------------------ where, and how
@@ -160,9 +196,9 @@ def _page(limit: int, reverse: bool, token: str | None) -> dict[str, Any]:
 page_options = _bundled(
     "page",
     _page,
-    click.option("--limit", type=int, default=LIMIT, show_default=True, help="The largest number of rows."),
-    click.option("--reverse", is_flag=True, help="Against the order of the key."),
-    click.option("--token", help="Show the next rows: what the same command wrote before."),
+    field_option(Scan, "limit", default=LIMIT, show_default=True),
+    field_option(Scan, "reverse"),
+    field_option(Scan, "token"),
 )
 
 
@@ -220,53 +256,23 @@ def _split(word: str) -> tuple[str, str]:
 # ------------------------------------------------------------ as of when
 
 
-@dataclass(frozen=True, slots=True)
-class AsOf:
-    """Which batch is read, and whether with rows that expired."""
-
-    batch: int | None
-    time: str | None
-    closed: bool | None
-
-    @property
-    def is_now(self) -> bool:
-        """Whether nothing is asked for but the newest batch."""
-        return self == AsOf(None, None, None)
-
-    def of(self, table: AnyTable) -> AnyTable:
-        """The table so.  Raises as `Table.at`."""
-        if self.closed is not None:
-            table = table.with_closed() if self.closed else table.live()
-        return table if self.batch is None and self.time is None else table.at(batch=self.batch, time=self.time)
-
-
 as_of_options = _bundled(
     "as_of",
     AsOf,
-    click.option("--batch", type=int, help="As of this batch, where history is kept."),
-    click.option("--time", metavar="TIME", help="As of the newest batch that was committed by then."),
+    field_option(AsOf, "batch"),
+    field_option(AsOf, "time"),
     click.option(
         "--closed/--live",
         default=None,
         help="With expired rows, or without them. [default: with expired windows and sessions only]",
     ),
+    words=("batch", "time", "closed"),
 )
 
 
-def _bounds(
-    min_batch: int | None,
-    contains_offset: tuple[str, ...],
-    min_offsets: str | None,
-    contains_file: str | None,
-    max_behind: float | None,
-    max_age: float | None,
-    wait: float | None,
-) -> Bounds | None:
+def _bounds(*, min_offsets: str | None, wait: float | None, **others: Any) -> Bounds | None:
     """What an answer must reflect, None where nothing is said of it.  Raises INVALID_BOUND."""
-    given = (min_batch, contains_offset or None, min_offsets, contains_file, max_behind, max_age)
-    if all(bound is None for bound in given) and not wait:
-        return None
-    offsets: Any = None
+    given = {name: value for name, value in others.items() if value not in (None, ())}
     if min_offsets is not None:
         try:
             offsets = decode_json(min_offsets)
@@ -275,37 +281,9 @@ def _bounds(
                 "INVALID_BOUND", f"--min-offsets is no JSON: {wrong}.", hint='Write it like \'{"views": {"0": 11171}}\'.'
             ) from None
         # JSON's null would be no bound at all.
-        offsets = offsets if isinstance(offsets, dict) else {}
-    return Bounds(
-        min_batch=min_batch,
-        contains_offset=contains_offset or None,
-        min_offsets=offsets,
-        contains_file=contains_file,
-        max_behind_seconds=max_behind,
-        max_age_seconds=max_age,
-        wait_seconds=wait or 0.0,
-    )
+        given["min_offsets"] = offsets if isinstance(offsets, dict) else {}
+    return Bounds(**given, wait_seconds=wait or 0.0) if given or wait else None
 
 
-bounds_options = _bundled(
-    "bounds",
-    _bounds,
-    click.option("--min-batch", type=int, help="Answer from this batch or a later one only."),
-    click.option(
-        "--contains-offset",
-        multiple=True,
-        metavar="TOPIC:PARTITION:OFFSET",
-        help="Answer only if the record with this offset was read; may be repeated.",
-    ),
-    click.option(
-        "--min-offsets",
-        metavar="JSON",
-        help='Answer only if the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.',
-    ),
-    click.option("--contains-file", metavar="PATH", help="Answer only if a file source has read this file."),
-    click.option(
-        "--max-behind", type=float, metavar="SECONDS", help="Answer only if no commit has waited for longer to be applied."
-    ),
-    click.option("--max-age", type=float, metavar="SECONDS", help="Answer only if the newest commit is no older."),
-    shared=("wait",),
-)
+_BOUNDS = tuple(name for name in fields(Bounds) if name != "wait_seconds")
+bounds_options = _bundled("bounds", _bounds, *(field_option(Bounds, name) for name in _BOUNDS), words=_BOUNDS, shared=("wait",))

@@ -20,10 +20,11 @@ from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, to_text
-from millpond.tables.answer import Cut, Row, Rows
+from millpond.tables.answer import Answer, Count, Cut, Row, Rows
 from millpond.tables.failed import FailedValue, FailingValues, errors_of, free_name
 from millpond.tables.history.versions import Versions
-from millpond.wire.answers import row_writer, typed_columns, versions_json, without_rows_json
+from millpond.wire.answers import answer_json, members
+from millpond.wire.rows import row_writer, typed_columns
 
 Cell = str | FailedValue | None
 """A value's text; None for NULL"""
@@ -41,7 +42,7 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
     """
     if as_json:
         write_json_rows(definition, rows)
-        write_json_footer(without_rows_json(definition.table, rows))
+        write_json_footer(_footer(definition, rows))
         return
     columns = _text_columns(definition)
     if closed or any(row.final for row in rows):
@@ -58,8 +59,9 @@ def write_page(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
         say(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}")
 
 
-def write_one(answer: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_json: bool) -> None:
-    """An answer that is no rows: of `told`, which HTTP would say, what has these names; the rest is its footer."""
+def write_one(definition: TableDefinition, found: Answer | Count, names: tuple[str, ...], *, as_json: bool) -> None:
+    """An answer that is no rows: of its members those of these names; the others are its footer."""
+    answer = members(answer_json(definition.table, found, row_writer(definition)))
     if as_json:
         write_json({name: answer[name] for name in names})
         write_json_footer({name: value for name, value in answer.items() if name not in names})
@@ -68,18 +70,13 @@ def write_one(answer: dict[str, Json], names: tuple[str, ...], cut: Cut, *, as_j
         write_line(str(answer[names[0]]))
     else:
         write_texts(list(names), [[_word(answer[name]) for name in names]])
-    write_footer(cut)
+    write_footer(found.cut)
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:
     """Versions of rows: the columns of each, then since when it was so, and until when."""
-    answer = versions_json(definition.table, versions, row_writer(definition))
-    shown = answer.pop("versions")
-    assert isinstance(shown, list)
     if as_json:
-        for version in shown:
-            write_json(version)
-        write_json_footer(answer)
+        write_json_list(definition, versions, "versions")
         return
     columns = _text_columns(definition)
     facts = [free_name(fact, definition.columns) for fact in ("_kind", "_batch", "_until_batch", "_committed", "_until")]
@@ -113,7 +110,7 @@ def _write_failures(rows: Iterable[dict[str, Any]]) -> None:
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
     """What there is to say where there is no row: whether there was one, and the footer."""
     if as_json:
-        write_json_footer(without_rows_json(definition.table, rows))
+        write_json_footer(_footer(definition, rows))
         return
     evicted = rows[0].evicted if rows else False
     say(f"{definition.table} has no row with this key.{_GONE[evicted]}")
@@ -139,6 +136,23 @@ def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
     for row in rows:
         marks = {batch: row.batch, behind: row.behind_seconds, changed: row.changed_batch, final: row.final}
         write_json({**(write(row) or {}), **marks})
+
+
+def write_json_list(definition: TableDefinition, found: Answer | Count, name: str, *, footer: bool = True) -> None:
+    """One object an entry of the member of this name, and the footer."""
+    answer = members(answer_json(definition.table, found, row_writer(definition)))
+    for entry in answer.pop(name):
+        write_json(entry)
+    if footer:
+        write_json_footer(answer)
+
+
+def _footer(definition: TableDefinition, rows: Rows) -> dict[str, Json]:
+    """An answer without what it says of rows that are there."""
+    answer = members(
+        answer_json(definition.table, Rows([r for r in rows if not r], rows.cut, more=rows.more, token=rows.token), dict)
+    )
+    return {name: value for name, value in answer.items() if name not in ("rows", "changed", "final")}
 
 
 def write_json_footer(footer: dict[str, Json]) -> None:

@@ -11,11 +11,14 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import msgspec
+
 from millpond.errors import CONDITIONS, PASSING, MillpondError, StorageError
 from millpond.schema.values import Json, decode_json, encode_json, with_floats
 from millpond.settings import ClientSettings
 
 Result = TypeVar("Result")
+Answer = TypeVar("Answer", bound=msgspec.Struct)
 # Errors that may pass within a moment.  Those of a bound, of a read that took too long, and of a job without a batch don't: the
 # caller decides.
 _PASSING = (PASSING - {"NO_COMMITTED_BATCH"}) | {
@@ -61,20 +64,23 @@ def get(path: str) -> Request:
     return Request(method="GET", path=path)
 
 
-def post(path: str, body: Json, *, accept: str = "application/json", wait_seconds: float = 0.0) -> Request:
-    """A request whose body is JSON."""
+def post(path: str, body: msgspec.Struct, *, accept: str = "application/json", wait_seconds: float = 0.0) -> Request:
+    """A request whose body is a question."""
     return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait_seconds)
 
 
-def read_facts(reply: Reply) -> Json:
-    """The JSON of a good reply that has no rows: its numbers as files and Spark have them.  Raises NOT_A_SERVER."""
-    return with_floats(read_rows(reply))
-
-
-def read_rows(reply: Reply) -> Json:
-    """The JSON of a good reply with rows, whose numbers keep all digits.  Raises NOT_A_SERVER."""
+def read_answer(reply: Reply, kind: type[Answer]) -> Answer:
+    """A good reply, numbers of rows with all their digits.  Raises NOT_A_SERVER."""
     try:
-        return decode_json(reply.body)
+        return msgspec.convert(decode_json(reply.body), kind)
+    except ValueError as wrong:  # a ValidationError is one
+        raise not_a_server(f"its answer isn't one: {wrong}") from None
+
+
+def read_facts(reply: Reply) -> Json:
+    """The JSON of a good reply that is no answer: its numbers as files and Spark have them.  Raises NOT_A_SERVER."""
+    try:
+        return with_floats(decode_json(reply.body))
     except ValueError:
         raise not_a_server("its answer is no JSON") from None
 

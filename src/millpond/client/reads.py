@@ -15,15 +15,16 @@ from dataclasses import dataclass
 from typing import Any, Self
 from urllib.parse import quote
 
-from millpond.checkpoint.position import Batch, Position
-from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_facts, read_rows
+from msgspec import structs, to_builtins
+
+from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server, post, read_answer, read_facts
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.row_stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
-from millpond.schema.values import Json, encode_json, from_json, to_json, with_floats
+from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
-from millpond.tables.answer import Count, Cut, Lag, Row, Rows
+from millpond.tables.answer import Count, Row, Rows
 from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.history.changes import Changes, RowChange
@@ -34,6 +35,20 @@ from millpond.tables.job.as_of import time_micros
 from millpond.tables.job.bounds import ARRIVING, Bounds
 from millpond.tables.job.cut_token import CutToken
 from millpond.tables.scan.keys import Key, KeyReader, given_keys
+from millpond.wire.answers import (
+    AlignedAnswer,
+    ChangeJson,
+    ChangesAnswer,
+    CountAnswer,
+    CutAnswer,
+    EventFound,
+    RowsAnswer,
+    TablesAnswer,
+    VersionJson,
+    VersionsAnswer,
+)
+from millpond.wire.questions import Align, AsOf, CountRows, FindEvent, Keys, ListChanges, ListVersions, Question, Scan
+from millpond.wire.rows import JsonRow
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -62,29 +77,28 @@ class Known:
         """A key, or a part of it, as JSON.  Raises as `Table.get`."""
         return {name: self._write(name, value) for name, value in self.keys.stored(self.keys.given(key, columns)).items()}
 
-    def rows(self, data: Json) -> Rows:
+    def rows(self, answer: RowsAnswer) -> Rows:
         """The rows of an answer; empty ones where there are none."""
-        cut, final, evicted, maybe = cut_of(data), set(data["final"]), set(data["evicted"]), set(data["maybe_evicted"])
+        cut, final, evicted, maybe = answer.cut, set(answer.final), set(answer.evicted), set(answer.maybe_evicted)
         rows = []
-        for place, (row, changed) in enumerate(zip(data["rows"], data["changed"], strict=True)):
+        for place, (row, changed) in enumerate(zip(answer.rows, answer.changed, strict=True)):
             if row is None:
                 rows.append(Row((), cut, evicted=None if place in maybe else place in evicted))
                 continue
             stored = stamp_at_most(0) if changed is None else stamp(changed)
             rows.append(Row(self._values(row), cut, as_final(stored) if place in final else stored))
-        return Rows(rows, cut, more=data["more"], token=data["token"])
+        return Rows(rows, cut, more=answer.more, token=answer.token)
 
-    def change(self, data: Json) -> RowChange:
-        """A change from JSON."""
-        old, new, final = (None if data[name] is None else self._values(data[name]) for name in ("old", "new", "final"))
-        kind, batch, first = data["kind"], data["batch"], data["first_batch"]
-        return RowChange(kind=kind, batch=batch, first_batch=first, old=old, new=new, final=final)
+    def change(self, change: ChangeJson) -> RowChange:
+        """A change."""
+        old, new, final = (None if row is None else self._values(row) for row in (change.old, change.new, change.final))
+        return RowChange(kind=change.kind, batch=change.batch, first_batch=change.first_batch, old=old, new=new, final=final)
 
-    def version(self, data: Json) -> Version:
-        """A version of a row from JSON."""
-        return Version(**{**data, "row": self._values(data["row"])})
+    def version(self, version: VersionJson) -> Version:
+        """A version of a row."""
+        return Version(**{**structs.asdict(version), "row": self._values(version.row)})
 
-    def _values(self, row: Json) -> dict[str, Any]:
+    def _values(self, row: JsonRow) -> dict[str, Any]:
         return values_from_json({name: read(row[name]) for name, read in self._readers}, row.get(self._errors))
 
     def _write(self, name: str, stored: Any) -> Json:
@@ -98,7 +112,7 @@ class ServerReads:
     def tables(self) -> Exchange[list[str]]:
         """The names of all tables that may be read, sorted."""
         reply = yield get("/tables")
-        return [table["table"] for table in read_facts(reply)["tables"]]
+        return [table["table"] for table in read_answer(reply, TablesAnswer).tables]
 
     def ready(self, max_behind_seconds: float = 30.0) -> Exchange[tuple[bool, str]]:
         """Whether every job can be read and isn't further behind; if not, why."""
@@ -112,9 +126,8 @@ class ServerReads:
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> Exchange[dict[str, int]]:
         """At which batch each of these tables has read the same input.  Raises as `Pond.at`."""
-        body: dict[str, Json] = {"tables": list(tables)}
-        reply = yield post("/at", body if offsets is None else {**body, "offsets": dict(offsets)})
-        return {table["table"]: table["batch"] for table in read_facts(reply)["tables"]}
+        reply = yield post("/at", Align(tables=list(tables), offsets=None if offsets is None else dict(offsets)))
+        return {table.table: table.batch for table in read_answer(reply, AlignedAnswer).tables}
 
 
 @dataclass(slots=True)
@@ -132,8 +145,7 @@ class TableReads:
         self._definition = _Definition()
         self._settings = settings
         self._path = f"/tables/{quote(name, safe='', errors='surrogateescape')}"
-        # What every question says of the state that is meant, as `serve.as_of` has it.
-        self._as_of: dict[str, Json] = {}
+        self._as_of = AsOf()
 
     @property
     def known_definition(self) -> TableDefinition | None:
@@ -146,57 +158,55 @@ class TableReads:
 
     def live(self) -> Self:
         """As `Table.live`."""
-        return self._meant({**self._as_of, "closed": False})
+        return self._meant(structs.replace(self._as_of, closed=False))
 
     def with_closed(self) -> Self:
         """As `Table.with_closed`."""
-        return self._meant({**self._as_of, "closed": True})
+        return self._meant(structs.replace(self._as_of, closed=True))
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Exchange[Self]:
         """As `Table.at`; the server says at once whether it has that batch."""
-        given: dict[str, Json] = {"batch": batch, "time": None if time is None else _when(time), "cut": cut}
-        given = {name: value for name, value in given.items() if value is not None}
         if (cut is None) == (batch is None and time is None):
             raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
-        closed = {name: value for name, value in self._as_of.items() if name == "closed"}
-        first = yield from self._meant({**closed, **given}).get_all(())
-        return self._meant({**closed, **given, **({} if cut is not None else {"batch": first.batch})})
+        as_of = AsOf(batch=batch, time=None if time is None else _time(time), cut=cut, closed=self._as_of.closed)
+        first = yield from self._meant(as_of).get_all(())
+        return self._meant(as_of if cut is not None else structs.replace(as_of, batch=first.batch))
 
     def as_of_batch(self, batch: int) -> Self:
         """The table as of a batch that the server has, as it has said."""
-        return self._meant({"batch": batch})
+        return self._meant(AsOf(batch=batch))
 
     def as_of_cut(self, token: str) -> Self:
         """The table as of a cut, which the first read holds against its job."""
-        return self._meant({"cut": token})
+        return self._meant(AsOf(cut=token))
 
     def cut(self, *, bounds: Bounds | None = None) -> Exchange[CutToken]:
         """As `Table.cut`."""
-        given = _bounded(bounds).get("bounds", {})
+        given = {} if bounds is None else to_builtins(bounds)
         query = "&".join(f"_{name}={quote(_control(value), safe='')}" for name, value in given.items())
-        wait = given.get("wait_seconds", 0.0)
+        wait = 0.0 if bounds is None else bounds.wait_seconds
         reply = yield Request(method="GET", path=f"{self._path}/cut?{query}".rstrip("?"), wait_seconds=wait)
-        data = read_facts(reply)
-        return CutToken(cut_of(data), token=data["cut"], seconds=float(data["seconds"]))
+        answer = read_answer(reply, CutAnswer)
+        return CutToken(answer.cut, token=answer.cut_token, seconds=answer.seconds)
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""
 
         def ask(known: Known) -> Request:
-            return self._post("rows:get", {"keys": [known.key(key, columns)]}, bounds)
+            return self._post("rows:get", Keys(keys=[known.key(key, columns)], bounds=bounds))
 
         known, reply = yield from self._ask(ask)
-        return known.rows(read_rows(reply))[0]
+        return known.rows(read_answer(reply, RowsAnswer))[0]
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Exchange[Rows]:
         """As `Table.get_all`."""
         wanted = given_keys(keys)
 
         def ask(known: Known) -> Request:
-            return self._post("rows:get", {"keys": [known.key(key) for key in wanted]}, bounds)
+            return self._post("rows:get", Keys(keys=[known.key(key) for key in wanted], bounds=bounds))
 
         known, reply = yield from self._ask(ask)
-        return known.rows(read_rows(reply))
+        return known.rows(read_answer(reply, RowsAnswer))
 
     def scan(
         self,
@@ -210,7 +220,11 @@ class TableReads:
         **columns: Any,
     ) -> Exchange[Rows]:
         """As `Table.scan`."""
-        return (yield from self._pages(lambda known: {"key": known.key(key, columns)}, limit, reverse, token, bounds))
+
+        def question(known: Known) -> Scan:
+            return Scan(key=known.key(key, columns), limit=limit, reverse=reverse, token=token, bounds=bounds)
+
+        return (yield from self._pages(question, limit, token))
 
     def range(
         self,
@@ -227,10 +241,18 @@ class TableReads:
     ) -> Exchange[Rows]:
         """As `Table.range`."""
 
-        def question(known: Known) -> dict[str, Json]:
-            return {"key": known.key(key, columns), "start": known.key(start or {}), "end": known.key(end or {})}
+        def question(known: Known) -> Scan:
+            return Scan(
+                key=known.key(key, columns),
+                start=known.key(start or {}),
+                end=known.key(end or {}),
+                limit=limit,
+                reverse=reverse,
+                token=token,
+                bounds=bounds,
+            )
 
-        return (yield from self._pages(question, limit, reverse, token, bounds))
+        return (yield from self._pages(question, limit, token))
 
     def windows(
         self,
@@ -247,22 +269,22 @@ class TableReads:
     ) -> Exchange[Rows]:
         """As `Table.windows`."""
 
-        def question(known: Known) -> dict[str, Json]:
+        def question(known: Known) -> Scan:
             column = known.keys.window_start(known.keys.given(key, columns))
             start, end = ({} if time is None else known.key({column: time}) for time in (since, until))
-            return {"key": known.key(key, columns), "start": start, "end": end}
+            return Scan(key=known.key(key, columns), start=start, end=end, limit=limit, reverse=reverse, token=token, bounds=bounds)
 
-        return (yield from self._pages(question, limit, reverse, token, bounds))
+        return (yield from self._pages(question, limit, token))
 
     def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Count]:
         """As `Table.count`."""
 
         def ask(known: Known) -> Request:
-            return self._post("rows:count", {"key": known.key(key, columns)}, bounds)
+            return self._post("rows:count", CountRows(key=known.key(key, columns), bounds=bounds))
 
         _, reply = yield from self._ask(ask)
-        data = read_facts(reply)
-        return Count(data["count"], cut_of(data))
+        answer = read_answer(reply, CountAnswer)
+        return Count(answer.count, answer.cut)
 
     def changes(
         self,
@@ -274,14 +296,10 @@ class TableReads:
     ) -> Exchange[Changes]:
         """As `Table.changes`; at most 1000 at a time where no limit is given."""
         check_limit(limit)
-        given = {"since": since, "limit": limit, "wait_seconds": wait_seconds}
-
-        def ask(_known: Known) -> Request:
-            return self._post("changes", given, bounds, wait_seconds=wait_seconds)
-
-        known, reply = yield from self._ask(ask)
-        data = read_rows(reply)
-        return Changes(map(known.change, data["changes"]), cut_of(data), token=data["token"], more=data["more"])
+        question = ListChanges(since=since, limit=limit, wait_seconds=wait_seconds, bounds=bounds)
+        known, reply = yield from self._ask(lambda _: self._post("changes", question))
+        answer = read_answer(reply, ChangesAnswer)
+        return Changes(map(known.change, answer.changes), answer.cut, token=answer.token, more=answer.more)
 
     def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
         """As `Table.to_arrow`."""
@@ -290,7 +308,7 @@ class TableReads:
         pyarrow()
 
         def ask(known: Known) -> Request:
-            return self._post("rows:scan", {"key": known.key(key, columns)}, bounds, accept=ARROW)
+            return self._post("rows:scan", Scan(key=known.key(key, columns), bounds=bounds), accept=ARROW)
 
         _, reply = yield from self._ask(ask)
         return read_ipc_stream(reply.body)
@@ -318,22 +336,22 @@ class TableReads:
     ) -> Exchange[Versions]:
         """As `Table.history`.  Raises ANSWER_TOO_LARGE where no limit is given and one answer doesn't take all."""
         check_limit(limit)
-        times = {name: None if when is None else _when(when) for name, when in (("since", since), ("until", until))}
+        times = ListVersions(since=_when(since), until=_when(until), limit=limit, bounds=bounds)
 
         def ask(known: Known) -> Request:
             edges = {name: known.key(edge) for name, edge in (("start", start), ("end", end)) if edge}
-            return self._post("versions", {"key": known.key(key, columns), **edges, **times, "limit": limit}, bounds)
+            return self._post("versions", structs.replace(times, key=known.key(key, columns), **edges))
 
         known, reply = yield from self._ask(ask)
-        data = read_rows(reply)
-        if limit is None and data["more"]:
+        answer = read_answer(reply, VersionsAnswer)
+        if limit is None and answer.more:
             raise RequestError(
                 "ANSWER_TOO_LARGE",
-                f"{self.name} has more than {len(data['versions'])} versions there, which is what one answer takes.",
+                f"{self.name} has more than {len(answer.versions)} versions there, which is what one answer takes.",
                 hint="Ask with a limit, for fewer keys, or for a shorter time.",
                 table=self.name,
             )
-        return Versions(map(known.version, data["versions"]), cut_of(data), more=data["more"])
+        return Versions(map(known.version, answer.versions), answer.cut, more=answer.more)
 
     def find_event(
         self,
@@ -346,18 +364,19 @@ class TableReads:
         bounds: Bounds | None = None,
     ) -> Exchange[EventAnswer]:
         """As `Table.find_event`."""
-        time = None if event_time is None else _when(event_time)
-        given = {"offset": offset, "file": None if file is None else os.fspath(file), "line": line, "event_time": time}
+        path = None if file is None else os.fspath(file)
+        time = None if event_time is None else _time(event_time)
+        event = FindEvent(offset=offset, file=path, line=line, event_time=time, bounds=bounds)
 
         def ask(known: Known) -> Request:
-            return self._post("event", {**given, "key": (known.key(key) or None) if key is not None else None}, bounds)
+            named = (known.key(key) or None) if key is not None else None
+            return self._post("event", structs.replace(event, key=named))
 
         _, reply = yield from self._ask(ask)
-        data = read_facts(reply)
-        facts = {name: data[name] for name in ("batch_read", "applied", "late", "reason")}
-        return EventAnswer(cut_of(data), **facts)
+        found = read_answer(reply, EventFound)
+        return EventAnswer(found.cut, batch_read=found.batch_read, applied=found.applied, late=found.late, reason=found.reason)
 
-    def _meant(self, as_of: dict[str, Json]) -> Self:
+    def _meant(self, as_of: AsOf) -> Self:
         """The same table in another state."""
         other = copy(self)
         other._as_of = as_of
@@ -403,14 +422,7 @@ class TableReads:
             self._definition.known, fresh = None, True
         raise not_a_server("the table's definition changes all the time")
 
-    def _pages(
-        self,
-        question: Callable[[Known], dict[str, Json]],
-        limit: int | None,
-        reverse: bool,
-        token: str | None,
-        bounds: Bounds | None,
-    ) -> Exchange[Rows]:
+    def _pages(self, question: Callable[[Known], Scan], limit: int | None, token: str | None) -> Exchange[Rows]:
         """All rows up to the limit: all of one batch, as many requests as it takes.
 
         Where that batch is lost between two requests, nothing of it was given to anybody: all is read again, of a newer batch.
@@ -418,58 +430,42 @@ class TableReads:
         check_limit(limit)
         for left in reversed(range(_TRIES)):
             try:
-                return (yield from self._read_pages(question, limit, reverse, token, bounds))
+                return (yield from self._read_pages(question, limit))
             except MillpondError as error:
                 if error.condition != "TOKEN_EXPIRED" or token is not None or not left:
                     raise
         raise AssertionError
 
-    def _read_pages(
-        self,
-        question: Callable[[Known], dict[str, Json]],
-        limit: int | None,
-        reverse: bool,
-        token: str | None,
-        bounds: Bounds | None,
-    ) -> Exchange[Rows]:
+    def _read_pages(self, question: Callable[[Known], Scan], limit: int | None) -> Exchange[Rows]:
         rows: list[Row] = []
+        rest: dict[str, Any] = {}
         while True:
             size = self._settings.page_rows if limit is None else min(limit - len(rows), self._settings.page_rows)
-            rest = {"limit": size, "reverse": reverse, "token": token}
 
-            def ask(known: Known, rest: dict[str, Json] = rest, bounds: Bounds | None = bounds) -> Request:
-                return self._post("rows:scan", {**question(known), **rest}, bounds)
+            def ask(known: Known, page: dict[str, Any] = {**rest, "limit": size}) -> Request:  # noqa: B006 - as it is now
+                return self._post("rows:scan", structs.replace(question(known), **page))
 
             known, reply = yield from self._ask(ask)
-            page = known.rows(read_rows(reply))
+            page = known.rows(read_answer(reply, RowsAnswer))
             rows += page
             if not page.more or (limit is not None and len(rows) >= limit):
                 return Rows(rows, page.cut, more=page.more, token=page.token)
-            token, bounds = page.token, None
+            rest = {"token": page.token, "bounds": None}
 
-    def _post(
-        self, route: str, question: Mapping[str, Json], bounds: Bounds | None, *, accept: str = JSON, wait_seconds: float = 0.0
-    ) -> Request:
-        """A question about this table in the state that is meant; what is None isn't sent."""
-        body = {name: value for name, value in {**question, **self._as_of}.items() if value is not None}
-        given = _bounded(bounds)
-        wait_seconds += given.get("bounds", {}).get("wait_seconds", 0.0)
-        return post(f"{self._path}/{route}", {**body, **given}, accept=accept, wait_seconds=wait_seconds)
+    def _post(self, route: str, question: Question, *, accept: str = JSON) -> Request:
+        """A question about this table in the state that is meant."""
+        question = structs.replace(question, **structs.asdict(self._as_of))
+        return post(f"{self._path}/{route}", question, accept=accept, wait_seconds=question.patience_seconds)
 
 
-def _bounded(bounds: Bounds | None) -> dict[str, Json]:
-    if bounds is None:
-        return {}
-    names = bounds.__struct_fields__
-    given = {name: getattr(bounds, name) for name in names if getattr(bounds, name) is not None}
-    return {"bounds": {name: list(value) if isinstance(value, tuple) else value for name, value in given.items()}}
-
-
-def _when(when: int | dt.datetime | str) -> Json:
+def _when(when: int | dt.datetime | str | None) -> int | str | None:
     """A batch, or a time as text.  Raises WRONG_TYPE for what isn't one."""
-    if isinstance(when, int | str):
-        return when
-    return (_EPOCH + dt.timedelta(microseconds=time_micros(when))).isoformat()
+    return when if when is None or isinstance(when, int) else _time(when)
+
+
+def _time(time: dt.datetime | str) -> str:
+    """The same of a time."""
+    return time if isinstance(time, str) else (_EPOCH + dt.timedelta(microseconds=time_micros(time))).isoformat()
 
 
 def _control(value: Any) -> str:
@@ -477,26 +473,3 @@ def _control(value: Any) -> str:
     if isinstance(value, list):
         return ",".join(value)
     return encode_json(value).decode() if isinstance(value, dict) else str(value)
-
-
-def cut_of(data: Json) -> Cut:
-    """The cut of an answer.  Times of commits are in milliseconds over the wire."""
-    position, lag = data["position"], data["lag"]
-    return Cut(
-        job=data["job"],
-        position=Position(
-            batch=Batch(data["batch"]),
-            offsets=with_floats(position["offsets"]),
-            watermark_ms=position["watermark_ms"],
-            batch_started_ms=position["batch_started_ms"],
-            committed_ns=position["committed_ms"] * 1_000_000,
-        ),
-        lag=Lag(
-            behind_batches=lag["behind_batches"],
-            behind_seconds=float(lag["behind_seconds"]),
-            age_seconds=float(lag["age_seconds"]),
-            age_from=lag["age_from"],
-            event_lag_seconds=None if lag["event_lag_seconds"] is None else float(lag["event_lag_seconds"]),
-        ),
-        job_state=data["job_state"],
-    )

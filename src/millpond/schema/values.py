@@ -95,7 +95,7 @@ def encode_json(data: Json) -> bytes:
     try:
         return msgspec.json.encode(data)
     except UnicodeEncodeError:
-        return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+        return json.dumps(msgspec.to_builtins(data), separators=(",", ":"), allow_nan=False).encode()
 
 
 def decode_json(data: bytes | str) -> Json:

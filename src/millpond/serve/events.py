@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple
 
 from millpond.errors import MillpondError
-from millpond.schema.values import Json, encode_json
+from millpond.schema.values import encode_json
 from millpond.serve.waits import Watch
-from millpond.wire.answers import error_json
+from millpond.wire.answers import ChangesAnswer, error_json
 
 # So soon a stream notices that the server ends, or that its token doesn't count any more.
 _TICK_SECONDS = 0.4
@@ -40,10 +40,10 @@ class Event(NamedTuple):
     text: bytes
 
 
-def event_of(page: dict[str, Json]) -> Event:
+def event_of(page: ChangesAnswer) -> Event:
     """The event of an answer to a look for changes."""
-    text = b"id: %b\nevent: changes\ndata: %b\n\n" % (page["token"].encode(), encode_json(page))
-    return Event(page["token"], bool(page["changes"]), text)
+    text = b"id: %b\nevent: changes\ndata: %b\n\n" % (page.token.encode(), encode_json(page))
+    return Event(page.token, bool(page.changes), text)
 
 
 async def event_stream(

@@ -17,7 +17,7 @@ from millpond.schema.values import encode_json, to_text
 from millpond.tables.answer import Row, Rows
 from millpond.tables.failed import FailedValue
 from millpond.tables.table import Table
-from millpond.wire.answers import row_writer, typed_columns
+from millpond.wire.rows import row_writer, typed_columns
 
 # Pieces are about so large.
 PIECE_BYTES = 1 << 16

@@ -20,7 +20,8 @@ from millpond.serve.formats import JSON, PIECE_BYTES, Format, bounded, packed, t
 from millpond.serve.routes import ROUTE_OF, ROUTES
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Cut, Rows
-from millpond.wire.answers import answer_json, cut_json, error_json, row_writer
+from millpond.wire.answers import answer_json, cut_json, error_json, members
+from millpond.wire.rows import row_writer
 
 log = EventLog(__name__)
 # Clients read and write values by a table's definition; when this header changes they get it anew.
@@ -136,8 +137,8 @@ def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 def _cut_header(cut: Cut, more: bool) -> str:
     """The cut as JSON in ASCII; without the offsets, which may be longer than a header may be."""
-    header = cut_json(cut)
-    header["position"] = {k: v for k, v in header["position"].items() if k != "offsets"}
+    header = members(cut_json("", cut))
+    del header["table"], header["position"]["offsets"]
     return json.dumps({**header, "more": more}, separators=(",", ":"))
 
 

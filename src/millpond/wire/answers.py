@@ -1,214 +1,345 @@
-"""What the doors say: one JSON shape for answers, one for tables and one for errors, pinned by tests over all routes.
+"""What the doors answer, declared once: each class is the JSON of an answer.
 
-    answer  {"table", "job", "batch", "position": {…}, "lag": {…}, "job_state", "rows": […], "changed": […],
-             "final": […], "evicted": […], "maybe_evicted": […], "more", "token"}
-    table   {"table", "job", "batch", "position", "lag", "job_state", "row_count", "key", "columns", "derived", "warnings",
-             "retention"}
-    error   {"error": {"condition", "message", "hint", "context"}}
-
-The command line's --json uses the same.
+A server writes them and a client reads them; the OpenAPI document shows their schemas; the command line's --json writes the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from millpond.checkpoint.position import Position
+import msgspec
+from msgspec import Meta
+
+from millpond.checkpoint.position import Batch, Position
 from millpond.errors import MillpondError
+from millpond.replica.history.delete_cause import Kind
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.types import SparkType
-from millpond.schema.values import Json, to_json
-from millpond.tables import Row
-from millpond.tables.answer import Count, Cut, Lag, Rows
-from millpond.tables.failed import ERRORS, FailingValues, errors_json, free_name
+from millpond.schema.values import Json, with_floats
+from millpond.tables.answer import Answer, Count, Cut, Lag, Rows
+from millpond.tables.history.changes import Changes
+from millpond.tables.history.find_event import EventAnswer, Late
+from millpond.tables.history.versions import Versions
+from millpond.tables.job.cut_token import CutToken
+from millpond.wire.declare import says
+from millpond.wire.rows import JsonRow, WriteRow
 
 if TYPE_CHECKING:
-    from millpond.tables.history.changes import Changes
-    from millpond.tables.history.find_event import EventAnswer
-    from millpond.tables.history.versions import Versions
-    from millpond.tables.job.cut_token import CutToken
     from millpond.tables.table import Table
 
-WriteRow = Callable[[Mapping[str, Any]], "dict[str, Json] | None"]
+
+def _ref(name: str) -> dict[str, str]:
+    return {"$ref": f"#/components/schemas/{name}"}
 
 
-def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
-    """Name and type of each column, key first."""
-    return [(c.name, c.type) for c in definition.key] + [(c.name, c.type) for c in definition.values]
+class PositionJson(msgspec.Struct, frozen=True, kw_only=True):
+    """How far a replica has come: times in milliseconds since 1970 UTC, offsets as Spark wrote them."""
+
+    offsets: dict[str, Any]
+    watermark_ms: int | None
+    batch_started_ms: int
+    committed_ms: int
 
 
-def row_writer(definition: TableDefinition) -> WriteRow:
-    """A function from a row to its JSON object, columns in the table's order; null where the row isn't there.
+class FromCut(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an answer comes from: table, batch, position, the four numbers of lag, job state."""
 
-    Where values of the row can't be computed they are null, and a member `_errors` says why, see `tables.failed`.
-    """
-    writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
-    errors = free_name(ERRORS, definition.columns)
+    table: str
+    job: str
+    batch: int
+    position: PositionJson
+    lag: Lag
+    job_state: Literal["running", "stopped", "unknown"]
 
-    def write(row: Mapping[str, Any]) -> dict[str, Json] | None:
-        if isinstance(row, FailingValues):
-            failed = errors_json(row)
-            return {name: None if name in failed else writer(row[name]) for name, writer in writers} | {errors: failed}
-        return {name: writer(row[name]) for name, writer in writers} if row else None
-
-    return write
-
-
-def cut_json(cut: Cut) -> dict[str, Json]:
-    """Where an answer comes from: batch, position, the four numbers of lag, job state."""
-    return {
-        "job": cut.job,
-        "batch": cut.position.batch,
-        "position": position_json(cut.position),
-        "lag": _lag_json(cut.lag),
-        "job_state": cut.job_state,
-    }
+    @property
+    def cut(self) -> Cut:
+        """The same as Python has it; times of commits are in milliseconds over the wire."""
+        at = self.position
+        position = Position(
+            batch=Batch(self.batch),
+            offsets=with_floats(at.offsets),
+            watermark_ms=at.watermark_ms,
+            batch_started_ms=at.batch_started_ms,
+            committed_ns=at.committed_ms * 1_000_000,
+        )
+        return Cut(job=self.job, position=position, lag=self.lag, job_state=self.job_state)
 
 
-def _lag_json(lag: Lag) -> dict[str, Json]:
-    # Spelled out: dataclasses.asdict took a fifth of a whole lookup.
-    return {
-        "behind_batches": lag.behind_batches,
-        "behind_seconds": lag.behind_seconds,
-        "age_seconds": lag.age_seconds,
-        "age_from": lag.age_from,
-        "event_lag_seconds": lag.event_lag_seconds,
-    }
+class RowsAnswer(FromCut, frozen=True, kw_only=True):
+    """Rows.  `changed` has the batch that changed each of them last, null where it is unknown."""
+
+    rows: list[JsonRow | None]
+    changed: list[int | None]
+    final: Annotated[list[int], says("Places in `rows` of those that expired.")]
+    evicted: Annotated[list[int], says("Places of keys whose row isn't there because it expired.")]
+    maybe_evicted: Annotated[list[int], says("Places of keys whose row isn't there, and may have expired.")]
+    more: bool
+    token: Annotated[str | None, says("What the next page is asked by.")]
 
 
-def position_json(position: Position) -> dict[str, Json]:
-    """A position: times in milliseconds since 1970 UTC, offsets as Spark wrote them."""
-    return {
-        "offsets": position.offsets,
-        "watermark_ms": position.watermark_ms,
-        "batch_started_ms": position.batch_started_ms,
-        "committed_ms": position.committed_ns // 1_000_000,
-    }
+class CountAnswer(FromCut, frozen=True, kw_only=True):
+    """A number of rows."""
+
+    count: int
 
 
-def answer_json(table: str, rows: Rows, write: WriteRow, *, gaps: bool) -> dict[str, Json]:
-    """An answer.
+class ChangeJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What happened to one row."""
+
+    kind: Kind
+    batch: int
+    first_batch: int
+    old: JsonRow | None
+    new: JsonRow | None
+    final: JsonRow | None
+
+
+class ChangesAnswer(FromCut, frozen=True, kw_only=True):
+    """Changes of rows, in order."""
+
+    changes: list[ChangeJson]
+    more: bool
+    token: str
+
+
+class VersionJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What a row was, from one batch until another."""
+
+    row: JsonRow
+    kind: Kind | None
+    batch: int | None
+    until_batch: int | None
+    committed_ms: int | None
+    until_ms: int | None
+
+
+class VersionsAnswer(FromCut, frozen=True, kw_only=True):
+    """Versions of rows, by key, then by batch."""
+
+    versions: list[VersionJson]
+    more: bool
+
+
+class EventFound(FromCut, frozen=True, kw_only=True):
+    """Where one event is."""
+
+    batch_read: int | None
+    applied: bool
+    late: Late
+    reason: str
+
+
+class CutAnswer(FromCut, frozen=True, kw_only=True):
+    """A batch that stays readable for a while."""
+
+    cut_token: str = msgspec.field(name="cut")
+    seconds: float
+
+
+class Column(msgspec.Struct, frozen=True, kw_only=True):
+    """A column with Spark's type; `raw` says why its buffer is shown as stored."""
+
+    name: str
+    type: str
+    key: bool
+    raw: str | None
+
+
+class RetentionJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a table beside its rows; null is no limit."""
+
+    closed_seconds: float | None
+    closed_bytes: int
+    history_batches: int | None
+    history_seconds: float | None
+
+
+class TableAnswer(FromCut, frozen=True, kw_only=True):
+    """A table: what it means, and how many rows it has."""
+
+    row_count: int
+    key: list[str]
+    columns: list[Column]
+    derived: bool
+    warnings: list[str]
+    retention: RetentionJson | None
+
+
+class ErrorJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What was wrong, and what to do."""
+
+    condition: str
+    message: str
+    hint: str
+    context: dict[str, Any]
+
+
+class ErrorAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An error."""
+
+    error: ErrorJson
+
+
+class UnreadTable(msgspec.Struct, frozen=True, kw_only=True):
+    """A table that can't be read."""
+
+    table: str
+    error: ErrorJson
+
+
+class TablesAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All tables; of one that can't be read, why."""
+
+    tables: list[Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": [_ref("TableAnswer"), _ref("UnreadTable")]})]]
+
+
+class AlignedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """At which batch each table has read the same input."""
+
+    tables: list[FromCut]
+
+
+class RouteJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What can be asked at a path."""
+
+    method: str
+    path: str
+    summary: str
+
+
+class IndexAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All routes."""
+
+    millpond: str
+    routes: list[RouteJson]
+
+
+class LiveAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The process runs."""
+
+    live: bool
+
+
+class ReadyAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Answers are fresh enough."""
+
+    ready: bool
+    max_behind_seconds: float
+
+
+# ------------------------------------------------------------ written
+
+
+def position_json(position: Position) -> PositionJson:
+    """A position."""
+    return PositionJson(
+        offsets=position.offsets,
+        watermark_ms=position.watermark_ms,
+        batch_started_ms=position.batch_started_ms,
+        committed_ms=position.committed_ns // 1_000_000,
+    )
+
+
+def cut_json(table: str, cut: Cut) -> FromCut:
+    """Where an answer comes from."""
+    return FromCut(table=table, **_of(cut))
+
+
+def _of(cut: Cut) -> dict[str, Any]:
+    at = position_json(cut.position)
+    return {"job": cut.job, "batch": cut.position.batch, "position": at, "lag": cut.lag, "job_state": cut.job_state}
+
+
+def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bool = False) -> FromCut:
+    """Any answer of a table.
 
     gaps:  whether a row that isn't there is null in `rows`, or left out
     """
-    present: Iterable[Row] = rows if gaps else [row for row in rows if row]
-    return {
-        "table": table,
-        **cut_json(rows.cut),
-        "rows": [write(row) for row in present],
-        "changed": [row.changed_batch for row in present],
-        "final": [place for place, row in enumerate(rows) if row.final],
-        **_misses_json(rows),
-    }
+    source: dict[str, Any] = {"table": table, **_of(answer.cut)}
+    match answer:
+        case Rows():
+            there = answer if gaps else [row for row in answer if row]
+            return RowsAnswer(
+                **source,
+                rows=[write(row) for row in there],
+                changed=[row.changed_batch for row in there],
+                final=[place for place, row in enumerate(answer) if row.final],
+                evicted=[place for place, row in enumerate(answer) if row.evicted],
+                maybe_evicted=[place for place, row in enumerate(answer) if row.evicted is None],
+                more=answer.more,
+                token=answer.token,
+            )
+        case Count():
+            return CountAnswer(**source, count=int(answer))
+        case Changes():
+            changes = [
+                ChangeJson(
+                    kind=change.kind,
+                    batch=change.batch,
+                    first_batch=change.first_batch,
+                    old=write(change.old or {}),
+                    new=write(change.new or {}),
+                    final=write(change.final or {}),
+                )
+                for change in answer
+            ]
+            return ChangesAnswer(**source, changes=changes, more=answer.more, token=answer.token)
+        case Versions():
+            versions = [
+                VersionJson(
+                    row=write(version.row) or {},
+                    kind=version.kind,
+                    batch=version.batch,
+                    until_batch=version.until_batch,
+                    committed_ms=version.committed_ms,
+                    until_ms=version.until_ms,
+                )
+                for version in answer
+            ]
+            return VersionsAnswer(**source, versions=versions, more=answer.more)
+        case EventAnswer():
+            late, reason = answer.late, answer.reason
+            return EventFound(**source, batch_read=answer.batch_read, applied=answer.applied, late=late, reason=reason)
+        case CutToken():
+            return CutAnswer(**source, cut_token=answer.token, seconds=answer.seconds)
+    raise AssertionError(answer)
 
 
-def without_rows_json(table: str, rows: Rows) -> dict[str, Json]:
-    """An answer without what it says of rows that are there."""
-    return {"table": table, **cut_json(rows.cut), **_misses_json(rows)}
-
-
-def _misses_json(rows: Rows) -> dict[str, Json]:
-    return {
-        "evicted": [place for place, row in enumerate(rows) if row.evicted],
-        "maybe_evicted": [place for place, row in enumerate(rows) if row.evicted is None],
-        "more": rows.more,
-        "token": rows.token,
-    }
-
-
-def changes_json(table: str, changes: Changes, write: WriteRow) -> dict[str, Json]:
-    """Changes of rows, in order."""
-    entries = [
-        {
-            "kind": change.kind,
-            "batch": change.batch,
-            "first_batch": change.first_batch,
-            "old": write(change.old or {}),
-            "new": write(change.new or {}),
-            "final": write(change.final or {}),
-        }
-        for change in changes
-    ]
-    return {"table": table, **cut_json(changes.cut), "changes": entries, "more": changes.more, "token": changes.token}
-
-
-def versions_json(table: str, versions: Versions, write: WriteRow) -> dict[str, Json]:
-    """Versions of rows, by key, then by batch."""
-    entries = [
-        {
-            "row": write(version.row),
-            "kind": version.kind,
-            "batch": version.batch,
-            "until_batch": version.until_batch,
-            "committed_ms": version.committed_ms,
-            "until_ms": version.until_ms,
-        }
-        for version in versions
-    ]
-    return {"table": table, **cut_json(versions.cut), "versions": entries, "more": versions.more}
-
-
-def event_json(table: str, answer: EventAnswer) -> dict[str, Json]:
-    """Where one event is."""
-    return {
-        "table": table,
-        **cut_json(answer.cut),
-        "batch_read": answer.batch_read,
-        "applied": answer.applied,
-        "late": answer.late,
-        "reason": answer.reason,
-    }
-
-
-def kept_cut_json(table: str, kept: CutToken) -> dict[str, Json]:
-    """A batch that stays readable for a while."""
-    return {"table": table, **cut_json(kept.cut), "cut": kept.token, "seconds": kept.seconds}
-
-
-def aligned_json(tables: Mapping[str, Table]) -> dict[str, Json]:
+def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:
     """At which batch each table has read the same input."""
-    entries = [{"table": name, **cut_json(table.get_all(()).cut)} for name, table in tables.items()]
-    return {"tables": entries}
+    return AlignedAnswer(tables=[cut_json(name, table.get_all(()).cut) for name, table in tables.items()])
 
 
-def count_json(table: str, count: Count) -> dict[str, Json]:
-    """A number of rows."""
-    return {"table": table, **cut_json(count.cut), "count": int(count)}
-
-
-def describe_table(name: str, count: Count, definition: TableDefinition) -> dict[str, Json]:
+def table_json(name: str, count: Count, definition: TableDefinition) -> TableAnswer:
     """A table: what it means, how many rows it has, and where that comes from.
 
     count, definition:  of the table, in this order: a table that nobody defined takes its shape from the state that was counted
     """
-    return {"table": name, **cut_json(count.cut), "row_count": int(count), **definition_json(definition)}
+    columns = [Column(name=c.name, type=str(c.type), key=True, raw=None) for c in definition.key]
+    columns += [Column(name=c.name, type=str(c.type), key=False, raw=c.raw) for c in definition.values]
+    retention = retention_json(definition.retention)
+    return TableAnswer(
+        table=name,
+        **_of(count.cut),
+        row_count=int(count),
+        key=[c.name for c in definition.key],
+        columns=columns,
+        derived=definition.derived,
+        warnings=list(definition.warnings),
+        retention=None if retention is None else RetentionJson(**retention),
+    )
 
 
-def definition_json(definition: TableDefinition) -> dict[str, Json]:
-    """What a table means: its columns with Spark's types, and which of them are buffers as stored (`raw` says why)."""
-    key = [{"name": c.name, "type": str(c.type), "key": True, "raw": None} for c in definition.key]
-    values = [{"name": c.name, "type": str(c.type), "key": False, "raw": c.raw} for c in definition.values]
-    return {
-        "key": [c.name for c in definition.key],
-        "columns": key + values,
-        "derived": definition.derived,
-        "warnings": list(definition.warnings),
-        "retention": retention_json(definition.retention),
-    }
+def unread_json(name: str, error: MillpondError) -> UnreadTable:
+    """A table that can't be read."""
+    return UnreadTable(table=name, error=error_json(error).error)
 
 
-def error_json(error: MillpondError) -> dict[str, Json]:
+def error_json(error: MillpondError) -> ErrorAnswer:
     """An error, its context flattened to what JSON can say."""
-    return {
-        "error": {
-            "condition": error.condition,
-            "message": error.message,
-            "hint": error.hint,
-            "context": {name: _plain(fact) for name, fact in error.context.items()},
-        }
-    }
+    context = {name: _plain(fact) for name, fact in error.context.items()}
+    return ErrorAnswer(error=ErrorJson(condition=error.condition, message=error.message, hint=error.hint, context=context))
 
 
 def _plain(fact: Any) -> Json:
@@ -217,3 +348,9 @@ def _plain(fact: Any) -> Json:
     if isinstance(fact, (list, tuple, set, frozenset)):
         return [_plain(item) for item in fact]
     return str(fact)
+
+
+def members(answer: msgspec.Struct) -> dict[str, Any]:
+    """The members of an answer, as JSON has them."""
+    built: dict[str, Any] = msgspec.to_builtins(answer)
+    return built

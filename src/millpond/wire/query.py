@@ -6,7 +6,6 @@ that nobody asked.  Percent-encoded bytes are the bytes of Spark's string, whate
 
 from __future__ import annotations
 
-import math
 from urllib.parse import unquote
 
 from millpond.errors import RequestError
@@ -59,35 +58,6 @@ def split_controls(pairs: Pairs, known: tuple[str, ...]) -> tuple[Pairs, dict[st
             raise RequestError("INVALID_REQUEST", f"{name} is given twice.", hint=f"Give {name} once.", parameter=name)
         controls[name] = text
     return columns, controls
-
-
-def parse_limit(text: str | None, maximum: int) -> int | None:
-    """A number of rows from 1 to `maximum`; None where none is named.  Raises INVALID_LIMIT, naming the maximum."""
-    if text is None:
-        return None
-    limit = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-    if not 1 <= limit <= maximum:
-        raise RequestError(
-            "INVALID_LIMIT",
-            f"A limit must be a whole number from 1 to {maximum}, not {text[:40]!r}.",
-            hint=f"Use _limit={maximum} at most; read a whole table with Python: pond[name].to_arrow().",
-            maximum=maximum,
-        )
-    return limit
-
-
-def parse_seconds(text: str | None, *, default: float, maximum: float = math.inf) -> float:
-    """A number of seconds; the default where none is named.  Raises INVALID_REQUEST."""
-    if text is None:
-        return default
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not (0 <= seconds <= maximum and math.isfinite(seconds)):
-        most = f" up to {maximum:g}" if math.isfinite(maximum) else ""
-        raise RequestError("INVALID_REQUEST", f"{text[:40]!r} is no number of seconds{most}.", hint="Write it like 2.5.")
-    return seconds
 
 
 def _decode(text: str) -> str:

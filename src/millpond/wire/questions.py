@@ -1,245 +1,266 @@
-"""What a caller asks of one table: a key or a part of it, a range, a page, and bounds; from a URL or from JSON.
+"""What a caller may ask of tables, declared once: each class is the JSON body of a question.
 
-GET   …/rows?page=/&_start={"minute":"…"}&_reverse=1&_limit=10&_min_batch=41
-POST  …/rows:scan   {"key": {"page": "/"}, "start": {"minute": "…"}, "reverse": true, "limit": 10, "bounds": {"min_batch": 41}}
+From these come the parsers of JSON and of URLs (`parse`), the client's requests, the OpenAPI document and options of the command
+line.  A field's description is the text that all of them show.
+
+    POST  …/rows:scan   {"key": {"page": "/"}, "start": {"minute": "…"}, "reverse": true, "limit": 10, "bounds": {"min_batch": 41}}
+    GET   …/rows?page=/&_start={"minute":"…"}&_reverse=1&_limit=10&_min_batch=41
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar
+
+import msgspec
+from msgspec import structs
 
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
-from millpond.schema.values import Json, decode_json, with_floats
-from millpond.settings import ServeSettings
-from millpond.tables.answer import Rows
+from millpond.tables.answer import Answer, Rows
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.table import Table
-from millpond.wire.as_of import MEMBERS, NOW, AsOf, as_of_controls, as_of_members, parse_flag, text_of
-from millpond.wire.keys import Key, parse_object, parse_pairs
-from millpond.wire.query import Pairs, parse_limit
+from millpond.wire.declare import says
+from millpond.wire.keys import Key, parse_object
 
-_BOUNDS = frozenset(
-    {
-        "min_batch",
-        "min_offsets",
-        "contains_offset",
-        "contains_file",
-        "max_behind_seconds",
-        "max_age_seconds",
-        "wait_seconds",
-    }
-)
 # Rows of a download that are in memory at a time.
 _PAGE_ROWS = 8192
-_SECONDS = ("max_behind_seconds", "max_age_seconds", "wait_seconds")
+AnyTable = TypeVar("AnyTable", bound=Any)
+When = str | int | None
+"""a token or a time, or a batch's number"""
+if TYPE_CHECKING:
+    BoundsField = Bounds
+else:  # as JSON has them, until they are parsed
+    BoundsField = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A read of rows, as `Table.scan`, `range` and `windows` have it.
+class AsOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which state of a table is meant: the newest or an earlier one, with expired rows or without."""
 
-    limit:  None where none was named
+    batch: Annotated[int | None, says("As of this batch, where history is kept.")] = None
+    time: Annotated[str | None, says("As of the newest batch that was committed by then.")] = None
+    cut: Annotated[str | None, says("As of the batch of a cut.")] = None
+    closed: Annotated[bool | None, says("With expired rows, or without; by default as the table does.")] = None
+
+    @property
+    def is_newest(self) -> bool:
+        """Whether it is the state as it is now."""
+        return self.batch is None and self.time is None and self.cut is None
+
+    def as_of(self) -> AsOf:
+        """This alone: what can be compared and hashed."""
+        return AsOf(batch=self.batch, time=self.time, cut=self.cut, closed=self.closed)
+
+    def state_of(self, table: AnyTable) -> AnyTable:
+        """The table in this state.  Raises as `Table.at`."""
+        if not self.is_newest:
+            table = table.at(batch=self.batch, time=self.time, cut=self.cut)
+        if self.closed is not None:
+            table = table.with_closed() if self.closed else table.live()
+        return table
+
+
+class Question(AsOf, frozen=True, kw_only=True):
+    """What every question about one table may say: which state is meant, and what the answer must reflect.
+
+    Keys are as JSON has them until `typed` makes Python values of them.
     """
 
-    key: Key
-    start: Key | None = None
-    end: Key | None = None
-    since: str | None = None
-    until: str | None = None
-    limit: int | None = None
-    reverse: bool = False
-    token: str | None = None
-    bounds: Bounds | None = None
-    as_of: AsOf = NOW
+    bounds: Annotated[BoundsField | None, says("What the answer must reflect.", **{"$ref": "#/components/schemas/Bounds"})] = None
+    is_large: ClassVar[bool] = False
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long it waits for its table."""
+        return self.bounds.wait_seconds if self.bounds is not None else 0.0
+
+    def typed(self, definition: TableDefinition) -> Self:  # noqa: ARG002 - for those that have keys
+        """The same, its keys by the types of a table.  Raises WRONG_TYPE, INVALID_REQUEST."""
+        return self
+
+    def ask(self, table: Any) -> Answer:
+        """The answer of a table that is in the state meant.  Raises as the table's read."""
+        raise NotImplementedError
+
+
+def _typed(question: Any, definition: TableDefinition, *names: str) -> Any:
+    given = {name: getattr(question, name) for name in names}
+    return structs.replace(question, **{n: parse_object(definition, key) for n, key in given.items() if key is not None})
+
+
+_KEY = says("Key columns, all or some, by name.")
+_START = says("Begin here: the next key columns, by name.")
+_END = says("End before this.")
+
+
+class Scan(Question, frozen=True, kw_only=True):
+    """Rows in the order of their keys: those of a part of the key, of a range of keys, or of the windows between two times."""
+
+    key: Annotated[Key, _KEY] = {}
+    start: Annotated[Key | None, _START] = None
+    end: Annotated[Key | None, _END] = None
+    since: Annotated[str | None, says("Only windows that begin then or later.")] = None
+    until: Annotated[str | None, says("Only windows that begin before.")] = None
+    limit: Annotated[int | None, says("The largest number of rows.", minimum=1)] = None
+    reverse: Annotated[bool, says("Against the order of the key.")] = False
+    token: Annotated[str | None, says("The next page: the token of the answer before.")] = None
+
+    def typed(self, definition: TableDefinition) -> Scan:
+        return _typed(self, definition, "key", "start", "end")  # type: ignore[no-any-return]
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it asks for all rows of the table, in its order."""
+        return not (self.key or self.reverse or self.limit or self.token) and not self._is_ranged
+
+    @property
+    def _is_ranged(self) -> bool:
+        return any(edge is not None for edge in (self.start, self.end, self.since, self.until))
 
     def is_lookup(self, definition: TableDefinition) -> bool:
         """Whether it asks for the one row of a whole key."""
-        ranged = any(edge is not None for edge in (self.start, self.end, self.since, self.until, self.token))
-        if ranged or self.reverse:
+        if self._is_ranged or self.token is not None or self.reverse:
             return False
         return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
 
-    def ask(self, table: Table) -> Rows:
-        """The rows of a table as it is meant.  Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two."""
+    def ask(self, table: Any) -> Rows:
+        """Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two of these."""
         page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
-        timed = self.since is not None or self.until is not None
+        is_timed = self.since is not None or self.until is not None
+        rows: Rows
         if self.start is not None or self.end is not None:
-            if timed:
+            if is_timed:
                 raise RequestError(
                     "INVALID_REQUEST",
                     "A range has start and end, windows have since and until; both are given.",
                     hint="Use one of the two.",
                 )
-            return table.range(self.key, start=self.start, end=self.end, **page)
-        if timed:
-            return table.windows(self.key, since=self.since, until=self.until, **page)
-        return table.scan(self.key, **page)
+            rows = table.range(self.key, start=self.start, end=self.end, **page)
+        elif is_timed:
+            rows = table.windows(self.key, since=self.since, until=self.until, **page)
+        else:
+            rows = table.scan(self.key, **page)
+        return rows
+
+    def pages(self, table: Any) -> Iterator[Rows]:
+        """All rows that it asks for, some at a time; at least one page.
+
+        table:  in the state meant, and of one batch, so that all pages are
+        Raises (as it goes on):  as `ask`; CUT_EXPIRED.
+        """
+        page = structs.replace(self, limit=_PAGE_ROWS).ask(table)
+        yield page
+        while page.more:
+            page = structs.replace(self, limit=_PAGE_ROWS, token=page.token, bounds=None).ask(table)
+            yield page
+
+
+class Keys(Question, frozen=True, kw_only=True):
+    """Rows by their whole keys, in the order of these."""
+
+    keys: Annotated[list[Key], says("Whole keys: each an object with every key column.")]
+
+    def typed(self, definition: TableDefinition) -> Keys:
+        return structs.replace(self, keys=[parse_object(definition, key) for key in self.keys])
+
+    def ask(self, table: Any) -> Rows:
+        rows: Rows = table.get_all(self.keys, bounds=self.bounds)
+        return rows
+
+
+class CountRows(Question, frozen=True, kw_only=True):
+    """How many rows there are, of all or of a part of the key."""
+
+    key: Annotated[Key, _KEY] = {}
+
+    def typed(self, definition: TableDefinition) -> CountRows:
+        return _typed(self, definition, "key")  # type: ignore[no-any-return]
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.count(self.key, bounds=self.bounds)
+        return answer
+
+
+class ListVersions(Question, frozen=True, kw_only=True):
+    """Every version of a row, or of the rows of a part of the key or a range of keys."""
+
+    key: Annotated[Key, _KEY] = {}
+    start: Annotated[Key | None, _START] = None
+    end: Annotated[Key | None, _END] = None
+    since: Annotated[When, says("Only what held at this batch or time, or later.")] = None
+    until: Annotated[When, says("Only what held then or before.")] = None
+    limit: Annotated[int | None, says("The largest number of versions.", minimum=1)] = None
+    is_large: ClassVar[bool] = True
+
+    def typed(self, definition: TableDefinition) -> ListVersions:
+        return _typed(self, definition, "key", "start", "end")  # type: ignore[no-any-return]
+
+    def ask(self, table: Any) -> Answer:
+        span = {"start": self.start, "end": self.end, "since": self.since, "until": self.until, "limit": self.limit}
+        answer: Answer = table.history(self.key, **span, bounds=self.bounds)
+        return answer
+
+
+class ListChanges(Question, frozen=True, kw_only=True):
+    """What happened to rows, in order."""
+
+    since: Annotated[
+        When, says("The token of an earlier answer, or a batch: all changes after it.  Without it they begin now.")
+    ] = None
+    limit: Annotated[int | None, says("The largest number of changes.", minimum=1)] = None
+    wait_seconds: Annotated[float, says("Where there are none yet, wait so long.", minimum=0)] = 0.0
 
     @property
-    def is_everything(self) -> bool:
-        """Whether it asks for all rows of the table that is meant, in its order."""
-        edges = (self.start, self.end, self.since, self.until)
-        return not (self.key or self.reverse or self.limit or self.token) and all(edge is None for edge in edges)
+    def patience_seconds(self) -> float:
+        return max(self.wait_seconds, super().patience_seconds)
+
+    def ask(self, table: Any) -> Answer:
+        """The changes that there are now."""
+        answer: Answer = table.changes(self.since, limit=self.limit, bounds=self.bounds)
+        return answer
 
 
-def iter_pages(table: Table, question: Question) -> Iterator[Rows]:
-    """All rows that a question asks for, some at a time; at least one page.
+class FindEvent(Question, frozen=True, kw_only=True):
+    """Whether an event is in: which batch read it, is it applied, was it late."""
 
-    table:  as it is meant, and of one batch, so that all pages are
-    Raises (as it goes on):  as `Question.ask`; CUT_EXPIRED.
-    """
-    page = replace(question, limit=_PAGE_ROWS).ask(table)
-    yield page
-    while page.more:
-        page = replace(question, limit=_PAGE_ROWS, token=page.token, bounds=None).ask(table)
-        yield page
+    offset: Annotated[str | None, says("The event's own offset, topic:partition:offset, as a Kafka producer gets it.")] = None
+    file: Annotated[str | None, says("The file that it was in, of a file source.")] = None
+    line: Annotated[int | None, says("Its line in the file, of a log that is read by lines.", minimum=1)] = None
+    event_time: Annotated[str | None, says("Its own time, where the row that it belongs to isn't known.")] = None
+    key: Annotated[Key | None, says("Key columns of the row that it belongs to.")] = None
 
+    def typed(self, definition: TableDefinition) -> FindEvent:
+        return _typed(self, definition, "key")  # type: ignore[no-any-return]
 
-def parse_url(definition: TableDefinition, columns: Pairs, controls: dict[str, str], settings: ServeSettings) -> Question:
-    """A question from columns and controls.
-
-    Raises:  WRONG_TYPE, INVALID_LIMIT, INVALID_BOUND, INVALID_REQUEST.
-    """
-    return Question(
-        key=parse_pairs(definition, columns),
-        start=parse_edge(definition, "_start", controls),
-        end=parse_edge(definition, "_end", controls),
-        since=controls.get("_since"),
-        until=controls.get("_until"),
-        limit=parse_limit(controls.get("_limit"), settings.max_rows),
-        reverse=parse_flag("_reverse", controls.get("_reverse", "0")),
-        token=controls.get("_token"),
-        bounds=bounds_of_controls(controls, settings),
-        as_of=as_of_controls(controls),
-    )
+    def ask(self, table: Any) -> Answer:
+        event = {"offset": self.offset, "file": self.file, "line": self.line, "event_time": self.event_time}
+        answer: Answer = table.find_event(**event, key=self.key or None, bounds=self.bounds)
+        return answer
 
 
-def parse_json(definition: TableDefinition, data: Json, settings: ServeSettings) -> Question:
-    """A question from a decoded JSON object.  Raises as `parse_url`."""
-    members = check_members(data, {"key", "start", "end", "since", "until", "limit", "reverse", "token", "bounds"} | MEMBERS)
-    reverse = members.get("reverse", False)
-    if not isinstance(reverse, bool):
-        raise RequestError("INVALID_REQUEST", "reverse must be true or false.", hint="Leave it out for the order of the key.")
-    return Question(
-        key=parse_object(definition, members.get("key", {})),
-        start=edge_of("start", definition, members),
-        end=edge_of("end", definition, members),
-        since=text_of("since", members),
-        until=text_of("until", members),
-        limit=limit_of(members, settings),
-        reverse=reverse,
-        token=text_of("token", members),
-        bounds=parse_bounds(members.get("bounds"), settings),
-        as_of=as_of_members(members),
-    )
+class KeepCut(Question, frozen=True, kw_only=True):
+    """The newest batch, which stays readable for a while."""
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.cut(bounds=self.bounds)
+        return answer
 
 
-def parse_since(text: str | None) -> str | int | None:
-    """A token of changes, or a batch's number."""
-    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 19 else text
+class Define(Question, frozen=True, kw_only=True):
+    """A table's definition, once there is one."""
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.count(bounds=self.bounds)  # a table that nobody defined takes its shape from the newest state
+        return answer
 
 
-def parse_at(data: Json) -> tuple[list[str], dict[str, Json] | None]:
-    """Names of tables, and the offsets at which they are to be read, None for the newest that all have.  Raises INVALID_REQUEST."""
-    members = check_members(data, {"tables", "offsets"})
-    names, offsets = members.get("tables"), members.get("offsets")
-    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-        raise RequestError("INVALID_REQUEST", "tables must be a list of names.", hint='Send {"tables": ["page_views", "hosts"]}.')
-    if not isinstance(offsets, dict | None):
-        raise RequestError("INVALID_REQUEST", "offsets must be an object.", hint="Give those of an answer's position, or none.")
-    return names, with_floats(offsets)
+class Align(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """At which batches tables of several jobs have read the same input."""
+
+    tables: Annotated[list[str], says("Names of tables.", minItems=1)]
+    offsets: Annotated[dict[str, Any] | None, says("The ends of sources to read at; the newest that all have without them.")] = None
 
 
-def check_members(data: Json, known: set[str]) -> dict[str, Json]:
-    """The members of an object.  Raises INVALID_REQUEST where it is none, or has others."""
-    if not isinstance(data, dict) or not data.keys() <= known:
-        raise RequestError(
-            "INVALID_REQUEST",
-            "The body must be an object with no other members than those that the route takes.",
-            hint=f"Its members may be: {', '.join(sorted(known))}.",
-        )
-    return data
+class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether answers are fresh enough."""
 
-
-def bounds_of_controls(controls: dict[str, str], settings: ServeSettings) -> Bounds | None:
-    """The bounds that controls give, None where they give none.  Raises INVALID_BOUND."""
-    given: dict[str, Any] = {name[1:]: text for name, text in controls.items() if name[1:] in _BOUNDS}
-    for name in ("min_batch", *_SECONDS):
-        if name in given:
-            given[name] = _number(name, given[name])
-    if "min_offsets" in given:
-        try:
-            given["min_offsets"] = decode_json(given["min_offsets"])
-        except ValueError as wrong:
-            raise _invalid(f"_min_offsets is no JSON: {wrong}") from None
-    if "contains_offset" in given:
-        given["contains_offset"] = given["contains_offset"].split(",")
-    return parse_bounds(given or None, settings)
-
-
-def wait_of_controls(controls: dict[str, str], settings: ServeSettings) -> float:
-    """How long a request by URL waits for a table; 0 where that makes no sense, which is told once there is one."""
-    try:
-        return wait_of_members({"wait_seconds": float(controls.get("_wait_seconds", 0))}, settings)
-    except ValueError:
-        return 0.0
-
-
-def wait_of_members(body: Json, settings: ServeSettings) -> float:
-    """The same of a JSON body, by its bounds or its own member."""
-    levels = [body, body.get("bounds")] if isinstance(body, dict) else []
-    found = [each.get("wait_seconds") for each in levels if isinstance(each, dict)]
-    seconds = [float(value) for value in found if isinstance(value, int | float | Decimal) and not isinstance(value, bool)]
-    return max([0.0, *(value for value in seconds if value <= settings.max_seconds)])
-
-
-def parse_bounds(data: Json, settings: ServeSettings) -> Bounds | None:
-    """Bounds from a decoded JSON object; None from null.  Raises INVALID_BOUND."""
-    if data is None:
-        return None
-    if not isinstance(data, dict) or not data.keys() <= _BOUNDS:
-        raise _invalid(f"bounds must be an object of {', '.join(sorted(_BOUNDS))}")
-    given: dict[str, Any] = {name: float(value) if isinstance(value, Decimal) else value for name, value in data.items()}
-    # JSON's null would be no bound at all.
-    if any(value is None for value in given.values()):
-        raise _invalid("a bound is null")
-    bounds = Bounds(**given)
-    if bounds.wait_seconds > settings.max_seconds:
-        raise _invalid(f"wait_seconds is {bounds.wait_seconds:g}, and a request may take {settings.max_seconds:g}")
-    return bounds
-
-
-def _number(name: str, text: str) -> int | float:
-    try:
-        return int(text) if name == "min_batch" else float(text)
-    except ValueError:
-        raise _invalid(f"_{name}={text[:40]} is no number") from None
-
-
-def parse_edge(definition: TableDefinition, name: str, controls: dict[str, str]) -> Key | None:
-    if name not in controls:
-        return None
-    try:
-        data = decode_json(controls[name])
-    except ValueError as wrong:
-        raise RequestError(
-            "INVALID_REQUEST", f"{name} is no JSON: {wrong}.", hint=f'Write it like {name}={{"page":"/"}}.'
-        ) from None
-    return parse_object(definition, data)
-
-
-def edge_of(name: str, definition: TableDefinition, members: dict[str, Json]) -> Key | None:
-    return None if members.get(name) is None else parse_object(definition, members[name])
-
-
-def limit_of(members: dict[str, Json], settings: ServeSettings) -> int | None:
-    limit = members.get("limit")
-    return parse_limit(None if limit is None else repr(limit), settings.max_rows)
-
-
-def _invalid(what: str) -> RequestError:
-    return RequestError("INVALID_BOUND", f"{what}.", hint="Write bounds as docs/reads.md and docs/http.md show them.")
+    max_behind_seconds: Annotated[float | None, says("How far behind a job may be.", minimum=0)] = None

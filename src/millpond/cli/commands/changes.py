@@ -8,13 +8,14 @@ from typing import Any
 import click
 
 from millpond.cli import options
-from millpond.cli.output import write_json_footer
+from millpond.cli.output import write_json_list
 from millpond.cli.place import Reading, open_table
-from millpond.cli.terminal import say, write_json, write_line
-from millpond.schema.values import Json, encode_json
+from millpond.cli.terminal import say, write_line
+from millpond.schema.values import encode_json
 from millpond.tables.history.changes import Changes
-from millpond.wire.answers import changes_json, row_writer
-from millpond.wire.questions import parse_since
+from millpond.wire.answers import ChangesAnswer, answer_json
+from millpond.wire.parse import parse_when
+from millpond.wire.rows import row_writer
 
 LIMIT = 1000
 _LOOK_SECONDS = 1.0
@@ -47,30 +48,27 @@ def changes(
     """
     left = limit
     with open_table(place, table_name, reading) as table:
-        at: str | int | None = parse_since(since)
+        at: str | int | None = parse_when(since)
         while True:
             most = LIMIT if left is None else min(left, LIMIT)
             page = table.changes(at, limit=most, wait_seconds=_LOOK_SECONDS if follow else 0.0)
-            _write(table, page, as_json=as_json)
             at = page.token
             left = None if left is None else left - len(page)
-            if (left is not None and left <= 0) or not (follow or page.more):
+            is_last = (left is not None and left <= 0) or not (follow or page.more)
+            _write(table, page, as_json=as_json, is_last=is_last)
+            if is_last:
                 break
-        if as_json:
-            write_json_footer({name: value for name, value in _page_json(table, page).items() if name != "changes"})
-        else:
+        if not as_json:
             say(f"Go on with --since {at}")
 
 
-def _page_json(table: Any, page: Changes) -> dict[str, Json]:
-    return changes_json(table.name, page, row_writer(table.definition))
-
-
-def _write(table: Any, page: Changes, *, as_json: bool) -> None:
-    for change in _page_json(table, page)["changes"]:
-        if as_json:
-            write_json(change)
-            continue
-        row = change["new"] or change["final"] or change["old"]
-        write_line("\t".join((str(change["batch"]), change["kind"], encode_json(row).decode())))
+def _write(table: Any, page: Changes, *, as_json: bool, is_last: bool) -> None:
+    if as_json:
+        write_json_list(table.definition, page, "changes", footer=is_last)
+        return
+    answer = answer_json(table.name, page, row_writer(table.definition))
+    assert isinstance(answer, ChangesAnswer)
+    for change in answer.changes:
+        row = change.new or change.final or change.old
+        write_line("\t".join((str(change.batch), change.kind, encode_json(row).decode())))
     sys.stdout.flush()

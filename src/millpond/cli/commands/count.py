@@ -8,7 +8,7 @@ from millpond.cli import options
 from millpond.cli.output import write_one
 from millpond.cli.place import Reading, open_table
 from millpond.tables.job.bounds import Bounds
-from millpond.wire.answers import count_json
+from millpond.wire.questions import AsOf
 
 
 @click.command()
@@ -24,7 +24,7 @@ def count(
     key_words: options.KeyWords,
     reading: Reading,
     as_json: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show how many rows TABLE has, or how many with these values in key columns.
@@ -36,5 +36,5 @@ def count(
     """
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
-        found = as_of.of(table).count(key, bounds=bounds)
-        write_one(count_json(table_name, found), ("count",), found.cut, as_json=as_json)
+        found = as_of.state_of(table).count(key, bounds=bounds)
+        write_one(table.definition, found, ("count",), as_json=as_json)

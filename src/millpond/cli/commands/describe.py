@@ -10,7 +10,8 @@ from millpond.cli import options
 from millpond.cli.output import write_footer, write_grid
 from millpond.cli.place import Reading, open_table
 from millpond.cli.terminal import say, visible, write_json, write_line
-from millpond.wire.answers import describe_table, typed_columns
+from millpond.wire.answers import table_json
+from millpond.wire.rows import typed_columns
 
 
 @click.command()
@@ -29,7 +30,7 @@ def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> No
         count = table.count()
         definition = table.definition
         if as_json:
-            write_json(describe_table(table_name, count, definition))
+            write_json(table_json(table_name, count, definition))
             return
         facts = [("table", table_name), ("job", count.cut.job), ("rows", str(int(count)))]
         if definition.retention is not None:

@@ -8,7 +8,7 @@ from millpond.cli import options
 from millpond.cli.output import write_one
 from millpond.cli.place import Reading, open_table
 from millpond.tables.job.bounds import Bounds
-from millpond.wire.answers import event_json
+from millpond.wire.questions import AsOf, FindEvent
 
 NOT_IN = 1
 
@@ -17,10 +17,10 @@ NOT_IN = 1
 @options.pond_argument
 @options.table_argument
 @options.key_options
-@click.option("--offset", metavar="TOPIC:PARTITION:OFFSET", help="The event's own, as a Kafka producer gets it.")
-@click.option("--file", metavar="PATH", help="The file that it was in, of a file source.")
-@click.option("--line", type=int, help="Its line in the file, of a log.")
-@click.option("--event-time", metavar="TIME", help="Its own time, where the row that it belongs to isn't known.")
+@options.field_option(FindEvent, "offset")
+@options.field_option(FindEvent, "file")
+@options.field_option(FindEvent, "line")
+@options.field_option(FindEvent, "event_time")
 @options.as_of_options
 @options.bounds_options
 @options.reading_options
@@ -37,7 +37,7 @@ def event(
     event_time: str | None,
     reading: Reading,
     as_json: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show which batch read an event, whether that is in TABLE as it is read here, and whether Spark dropped it as too late.
@@ -54,8 +54,8 @@ def event(
     """
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition) or None
-        read = as_of.of(table).find_event
+        read = as_of.state_of(table).find_event
         found = read(offset=offset, file=file, line=line, key=key, event_time=event_time, bounds=bounds)
-        write_one(event_json(table_name, found), ("batch_read", "applied", "late", "reason"), found.cut, as_json=as_json)
+        write_one(table.definition, found, ("batch_read", "applied", "late", "reason"), as_json=as_json)
     if not found.applied:
         ctx.exit(NOT_IN)

@@ -12,6 +12,7 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.tables.answer import Rows
 from millpond.tables.cold.table import find_definition, read_row
 from millpond.tables.job.bounds import Bounds
+from millpond.wire.questions import AsOf
 
 NOT_THERE = 1
 
@@ -34,7 +35,7 @@ def get(
     reading: Reading,
     as_json: bool,
     cold: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 where there is none.
@@ -50,7 +51,7 @@ def get(
       millpond get ./pond page_views page=/ --contains-offset views:0:7 --wait 5
       millpond get --cold /data/checkpoints/views views.aggregate_0 page=/
     """
-    if cold and not (bounds is None and as_of.is_now):
+    if cold and not (bounds is None and as_of == AsOf()):
         raise RequestError(
             "INVALID_REQUEST",
             "--cold reads what is in the newest committed batch, which no bound and no --batch, --time or --closed changes.",
@@ -65,7 +66,7 @@ def get(
         return
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
-        rows = as_of.of(table).get_all([key], bounds=bounds)
+        rows = as_of.state_of(table).get_all([key], bounds=bounds)
         _show(ctx, table.definition, rows, as_json=as_json, closed=as_of.closed)
 
 

@@ -8,16 +8,17 @@ from millpond.cli import options
 from millpond.cli.output import write_versions
 from millpond.cli.place import Reading, open_table
 from millpond.tables.job.bounds import Bounds
-from millpond.wire.questions import parse_since
+from millpond.wire.parse import parse_when
+from millpond.wire.questions import AsOf, ListVersions
 
 
 @click.command()
 @options.pond_argument
 @options.table_argument
 @options.key_options
-@click.option("--since", metavar="BATCH|TIME", help="Only what held then or later. [default: all that is kept]")
-@click.option("--until", metavar="BATCH|TIME", help="Only what held then or before.")
-@click.option("--limit", type=int, default=options.LIMIT, show_default=True, help="The largest number of versions.")
+@options.field_option(ListVersions, "since", metavar="BATCH|TIME")
+@options.field_option(ListVersions, "until", metavar="BATCH|TIME")
+@options.field_option(ListVersions, "limit", default=options.LIMIT, show_default=True)
 @options.edge_options
 @options.as_of_options
 @options.bounds_options
@@ -32,7 +33,7 @@ def history(
     edges: options.Edges,
     reading: Reading,
     as_json: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show every version of a row of TABLE, or of the rows of a part of its key: by key, then by batch.
@@ -48,7 +49,7 @@ def history(
     """
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
-        found = as_of.of(table).history(
-            key, **edges.of(table.definition), since=parse_since(since), until=parse_since(until), limit=limit, bounds=bounds
+        found = as_of.state_of(table).history(
+            key, **edges.of(table.definition), since=parse_when(since), until=parse_when(until), limit=limit, bounds=bounds
         )
         write_versions(table.definition, found, as_json=as_json)

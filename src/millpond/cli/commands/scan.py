@@ -15,6 +15,7 @@ from millpond.cli.place import Reading, open_table
 from millpond.tables.answer import Rows
 from millpond.tables.history.reads import check_limit
 from millpond.tables.job.bounds import Bounds
+from millpond.wire.questions import AsOf
 
 
 @click.command()
@@ -39,7 +40,7 @@ def scan(
     export: options.Export,
     reading: Reading,
     as_json: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show rows of TABLE in the order of its key: all, or those with these values in key columns.
@@ -62,7 +63,7 @@ def scan(
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
         span = edges.of(table.definition)
-        rows_of: Callable[..., Rows] = as_of.of(table).range if span else as_of.of(table).scan
+        rows_of: Callable[..., Rows] = as_of.state_of(table).range if span else as_of.state_of(table).scan
 
         def read(**how: Any) -> Rows:
             return rows_of(key, **span, **how)

@@ -12,7 +12,7 @@ from millpond.cli.place import Reading, open_place
 from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError
 from millpond.tables.pond import Pond
-from millpond.wire.answers import describe_table, error_json
+from millpond.wire.answers import error_json, members, table_json, unread_json
 
 
 @click.command()
@@ -35,9 +35,9 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
             # One table that can't be read mustn't hide the others.
             try:
                 table = pond[name]
-                entry = describe_table(name, table.count(), table.definition)
+                entry = members(table_json(name, table.count(), table.definition))
             except MillpondError as error:
-                entry = {"table": name, **error_json(error)}
+                entry = members(unread_json(name, error))
                 warnings.append(f"{name}: {error}")
             if as_json:
                 write_json(entry)
@@ -58,4 +58,4 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
                 say(warning)
         else:
             for job, why in broken.items():
-                write_json({"job": job, **error_json(why)})
+                write_json({"job": job, **members(error_json(why))})

@@ -10,14 +10,15 @@ from millpond.cli import options
 from millpond.cli.output import write_page
 from millpond.cli.place import Reading, open_table
 from millpond.tables.job.bounds import Bounds
+from millpond.wire.questions import AsOf, Scan
 
 
 @click.command()
 @options.pond_argument
 @options.table_argument
 @options.key_options
-@click.option("--since", metavar="TIME", help="Only windows that begin then or later.")
-@click.option("--until", metavar="TIME", help="Only windows that begin before.")
+@options.field_option(Scan, "since", metavar="TIME")
+@options.field_option(Scan, "until", metavar="TIME")
 @options.page_options
 @options.as_of_options
 @options.bounds_options
@@ -31,7 +32,7 @@ def windows(
     page: dict[str, Any],
     reading: Reading,
     as_json: bool,
-    as_of: options.AsOf,
+    as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
     """Show the windows of a key of TABLE, from one time until another: name every column of the key that stands before the time.
@@ -44,5 +45,5 @@ def windows(
     """
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)
-        rows = as_of.of(table).windows(key, since=since, until=until, **page, bounds=bounds)
+        rows = as_of.state_of(table).windows(key, since=since, until=until, **page, bounds=bounds)
         write_page(table.definition, rows, as_json=as_json, closed=as_of.closed)

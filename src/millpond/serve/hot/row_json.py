@@ -24,7 +24,7 @@ from millpond.tables.finish.aggregate import AS_STORED
 from millpond.tables.finish.definition import compile_shown
 from millpond.tables.finish.hllpp import sketch
 from millpond.tables.scan.binding import Binding
-from millpond.wire.answers import row_writer
+from millpond.wire.rows import row_writer
 
 Key = tuple[Any, ...]
 """key row in stored form"""

@@ -174,7 +174,11 @@ class _Door:
         self._counts.write()
 
     def _note_load(self, connections: Connections, process: Process) -> None:
-        process.connections, process.streams, process.waits = len(connections), len(self._door.streams), len(self._door.waits)
+        process.connections, process.streams, process.waits = (
+            len(connections),
+            len(self._door.patience.streams),
+            len(self._door.patience.waits),
+        )
 
     def _mind_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -11,10 +11,11 @@ import os
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Meta
 
 from millpond.checkpoint.source_files import find_file
 from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError
@@ -28,6 +29,7 @@ _PASSING = PASSING | {"NO_CHECKPOINT"}
 # What a table that isn't there yet may be refused by.
 ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _MAX_DEPTH = 8
+_SECONDS = {"minimum": 0}
 _STOPPED = " The job has stopped."
 
 
@@ -47,13 +49,25 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Raises:  INVALID_BOUND.
     """
 
-    min_batch: int | None = None
-    min_offsets: Mapping[Any, Any] | None = None
-    contains_offset: str | Iterable[str] | None = None
-    contains_file: str | os.PathLike[str] | None = None
-    max_behind_seconds: float | None = None
-    max_age_seconds: float | None = None
-    wait_seconds: float = 0.0
+    min_batch: Annotated[int | None, Meta(description="Answer from this batch or a later one only.")] = None
+    min_offsets: Annotated[
+        Mapping[Any, Any] | None,
+        Meta(description='Answer only if the sources have come so far, as in Spark\'s offsets/N: \'{"views": {"0": 11171}}\'.'),
+    ] = None
+    contains_offset: Annotated[
+        str | Iterable[str] | None,
+        Meta(description="Answer only if the records with these offsets were read, each as topic:partition:offset."),
+    ] = None
+    contains_file: Annotated[
+        str | os.PathLike[str] | None, Meta(description="Answer only if a file source has read this file.")
+    ] = None
+    max_behind_seconds: Annotated[
+        float | None, Meta(description="Answer only if no commit has waited for longer to be applied.", extra_json_schema=_SECONDS)
+    ] = None
+    max_age_seconds: Annotated[
+        float | None, Meta(description="Answer only if the newest commit is no older.", extra_json_schema=_SECONDS)
+    ] = None
+    wait_seconds: Annotated[float, Meta(description="Wait so long for all of these.", extra_json_schema=_SECONDS)] = 0.0
 
     def __post_init__(self) -> None:
         batch = self.min_batch

@@ -1,0 +1,67 @@
+"""A request as a route's question: read once, at the door."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.requests import Request
+
+from millpond.errors import RequestError
+from millpond.schema.values import Json, decode_json
+from millpond.serve.routes import RouteText
+from millpond.settings import ServeSettings
+from millpond.wire.parse import Asked, parse_json, parse_url
+from millpond.wire.query import parse_query
+from millpond.wire.questions import ListChanges, Question
+
+
+async def read_question(request: Request, route: RouteText, settings: ServeSettings) -> Asked[Question]:
+    """What a request asks of one table.
+
+    Raises:  REQUEST_TOO_LARGE, INVALID_REQUEST, INVALID_LIMIT, INVALID_BOUND.
+    """
+    question, columns = await _read(request, route, settings)
+    assert isinstance(question, Question)
+    if isinstance(question, ListChanges) and question.since is None and not route.has_body:
+        # A stream of events that broke off goes on from here.
+        question = msgspec.structs.replace(question, since=request.headers.get("last-event-id"))
+    return Asked(question, columns)
+
+
+async def read_plain(request: Request, route: RouteText, settings: ServeSettings) -> msgspec.Struct:
+    """What a request asks that isn't of one table.  Raises as `read_question`."""
+    question, _ = await _read(request, route, settings)
+    return question
+
+
+async def _read(request: Request, route: RouteText, settings: ServeSettings) -> tuple[msgspec.Struct, list[tuple[str, str]]]:
+    kind, only = (route.question, route.only) if not route.has_body else (msgspec.Struct, ())
+    question, columns = parse_url(kind, parse_query(request.scope["query_string"]), settings, only=only)
+    if columns and not route.takes_columns:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"This route takes no columns, but {columns[0][0]!r} is given.",
+            hint="Ask for rows at /tables/{table}/rows.",
+            parameter=columns[0][0],
+        )
+    if route.has_body:
+        question = parse_json(route.question, await _read_body(request, settings.max_body_bytes), settings)
+    return question, columns
+
+
+async def _read_body(request: Request, maximum: int) -> Json:
+    """The decoded JSON of the body.  Raises REQUEST_TOO_LARGE, INVALID_REQUEST."""
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > maximum:
+            raise RequestError(
+                "REQUEST_TOO_LARGE",
+                f"The body is larger than {maximum} bytes.",
+                hint="Send fewer keys at a time.",
+                maximum_bytes=maximum,
+            )
+    request.scope["asked_body"] = bytes(body)
+    try:
+        return decode_json(bytes(body))
+    except ValueError as wrong:
+        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None

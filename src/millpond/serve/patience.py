@@ -1,0 +1,146 @@
+"""Reads in threads, and requests that wait: for a table, for a batch, for their turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import structs
+from starlette.concurrency import run_in_threadpool
+from starlette.types import Scope
+
+from millpond.errors import MillpondError
+from millpond.serve.waits import Arrivals, Quota, Turns, Watch, Watches
+from millpond.settings import ServeSettings
+from millpond.tables.job.bounds import ARRIVING, Bounds, after, is_of_stopped, may_pass
+from millpond.tables.table import Table
+
+Result = TypeVar("Result")
+# So often a request that waits looks whether it still may, and a bound of time whether it holds.
+_TICK_SECONDS = 1.0
+
+
+class Patience:
+    """How many may wait, read and download at once, and the waiting itself.
+
+    known_names:  gives the names of all tables that are there, and may take long
+    check:        raises where the request of a scope may not read the table of a name any more
+    """
+
+    def __init__(self, settings: ServeSettings, known_names: Callable[[], set[str]], check: Callable[[Scope, str], None]) -> None:
+        self.watches = Watches()
+        self._arrivals = Arrivals(known_names)
+        self._check = check
+        self.streams = Quota(
+            settings.max_streams,
+            settings.max_streams_per_client,
+            condition="TOO_MANY_STREAMS",
+            what="streams of events",
+            option="--max-streams",
+        )
+        self.waits = Quota(
+            settings.max_waits,
+            settings.max_waits_per_client,
+            condition="TOO_MANY_WAITS",
+            what="requests that wait",
+            option="--max-waits",
+        )
+        self.downloads = Quota(
+            settings.max_downloads,
+            settings.max_downloads_per_client,
+            condition="TOO_MANY_DOWNLOADS",
+            what="large answers in pieces",
+            option="--max-downloads",
+        )
+        self._turns = Turns(settings.max_large_answers)
+        self._settings = settings
+
+    def use(self, settings: ServeSettings) -> None:
+        """Go by these settings from here on."""
+        self._settings = settings
+        self.streams.use(settings.max_streams, settings.max_streams_per_client)
+        self.waits.use(settings.max_waits, settings.max_waits_per_client)
+        self.downloads.use(settings.max_downloads, settings.max_downloads_per_client)
+        self._turns.use(settings.max_large_answers)
+
+    def is_large(self, rows: int | None) -> bool:
+        """Whether an answer of so many rows, or of all, has to wait for its turn."""
+        return rows is None or rows > self._settings.limit_rows
+
+    async def until_there(self, scope: Scope, name: str, look: Callable[[], Result], wait_seconds: float) -> Result:
+        """The table that `look` finds; where nobody has defined it yet, after so many seconds at most.
+
+        What is waited for afterwards is waited for in the same seconds.
+        Raises:  TOO_MANY_WAITS; as `look`.
+        """
+        try:
+            return look()
+        except MillpondError as error:
+            if not wait_seconds or error.condition not in ARRIVING:
+                raise
+        began = scope["asked_at"] = time.monotonic()
+        while (left := began + wait_seconds - time.monotonic()) > 0:
+            self._take_seat(scope, scope["resources"])
+            is_there = await self._arrivals.next(min(left, _TICK_SECONDS), name)
+            self._check(scope, name)
+            if is_there:
+                break
+        return look()
+
+    async def read(self, asker: str, read: Callable[[], Result], *, is_large: bool) -> Result:
+        """What a read gives, in a thread; a large answer in its turn.  Raises TOO_MANY_ANSWERS."""
+        if not is_large:
+            return await run_in_threadpool(read)
+        async with self._turns.turn(asker, self._settings.max_seconds):
+            return await run_in_threadpool(read)
+
+    async def read_within(
+        self,
+        scope: Scope,
+        name: str,
+        table: Table,
+        bounds: Bounds | None,
+        read: Callable[[Bounds | None], Result],
+        *,
+        is_large: bool = False,
+    ) -> Result:
+        """What a read gives, in a thread; where its bounds may be waited for, it is read again with each new batch."""
+        asker = scope["asker"]
+        if bounds is None or not bounds.wait_seconds:
+            return await self.read(asker, partial(read, bounds), is_large=is_large)
+        wait_seconds, bounds = bounds.wait_seconds, structs.replace(bounds, wait_seconds=0.0)
+        began, stopped_at = scope.get("asked_at", time.monotonic()), None
+        watch, settle_seconds = self.watches.of(table.job_reads.replica), table.job_reads.settle_seconds
+        with ExitStack() as seat:
+            while True:
+                count = watch.count
+                try:
+                    return await self.read(asker, partial(read, bounds), is_large=is_large)
+                except MillpondError as error:
+                    if not may_pass(error):
+                        raise
+                    now = time.monotonic()
+                    left = began + wait_seconds - now
+                    stopped_at = (stopped_at or now) if is_of_stopped(error) else None
+                    if left <= 0 or (stopped_at is not None and now - stopped_at >= settle_seconds):
+                        raise after(error, min(wait_seconds, round(now - began, 3))) from None
+                await self.next_batch(scope, name, seat, watch, count, left if stopped_at is None else min(left, settle_seconds))
+                # As long as that batch isn't there, nothing is read, but now and then, to see whether the job has stopped.
+                look = time.monotonic() + _TICK_SECONDS
+                while watch.is_below(bounds.min_batch) and stopped_at is None and (left := look - time.monotonic()) > 0:
+                    await self.next_batch(scope, name, seat, watch, watch.count, left)
+
+    async def next_batch(self, scope: Scope, name: str, seat: ExitStack, watch: Watch, count: int, seconds: float) -> None:
+        """Wait for the next batch.  Raises TOO_MANY_WAITS; as `check`."""
+        self._take_seat(scope, seat)
+        await watch.beyond(count, min(seconds, _TICK_SECONDS))
+        self._check(scope, name)
+
+    def _take_seat(self, scope: Any, seat: ExitStack) -> None:
+        """Count the request among those that wait, once.  Raises TOO_MANY_WAITS."""
+        if "waits" not in scope:
+            scope["waits"] = True
+            seat.enter_context(self.waits.taken(scope["asker"]))
