@@ -16,7 +16,7 @@ from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.storage import open_storage
 from millpond.tables.cold.report import inspect_job
-from millpond.tables.pond import stored_tables
+from millpond.tables.default_tables import stored_tables
 
 LONG, STRING, TIMESTAMP = atomic("long"), atomic("string"), atomic("timestamp")
 

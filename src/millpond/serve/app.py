@@ -36,7 +36,7 @@ from millpond.serve.routes import ROUTES, RouteText
 from millpond.serve.table_answers import Call, answer_call
 from millpond.settings import ServeSettings
 from millpond.tables.align import align
-from millpond.tables.pond import unknown_table
+from millpond.tables.default_tables import unknown_table
 from millpond.tables.table import Table
 from millpond.wire.answers import (
     IndexAnswer,

@@ -17,8 +17,9 @@ from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.tables.cold.report import inspect_job
 from millpond.tables.cut import PondCut
+from millpond.tables.default_tables import unknown_table
 from millpond.tables.job.bounds import Bounds
-from millpond.tables.pond import Pond, unknown_table
+from millpond.tables.pond import Pond
 from millpond.tables.table import Table
 
 # How long it isn't looked again which pond has a name.

@@ -9,7 +9,7 @@ from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, RequestError
 from millpond.settings import Retention, RetentionWords
 from millpond.tables.cold.table import find_names
-from millpond.tables.pond import unknown_table
+from millpond.tables.default_tables import unknown_table
 
 
 def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, RetentionWords]:

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import Field, SparkType
-
-if TYPE_CHECKING:
-    from millpond.schema.definition.table import TableDefinition
 
 # What is in their first buffer is the value, whatever its type is.
 _OF_A_BUFFER = frozenset({"min", "max", "first", "last", "max_by", "min_by"})
 
 
-def check_types(definition: TableDefinition) -> None:
-    """Raise ValueError where a column isn't of the type that it is read, or computed, as."""
-    keys, buffers = definition.key_fields, definition.value_schema
-    for key in definition.key:
-        if not same_shape(key.type, _member(keys[key.index].type, key.path)):
-            raise ValueError(f"the key column {key.name!r:.80} isn't of the state's type")
-    for column in definition.values:
-        if not same_shape(column.type, column.expression.type):
-            raise ValueError(f"the column {column.name!r:.80} isn't of its expression's type")
-    expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
+def check_key_column(name: str, type_: SparkType, field: Field, path: tuple[str, ...]) -> None:
+    """Raise ValueError where a key column isn't of the type of that member of the state's key."""
+    if not same_shape(type_, _member(field.type, path)):
+        raise ValueError(f"the key column {name!r:.80} isn't of the state's type")
+
+
+def check_value_column(name: str, type_: SparkType, expression: Expression) -> None:
+    """Raise ValueError where a column isn't of the type that it is computed as."""
+    if not same_shape(type_, expression.type):
+        raise ValueError(f"the column {name!r:.80} isn't of its expression's type")
+
+
+def check_expressions(expressions: Iterable[Expression], keys: tuple[Field, ...], buffers: tuple[Field, ...]) -> None:
+    """Raise ValueError where something is read out of a row as another type than it is."""
     for node in (node for expression in expressions for node in expression.walk()):
         stored = _stored_type(node, keys, buffers)
         if stored is not None and not same_shape(node.type, stored):

@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.schema.definition.expression import Expression, parse_expression
-from millpond.schema.definition.fits import check_types
+from millpond.schema.definition.fits import check_expressions, check_key_column, check_value_column
 from millpond.schema.definition.meaning import Meaning, parse_meaning
 from millpond.schema.definition.parts import Parts, parse_parts
 from millpond.schema.definition.retention import parse_retention_json, retention_json
@@ -220,8 +220,19 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         meaning=parse_meaning(data.get("meaning")),
     )
     _check_places(definition)
-    check_types(definition)
+    _check_types(definition)
     return definition
+
+
+def _check_types(definition: TableDefinition) -> None:
+    """Raise ValueError where a column isn't of the type that it is read, or computed, as."""
+    keys = definition.key_fields
+    for key in definition.key:
+        check_key_column(key.name, key.type, keys[key.index], key.path)
+    for column in definition.values:
+        check_value_column(column.name, column.type, column.expression)
+    expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
+    check_expressions(expressions, keys, definition.value_schema)
 
 
 def _with_windows(fields: tuple[Field, ...], key: tuple[KeyColumn, ...]) -> tuple[Field, ...]:

@@ -16,15 +16,13 @@ import asyncio
 import math
 import socket
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import Protocol, cast
 
 import httptools
 
 from millpond.errors import MillpondError, RequestError, http_status
 from millpond.serve.connections.exchange import PIECE_BYTES, Exchange, error_answer, scope_of
-
-if TYPE_CHECKING:
-    from millpond.serve.connections.pool import Connections
+from millpond.settings import ServeSettings
 
 # So much input is looked at before it is seen whether the client reads its answers.
 _LOOK_BYTES = 16_384
@@ -33,6 +31,36 @@ _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 1 << 20
 # States of a TCP connection whose other side has ended (tcp_states.h): CLOSE, CLOSE_WAIT.
 _LEFT = (7, 8)
+
+
+class Hot(Protocol):
+    """What answers a request at once, or not at all."""
+
+    def answer(self, url: bytes, headers: list[tuple[bytes, bytes]], client: str) -> bytes | None:
+        """Headers behind the date, and the body; None where the application must answer."""
+
+
+class Owner(Protocol):
+    """What a connection asks of who has it: see `pool.Connections`."""
+
+    loop: asyncio.AbstractEventLoop
+    scheme: str
+    settings: ServeSettings
+    date: bytes
+    is_draining: bool
+    hot: Hot
+
+    def opened(self, connection: Connection, /) -> None: ...
+
+    def closed(self, connection: Connection, /) -> None: ...
+
+    def refused(self, status: int, /) -> object: ...
+
+    def run(self, exchange: Exchange, /) -> asyncio.Task[None]: ...
+
+    def write_soon(self, connection: Connection, answer: bytes, /) -> None: ...
+
+    def send(self) -> None: ...
 
 
 class Connection(asyncio.Protocol):
@@ -45,7 +73,7 @@ class Connection(asyncio.Protocol):
     is_write_paused:  the same
     """
 
-    def __init__(self, owner: Connections, client: str, taken: socket.socket) -> None:
+    def __init__(self, owner: Owner, client: str, taken: socket.socket) -> None:
         self.owner = owner
         self._socket = taken
         self.loop = owner.loop

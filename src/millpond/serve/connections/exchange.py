@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from starlette.types import ASGIApp, Message, Scope
 
@@ -18,9 +18,6 @@ from millpond.logs import EventLog
 from millpond.schema.values import encode_json
 from millpond.wire.answers import error_json
 
-if TYPE_CHECKING:
-    from millpond.serve.connections.connection import Connection
-
 log = EventLog(__name__)
 Headers = Iterable[tuple[bytes, bytes]]
 # So much is handed to the system at a time, and so much of a body waits for the application.
@@ -28,6 +25,27 @@ PIECE_BYTES = 65_536
 # Answers without a body.
 _BODILESS = frozenset({204, 304})
 _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+
+
+class Connection(Protocol):
+    """What an exchange asks of the connection that its request came by: see `connection.Connection`."""
+
+    loop: asyncio.AbstractEventLoop
+    client: str
+    scheme: str
+    transport: asyncio.Transport
+    is_write_paused: bool
+
+    @property
+    def date(self) -> bytes: ...
+
+    def go_on(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def answered(self, exchange: Exchange, /) -> None: ...
+
+    async def wait_until_read(self) -> None: ...
 
 
 def status_line(status: int) -> bytes:

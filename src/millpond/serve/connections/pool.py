@@ -24,18 +24,18 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine
 from email.utils import formatdate
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp
 
 from millpond.errors import RequestError
 from millpond.logs import EventLog
-from millpond.serve.connections.connection import Connection
+from millpond.serve.connections.connection import Connection, Hot
 from millpond.serve.connections.exchange import Exchange, error_answer
 from millpond.settings import ServeSettings
 
 if TYPE_CHECKING:
-    from millpond.serve.hot.protocol import Headers
+    pass
 
 log = EventLog(__name__)
 _SWEEP_SECONDS = 0.5
@@ -49,13 +49,6 @@ _SAY_AGAIN_SECONDS = 60.0
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Python has the name from 3.12 on
 _NOTSENT_BYTES = 131_072
 _OK = b"HTTP/1.1 200 OK\r\n"
-
-
-class Hot(Protocol):
-    """What answers a request at once, or not at all."""
-
-    def answer(self, url: bytes, headers: Headers, client: str) -> bytes | None:
-        """Headers behind the date, and the body; None where the application must answer."""
 
 
 class Connections:

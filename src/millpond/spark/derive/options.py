@@ -5,16 +5,22 @@ from __future__ import annotations
 import ctypes
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import SparkType
 from millpond.spark.derive.plan import Java, class_name, elements, type_of
 
-if TYPE_CHECKING:
-    from millpond.spark.derive.expression import Scope
-
 Options = dict[str, Any]
+
+
+class Scope(Protocol):
+    """What is asked of the scope of an expression: see `expression.Scope`."""
+
+    same_java: bool
+    same_zone: bool
+
+    def from_end(self, variable: Java, /) -> int: ...
 
 
 class NotExpressible(Exception):

@@ -37,7 +37,7 @@ from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 from millpond.storage import Storage
 from millpond.tables.cold.merged import MergedRows
-from millpond.tables.pond import stored_tables, why_hidden
+from millpond.tables.default_tables import stored_tables, why_hidden
 from millpond.tables.scan.binding import check_schemas, store_missing
 
 Found = TypeVar("Found")

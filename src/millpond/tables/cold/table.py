@@ -39,12 +39,12 @@ from millpond.schema.store import StoreSchema
 from millpond.storage import Storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.cold.merged import MergedRows
+from millpond.tables.default_tables import stored_tables, unknown_table
 from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.merge_rows import compile_merge
 from millpond.tables.forms.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
 from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
-from millpond.tables.pond import stored_tables, unknown_table
 from millpond.tables.scan.binding import check_schemas, store_missing
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
