@@ -49,7 +49,8 @@ def without_unused(case: Case) -> Case:
     """The case without the columns of its input that it doesn't name; one stays."""
     names = list(case.columns)
     words = " ".join([*case.keys, *case.aggregates, *case.watermark, *map(str, (case.after, case.before, case.restart))])
-    used = [n for n, name in enumerate(names) if re.search(rf"(?<!\w){re.escape(name)}(?!\w)", words)] or [0]
+    written = [re.escape(name).replace("`", "``?") for name in names]  # between backquotes a backquote is two
+    used = [n for n, name in enumerate(written) if re.search(rf"(?<!\w){name}(?!\w)", words)] or [0]
     batches = [[[row[n] for n in used] for row in rows] for rows in case.batches]
     return replace(case, columns={names[n]: case.columns[names[n]] for n in used}, batches=batches)
 

@@ -42,10 +42,15 @@ def test_another_failure_is_not_taken_for_the_same():
 
 def test_columns_that_are_named_nowhere_go_with_their_values():
     case = without_unused(
-        Case(columns={"k": "int", "a.b": "int", "b": "int"}, batches=[[["1", "2", "3"]]], keys=["`a.b`"], aggregates=["sum(b)"])
+        Case(
+            columns={"k": "int", "a.b": "int", "b": "int", "a`b": "int"},
+            batches=[[["1", "2", "3", "4"]]],
+            keys=["`a.b`", "`a``b`"],
+            aggregates=["sum(b)"],
+        )
     )
-    assert case.columns == {"a.b": "int", "b": "int"}
-    assert case.batches == [[["2", "3"]]]
+    assert case.columns == {"a.b": "int", "b": "int", "a`b": "int"}
+    assert case.batches == [[["2", "3", "4"]]]
 
 
 def test_a_case_is_text_and_back():
