@@ -68,10 +68,10 @@ def test_catching_up_costs_hardly_more_for_each_batch(follower: Follower, job: U
 
 def test_the_pause_between_polls_grows_with_the_time_without_a_batch(job: UploadedCheckpoint) -> None:
     follower = Follower(job.storage, None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=lambda _: None)
-    pauses = [round(follower._pause(quiet), 3) for quiet in (0, 1, 2.5, 10, 20, 60, 1e6)]
+    pauses = [round(follower.polling.pause(quiet, is_notified=False), 3) for quiet in (0, 1, 2.5, 10, 20, 60, 1e6)]
     assert pauses == [0.25, 0.25, 0.25, 1.0, 2.0, 3.0, 3.0]
     local = Follower(open_storage("/tmp"), None, ReplicaSettings(), new_backend=MemoryBackend, on_backend=lambda _: None)
-    assert [local._pause(quiet) for quiet in (0, 60)] == [0.005, 0.25]
+    assert [local.polling.pause(quiet, is_notified=False) for quiet in (0, 60)] == [0.005, 0.25]
 
 
 def test_reads_make_no_request(job: UploadedCheckpoint, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -29,38 +28,30 @@ import msgspec
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.real_time import refuse_real_time
-from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.logs import EventLog, Trouble
-from millpond.replica.apply import ReplicaTable, apply_batch, plan_tables
+from millpond.replica.apply import apply_batch
 from millpond.replica.backends.base import Backend
 from millpond.replica.backends.lmdb import open_backend
-from millpond.replica.build import build
 from millpond.replica.folder import FollowerStatus, ReplicaPlace
-from millpond.replica.history.carry_over import carry_over
+from millpond.replica.generation import Generation, Generations
 from millpond.replica.history.keeper import Keeper
 from millpond.replica.identity import judge
-from millpond.replica.journal.restore import restore_closed
 from millpond.replica.journal.writer import JournalCopy
-from millpond.replica.record import DAMAGED, ReplicaRecord, StoresRecord, make_stores_record
+from millpond.replica.polling import polling_of
+from millpond.replica.record import DAMAGED, StoresRecord
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 from millpond.storage.names import numbers
 from millpond.storage.watch import FolderWatch
 
-# How often things are looked at that rarely change: whether the folder is still ours, whether commits were skipped.
-_CHECK_SECONDS = 0.5
+# How often it is looked whether the folder is still ours.
+_FOLDER_SECONDS = 0.5
 _READERS_SECONDS = 10.0
 _STATUS_SECONDS = 0.25
 _LOCK_SECONDS = 0.5
 _MAX_BACKOFF_SECONDS = 1.0
-# The same on an object store, where each look costs requests, and where those that fail have been tried again already.
-_REMOTE_CHECK_SECONDS = 10.0
-_REMOTE_MAX_BACKOFF_SECONDS = 5.0
 _COUNT_SECONDS = 2.0
-# How long `stop` waits for a request that nobody answers.
-_STOP_SECONDS = 2.0
 
 
 Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
@@ -83,31 +74,6 @@ class FollowerCounts:
     bootstrap_records: int = 0
     bootstrap_seconds: float = 0.0
     errors: int = 0
-
-
-@dataclass(slots=True)
-class _Generation:
-    path: Path | None
-    backend: Backend
-    record: ReplicaRecord
-    stores: StoresRecord
-    reader: StateReader
-    keeper: Keeper
-    metadata: tuple[str, ...] = ()
-    tables: list[ReplicaTable] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.tables = plan_tables(self.stores.stores)
-
-    @property
-    def job_id(self) -> str:
-        """Of the job that it is a replica of."""
-        return self.stores.job_id
-
-    @property
-    def evolving(self) -> list[int]:
-        """The operators whose schemas may change from run to run: those with column families."""
-        return sorted({s.operator for s in self.stores.stores if s.family})
 
 
 @dataclass(slots=True)
@@ -148,13 +114,21 @@ class Follower:
         self._storage = storage
         self._place = place
         self._settings = settings
-        self._new_backend = new_backend
+        self.polling = polling_of(storage, settings)
         self._on_backend = on_backend
         self._retention = retention or (lambda _stores: {})
+        self._generations = Generations(
+            storage=storage,
+            place=place,
+            settings=settings,
+            new_backend=new_backend,
+            make_keeper=self._make_keeper,
+            build_reads=self.polling.build_reads,
+        )
         self._wanted = wanted
         self._ignored: dict[str, str] = {}
         self._trouble = Trouble(log, "follower", checkpoint=storage.uri)
-        self._generation: _Generation | None = None
+        self._generation: Generation | None = None
         self._stop = threading.Event()
         self._commits = FolderWatch(storage.local_path("commits"))
         self._is_notified = False
@@ -162,8 +136,8 @@ class Follower:
         self._begun = threading.Event()
         self._thread: threading.Thread | None = None
         self._status_clock = _Clock(_STATUS_SECONDS)
-        self._folder_clock = _Clock(_CHECK_SECONDS)
-        self._skipped_clock = _Clock(_REMOTE_CHECK_SECONDS if storage.is_remote else _CHECK_SECONDS)
+        self._folder_clock = _Clock(_FOLDER_SECONDS)
+        self._skipped_clock = _Clock(self.polling.check_seconds)
         self._count_clock = _Clock(_COUNT_SECONDS)
         self._applied_last = False
         self._missing: tuple[Batch, float] | None = None
@@ -187,7 +161,7 @@ class Follower:
         self._stop.set()
         self._commits.wake()
         if self._thread is not None:
-            self._thread.join(_STOP_SECONDS if self._storage.is_remote else None)
+            self._thread.join(self.polling.stop_seconds)
             if self._thread.is_alive():
                 return  # it waits for an object store; when that answers or its time is over, it ends and unlocks
         self._commits.close()
@@ -228,7 +202,6 @@ class Follower:
     def _run(self) -> None:
         failures, last_commit = 0, time.monotonic()
         waited = is_notified = False
-        longest = _REMOTE_MAX_BACKOFF_SECONDS if self._storage.is_remote else _MAX_BACKOFF_SECONDS
         while not self._stop.is_set():
             try:
                 if self.step():
@@ -238,11 +211,12 @@ class Follower:
                         self._is_notified, waited = is_notified, False
                     continue
                 failures = 0
-                pause = self._pause(time.monotonic() - last_commit) if self.following else _LOCK_SECONDS
+                quiet = time.monotonic() - last_commit
+                pause = self.polling.pause(quiet, is_notified=self._is_notified) if self.following else _LOCK_SECONDS
             except MillpondError as error:
                 failures += 1
                 self._failed(error)
-                pause = min(longest, 0.02 * 2 ** min(failures, 20))
+                pause = min(self.polling.longest_pause_seconds, 0.02 * 2 ** min(failures, 20))
             except Exception as error:  # noqa: BLE001 - a follower that dies silently would serve old answers for ever
                 failures += 1
                 unknown = ReplicaError(
@@ -258,18 +232,8 @@ class Follower:
                 self._stepped.notify_all()
             is_notified = self._commits.wait(pause)
             waited = True
-        if self._storage.is_remote:
+        if self.polling.stop_seconds is not None:
             self._let_go()  # `stop` may have given up waiting
-
-    def _pause(self, quiet_seconds: float) -> float:
-        """How long to wait before the next poll, so long after the last commit."""
-        settings = self._settings
-        if not self._storage.is_remote:
-            # Where the system reported the last commit, it will report the next.
-            is_rare = self._is_notified or quiet_seconds > settings.idle_after_seconds
-            return settings.idle_poll_seconds if is_rare else settings.poll_seconds
-        wanted = max(settings.remote_poll_seconds, settings.remote_patience * quiet_seconds)
-        return min(wanted, settings.remote_idle_poll_seconds)
 
     def _failed(self, error: MillpondError) -> None:
         self.last_error = error
@@ -284,9 +248,12 @@ class Follower:
             return False
         if self._place is not None and self._folder_clock.due() and self._folder_is_gone():
             return False
-        generation = self._generation or self._open()  # 2
+        generation = self._generation  # 2
         if generation is None:
-            return self._build()
+            generation = self._generations.open()
+            if generation is None:
+                return self._build()
+            self._serve(generation)
         verdict, stamp = judge(self._storage, generation.record, generation.job_id)  # 3
         if verdict == "replaced":
             self._refuse_reads(generation)
@@ -315,7 +282,7 @@ class Follower:
             status.newest, status.oldest_commit_ns = batch, None
         else:
             # The list of commits is one request: only where one batch comes right after another is it worth knowing how many.
-            if self._applied_last and self._storage.is_remote and self._count_clock.due():
+            if self._applied_last and self.polling.shared and self._count_clock.due():
                 status.newest = max(committed_batches(self._storage), default=-1)
             status.newest = max(status.newest, batch + 1)
             status.oldest_commit_ns = commit.modified_ns
@@ -362,28 +329,7 @@ class Follower:
         self.following = False
         return True
 
-    def _open(self) -> _Generation | None:
-        path = self._place.current() if self._place is not None else None
-        if path is None:
-            return None
-        backend = open_backend(path, self._settings)
-        stores = backend.stores()
-        if stores is None or stores.checkpoint != self._storage.uri:
-            return None
-        with backend.snapshot() as snapshot:
-            record = snapshot.record()
-        if record.status != "live":
-            return None
-        reader, keeper = StateReader(self._storage), self._make_keeper(stores)
-        kept = keeper.begin(record.batch, record.kept)
-        if kept != record.kept:
-            record = msgspec.structs.replace(record, kept=kept)
-            with backend.write() as write:
-                write.set_record(record)
-        self._serve(_Generation(path, backend, record, stores, reader, keeper))
-        return self._generation
-
-    def _serve(self, generation: _Generation) -> None:
+    def _serve(self, generation: Generation) -> None:
         self._generation = generation
         self.status.kept = generation.keeper.words()
         if self.journal is not None and generation.path is not None:
@@ -398,7 +344,7 @@ class Follower:
     def _make_keeper(self, stores: StoresRecord) -> Keeper:
         return Keeper(stores.stores, self._retention(stores), self._settings.retention)
 
-    def _apply(self, generation: _Generation, number: Batch) -> bool:
+    def _apply(self, generation: Generation, number: Batch) -> bool:
         began = time.monotonic()
         batch = read_batch(self._storage, number)
         if (batch.settings.partitions, batch.settings.provider) != (generation.record.partitions, generation.record.provider):
@@ -406,9 +352,14 @@ class Follower:
         if self._has_other_stores(generation, number):
             return self._build()
         try:
-            reads = self._settings.remote_reads if self._storage.is_remote else 1
             rows = apply_batch(
-                generation.reader, generation.backend, batch, generation.tables, generation.keeper, generation.record, reads=reads
+                generation.reader,
+                generation.backend,
+                batch,
+                generation.tables,
+                generation.keeper,
+                generation.record,
+                reads=self.polling.apply_reads,
             )
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or self._may_come_yet(batch, error):
@@ -426,7 +377,7 @@ class Follower:
         self._well("following")
         return True
 
-    def _has_other_stores(self, generation: _Generation, number: Batch) -> bool:
+    def _has_other_stores(self, generation: Generation, number: Batch) -> bool:
         """Whether state variables were added, removed or changed by the run that this batch belongs to."""
         metadata = tuple(metadata_path(self._storage, operator, number) for operator in generation.evolving)
         if metadata != generation.metadata:
@@ -438,17 +389,17 @@ class Follower:
 
     def _may_come_yet(self, batch: CommittedBatch, missing: CheckpointError) -> bool:
         """Whether a state file that isn't there may be one that an object store doesn't show yet; for a while it may."""
-        if not self._storage.is_remote:
+        if not self.polling.lag_seconds:
             return False
         if self._missing is None or self._missing[0] != batch.batch:
             self._missing = (batch.batch, time.monotonic())
-        if time.monotonic() - self._missing[1] > self._settings.remote_lag_seconds:
+        if time.monotonic() - self._missing[1] > self.polling.lag_seconds:
             return False
         # RocksDB without change logs writes a snapshot instead; which of them a job does is pinned nowhere.
         path = str(missing.context.get("path", "")).removeprefix(f"{self._storage.uri}/")
         return not path.endswith(".changelog") or self._storage.stamp(path.removesuffix("changelog") + "zip") is None
 
-    def _skipped(self, generation: _Generation) -> bool:
+    def _skipped(self, generation: Generation) -> bool:
         """Whether this generation can't go on as it is.
 
         Newer batches are committed while the next one isn't there: cleaned up, or skipped.  Or there are operators that it
@@ -464,7 +415,7 @@ class Follower:
         batches = committed_batches(self._storage)
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
 
-    def _restamp(self, generation: _Generation, identity: str, modified_ns: int, size_bytes: int) -> None:
+    def _restamp(self, generation: Generation, identity: str, modified_ns: int, size_bytes: int) -> None:
         """The files were copied with their content unchanged: remember the new stamp."""
         record = msgspec.structs.replace(
             generation.record, commit_identity=identity, commit_modified_ns=modified_ns, commit_size_bytes=size_bytes
@@ -473,13 +424,13 @@ class Follower:
             write.set_record(record)
         generation.record = record
 
-    def _refuse_reads(self, generation: _Generation) -> None:
+    def _refuse_reads(self, generation: Generation) -> None:
         self._set_status(generation, "replaced")
         self._leave()
         if self._place is not None and generation.path is not None:
             (self._place.path / "current").unlink(missing_ok=True)
 
-    def _set_status(self, generation: _Generation, status: str) -> None:
+    def _set_status(self, generation: Generation, status: str) -> None:
         with generation.backend.write() as write:
             write.set_record(msgspec.structs.replace(generation.record, status=status))
 
@@ -493,23 +444,9 @@ class Follower:
             self._well("waiting")
             self._stop.wait(max(0.05, self._settings.poll_seconds))
             return False
-        began = time.monotonic()
-        identity = job_id(self._storage)
-        batch = read_batch(self._storage, batches[-1])
-        refuse_real_time(self._storage, batch)
-        known, unread = read_stores(self._storage, batch.batch)
-        before = self._generation if self._generation is not None and self._generation.job_id == identity else None
-        lineage = before.stores.lineage if before is not None else None
-        stores = make_stores_record(identity, self._storage.uri, known, unread, lineage)
+        began, ended = time.monotonic(), self._generation
+        batch, stores = self._generations.plan(batches[-1], ended)
         self.counts.bootstraps += 1
-        path: Path | None = None
-        backend: Backend
-        if self._place is None:
-            assert self._new_backend is not None
-            backend = self._new_backend()
-        else:
-            path = self._place.new_generation()
-            backend = open_backend(path, self._settings)
 
         def progress(done: int, of: int, records: int) -> None:
             self.status.partitions_done, self.status.partitions, self.status.records = done, of, records
@@ -517,27 +454,11 @@ class Follower:
             if self._stop.is_set():
                 raise ReplicaError("REPLICA_CLOSED", "The replica was closed while it was built.", hint="Open the pond again.")
 
-        try:
-            reader = StateReader(self._storage)
-            keeper = self._make_keeper(stores)
-            rows = self._settings.rebuild_batch_rows
-            reads = self._settings.remote_build_reads if self._storage.is_remote else self._settings.build_reads
-            records = build(reader, backend, batch, stores, keeper, chunk_rows=rows, reads=reads, progress=progress)
-            if before is not None:
-                carry_over(before.backend, before.stores, backend, stores, keeper, chunk_rows=rows)
-            elif self._place is not None:
-                restore_closed(self._place.path, self._storage, batch, backend, stores, keeper)
-        except BaseException:
-            del backend
-            if self._place is not None:
-                self._place.clean()
-            raise
-        ended, self._generation = self._generation, None
-        with backend.snapshot() as snapshot:
-            record = snapshot.record()
-        if self._place is not None and path is not None:
-            self._place.publish(path)
-        self._serve(_Generation(path, backend, record, stores, reader, keeper))
+        built, records = self._generations.build(batch, stores, ended, progress)
+        self._generation = None
+        if self._place is not None and built.path is not None:
+            self._place.publish(built.path)
+        self._serve(built)
         if ended is not None:
             self._set_status(ended, "superseded")
         if self._place is not None:
@@ -557,7 +478,7 @@ class Follower:
     def _say(self, *, state: str, error: dict[str, Any] | None, now: bool = False) -> None:
         """Tell other processes, when it is news or has been a while."""
         changed = state != self.status.state or error != self.status.error
-        due = state == "building" or self._storage.is_remote
+        due = state == "building" or self.polling.shared
         self.status.state, self.status.error, self.status.pid = state, error, os.getpid()
         if self._place is not None and (changed or now or (due and self._status_clock.due())):
             self._place.write_status(self.status)

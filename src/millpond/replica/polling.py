@@ -1,0 +1,69 @@
+"""How a follower asks a storage: how often, how much at a time, how long it waits for an answer.
+
+On a local disk a look costs microseconds, and the system tells of commits.  On an object store each look is a request, one that
+fails has been tried again already, and a file may show up late.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.settings import ReplicaSettings
+from millpond.storage import Storage
+
+# How often it is looked whether commits were skipped, and the longest pause after errors.
+_CHECK_SECONDS, _REMOTE_CHECK_SECONDS = 0.5, 10.0
+_MAX_BACKOFF_SECONDS, _REMOTE_MAX_BACKOFF_SECONDS = 1.0, 5.0
+# How long `stop` waits for a request that nobody answers.
+_STOP_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polling:
+    """How one storage is asked.
+
+    check_seconds:      how often it is looked whether commits were skipped
+    longest_pause_seconds:  after errors
+    stop_seconds:       how long `stop` waits for the thread, None until it has ended
+    shared:             whether the looks of the follower are those of all readers, who don't look themselves
+    apply_reads:        files of a batch that are read at the same time
+    build_reads:        the same of partitions, when a replica is built
+    lag_seconds:        how long a file may not show up that is there
+    """
+
+    settings: ReplicaSettings
+    check_seconds: float = _CHECK_SECONDS
+    longest_pause_seconds: float = _MAX_BACKOFF_SECONDS
+    stop_seconds: float | None = None
+    shared: bool = False
+    apply_reads: int = 1
+    build_reads: int
+    lag_seconds: float = 0.0
+
+    def pause(self, quiet_seconds: float, *, is_notified: bool) -> float:
+        """How long to wait before the next look, so long after the last commit.
+
+        is_notified:  the system reported the last commit, so it will report the next
+        """
+        settings = self.settings
+        if not self.shared:
+            is_rare = is_notified or quiet_seconds > settings.idle_after_seconds
+            return settings.idle_poll_seconds if is_rare else settings.poll_seconds
+        wanted = max(settings.remote_poll_seconds, settings.remote_patience * quiet_seconds)
+        return min(wanted, settings.remote_idle_poll_seconds)
+
+
+def polling_of(storage: Storage, settings: ReplicaSettings) -> Polling:
+    """How this storage is asked."""
+    if not storage.is_remote:
+        return Polling(settings=settings, build_reads=settings.build_reads)
+    return Polling(
+        settings=settings,
+        check_seconds=_REMOTE_CHECK_SECONDS,
+        longest_pause_seconds=_REMOTE_MAX_BACKOFF_SECONDS,
+        stop_seconds=_STOP_SECONDS,
+        shared=True,
+        apply_reads=settings.remote_reads,
+        build_reads=settings.remote_build_reads,
+        lag_seconds=settings.remote_lag_seconds,
+    )
