@@ -8,6 +8,7 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from emitted import bits
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.schema.definition.expression import Expression, buffer_column
@@ -19,9 +20,16 @@ _HELPER = """
 import java.io.*;
 import org.apache.spark.sql.catalyst.expressions.*;
 public class RowOracle {
+  private static UnsafeProjection projection(scala.collection.immutable.Seq expressions, scala.collection.immutable.Seq input,
+      boolean compiled) {
+    if (compiled) return UnsafeProjection.create(expressions, input);
+    scala.collection.immutable.Seq bound = BindReferences.bindReferences(expressions, new package$AttributeSeq(input));
+    return InterpretedUnsafeProjection.createProjection(bound);
+  }
+
   public static byte[] run(scala.collection.immutable.Seq expressions, scala.collection.immutable.Seq input, byte[] rows,
-      int columns) throws Exception {
-    UnsafeProjection projection = UnsafeProjection.create(expressions, input);
+      int columns, boolean compiled) throws Exception {
+    UnsafeProjection projection = projection(expressions, input, compiled);
     DataInputStream in = new DataInputStream(new ByteArrayInputStream(rows));
     ByteArrayOutputStream bytes = new ByteArrayOutputStream();
     DataOutputStream out = new DataOutputStream(bytes);
@@ -38,7 +46,7 @@ public class RowOracle {
       } catch (Throwable wrong) {
         String text = wrong.toString();
         // What failed may have left state behind.
-        projection = UnsafeProjection.create(expressions, input);
+        projection = projection(expressions, input, compiled);
         out.writeInt(-1);
         out.writeUTF(text.substring(0, Math.min(300, text.length())));
       }
@@ -69,6 +77,16 @@ public class RowOracle {
 """
 
 
+def compile_java(spark: Any, name: str, source: str) -> Any:
+    """An object of a class that is compiled from Java in the session's JVM."""
+    jvm, gateway = spark._jvm, spark.sparkContext._gateway
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
+    compiler.cook(source)
+    loaded = compiler.getClassLoader().loadClass(name)
+    return loaded.getDeclaredConstructor(gateway.new_array(jvm.Class, 0)).newInstance(gateway.new_array(jvm.Object, 0))
+
+
 class SparkFailed(Exception):
     """What Spark threw for a row."""
 
@@ -78,34 +96,26 @@ class Catalyst:
 
     def __init__(self, spark: Any, ddl: str) -> None:
         self._spark = spark
+        spark.conf.set("spark.sql.timeType.enabled", "true")
         self._jvm = spark._jvm
         schema = self._jvm.org.apache.spark.sql.types.StructType.fromDDL(ddl)
         empty = self._jvm.org.apache.spark.sql.catalyst.InternalRow
         rdd = spark.sparkContext._jsc.sc().emptyRDD(self._jvm.scala.reflect.ClassTag.apply(empty._java_lang_class))
         frame = spark._jsparkSession.internalCreateDataFrame(rdd, schema, False)
-        self._frame = frame
+        self.frame = frame
         self._output = frame.queryExecution().analyzed().output()
         self.fields: tuple[Field, ...] = parse_fields(json.loads(schema.json()))
         self.type_names = [str(f.dataType().sql()) for f in schema.fields()]
         self.rows: list[tuple[Any, ...]] = []
         self._bytes = b""
-        self._helper = self._compile()
+        self._scope: Scope | None = None
+        self._helper = compile_java(spark, "RowOracle", _HELPER)
 
     def use(self, rows: list[tuple[Any, ...]]) -> None:
         """Take other rows."""
         encode = encoder(self.fields)
         self.rows = rows
         self._bytes = b"".join(struct.pack(">i", len(data)) + data for data in map(encode, rows))
-
-    def _compile(self) -> Any:
-        compiler = self._jvm.org.codehaus.janino.SimpleCompiler()
-        compiler.setParentClassLoader(self._jvm.Thread.currentThread().getContextClassLoader())
-        compiler.cook(_HELPER)
-        loaded = compiler.getClassLoader().loadClass("RowOracle")
-        gateway = self._spark.sparkContext._gateway
-        return loaded.getDeclaredConstructor(gateway.new_array(self._jvm.Class, 0)).newInstance(
-            gateway.new_array(self._jvm.Object, 0)
-        )
 
     def optimized(self, texts: list[str], *, lenient: bool = False) -> list[Any]:
         """The expressions of Spark's optimized plan for SQL texts; None where Spark has no such function for these types.
@@ -122,7 +132,7 @@ class Catalyst:
             columns = self._spark.sparkContext._gateway.new_array(self._jvm.String, 1)
             columns[0] = f"{text} AS x"
             try:
-                plan = self._frame.selectExpr(columns).queryExecution().optimizedPlan()
+                plan = self.frame.selectExpr(columns).queryExecution().optimizedPlan()
             except AnalysisException as refused:
                 if not lenient and "DATATYPE_MISMATCH" not in str(refused):
                     raise
@@ -171,10 +181,13 @@ class Catalyst:
         """Texts in upper or lower case, by the function that Spark calls."""
         return str(self._helper.letters("\0".join(texts), change == "toUpperCase")).split("\0")[:-1]
 
-    def by_spark(self, expression: Any) -> list[Any]:
-        """What Spark's generated code makes of each row, in stored form; SparkFailed for a row that it fails on."""
+    def by_spark(self, expression: Any, *, compiled: bool = True) -> list[Any]:
+        """What Spark makes of each row, in stored form; SparkFailed for a row that it fails on.
+
+        compiled:  by its generated code, which takes some time to make; else by its interpreter
+        """
         one = self._jvm.PythonUtils.toSeq([expression])
-        data = bytes(self._helper.run(one, self._output, self._bytes, len(self.fields)))
+        data = bytes(self._helper.run(one, self._output, self._bytes, len(self.fields), compiled))
         type_ = parse_type(json.loads(expression.dataType().json()))
         decode = decoder((Field("x", type_),))
         out: list[Any] = []
@@ -199,12 +212,21 @@ class Catalyst:
         return scope
 
     def translated(self, expression: Any) -> Expression:
-        return translate(expression, self.scope())
+        if self._scope is None:
+            self._scope = self.scope()
+        return translate(expression, self._scope)
 
     def by_millpond(self, expression: Expression) -> list[Any]:
         """What is made of each row here; the error for a row that fails."""
         evaluate = compile_expression(expression, ())
         return [attempt(evaluate, row) for row in self.rows]
+
+
+def form(value: Any) -> Any:
+    """Equal for equal bits only; tuples and lists differ."""
+    if isinstance(value, tuple | list):
+        return type(value).__name__, [form(v) for v in value]
+    return bits(value)
 
 
 def attempt(evaluate: Callable[..., Any], row: tuple[Any, ...]) -> Any:

@@ -21,7 +21,7 @@ COLUMNS = {
     "dt": "interval day to second", "ym": "interval year to month",
     "ai": "array<int>", "ad": "array<double>", "at": "array<string>", "aa": "array<array<int>>",
     "m": "map<string,int>", "mi": "map<int,double>", "st": "struct<a:int,b:string>",
-    "small": "int",
+    "small": "int", "tm": "time(6)", "j": "string", "u": "string", "x": "string", "af": "array<float>",
 }  # fmt: skip
 DDL = ", ".join(f"{name}{n} {type_}" for name, type_ in COLUMNS.items() for n in (1, 2))
 GROUPS = {
@@ -84,6 +84,113 @@ _NUMBER_TEXTS = [
     "1883-11-18 12:00:00", "2024-01-01 12:00:00UTC+3", "2024-01-01 12:00:00-0330", "123456-07-08 09:10:11", "2024-01-01 24:00:00",
     "2024-01-01 12:00:00+19:00", "2024-01-01 12", "2024-01-01 ", "0001-01-01 00:00:00.000001 GMT",
 ]  # fmt: skip
+_JSON_TEXTS = [
+    '{"a": 1}',
+    '{"a": {"b": "x", "c": [1, 2]}}',
+    '[1, 2.50, "x", null]',
+    '[{"a": 1e3}, {"a": "q\\"\\n"}]',
+    "{}",
+    "[]",
+    "",
+    "abc",
+    "12",
+    '{"a": null, "a": 2}',
+    '{"a": true, "b": 1',
+    "[1,]",
+    '{"a": "\\u00e9"} rest',
+    '{"a": 0.10, "ü": [{"x": {}}]}',
+    " [[1], [2, 3]] ",
+    '{"a": [1, {"b": -0.0}]}',
+    '{"a": 12345678901234567890}',
+    '{"a": {"b": null}}',
+    '"a"',
+    "null",
+    '{"a": "日本\t"}',
+    '[null, {"a": []}]',
+    '{"a": 01}',
+    '{"a": NaN}',
+    '{"b": 1, "a": {"b": {"d": 1.0E-5}}}',
+    "[[[1]]] x",
+    '{"a" 1}',
+    '{"a": 1.}',
+    '{"a": .5}',
+]
+_URLS = [
+    "http://spark.apache.org/path?query=1",
+    "https://u:p@h.org:8080/a/b.html?a=1&b=2#part",
+    "http://h",
+    "http://h?a=",
+    "ftp://1.2.3.4/x",
+    "http://a_b.com/x",
+    "mailto:x@y.z",
+    "inva lid://x",
+    "file:///etc/hosts",
+    "",
+    "abc",
+    "/a?b",
+    "//h/p",
+    "http://",
+    "http:///p",
+    "a:b:c",
+    "12:30",
+    "http://h/%41?x=%zz",
+    "http://h/%41?x=%20&a=b&a=c",
+    "http://h:abc/",
+    "http://-h/",
+    "http://h./",
+    "HTTP://H/?a",
+    "x://h/p?q#",
+    "http://h/a|b",
+    "http://u@h/?ba=1&a=2",
+    "http://h:/",
+    "http://1.2.3/",
+    "http://h?#",
+    "#f",
+    "?a=1",
+    "http://@h/",
+    "jdbc:x:y?a=1",
+]
+_TIME_TEXTS = [
+    "2016-12-31",
+    "2016-02-29",
+    "2015-02-29",
+    "2016-12-31 23:59:58",
+    "2016-12-31 24:00:00",
+    "2016-12-31 01:02:03.5",
+    "31/12/2016",
+    "2016-12-31 01:02:03.123456",
+    "1/2/16",
+    "20161231",
+    "20161231235958",
+    "1 Jan 2016 1:02 PM",
+    "1 jan 2016 12:02 am",
+    "2016",
+    "12:34",
+    "2016-1-2",
+    "+12016-12-31",
+    "-2016-12-31",
+    "0000-01-01",
+    "0001-01-01",
+    "2016-12-31T12:34",
+    "January 5, 2016",
+    "foo",
+    "",
+    "2016-12-31 ",
+    " 2016-12-31",
+    "2016-00-10",
+    "2016-13-10",
+    "1 Feb 2016 0:30 AM",
+    "1 Feb 2016 13:30 AM",
+    "2016-03-13 02:30:00",
+    "02/29/99",
+    "3/4/1",
+    "2016-12-31 23:59:58.",
+    "2016-12-31 23:59:58.1234567",
+    "1-2-3",
+    "0002016-1-1",
+    "٢016-12-31",
+]
+_TEXTS = {"x": _TIME_TEXTS, "n": _NUMBER_TEXTS, "j": _JSON_TEXTS, "u": _URLS}
 _DAY = 86_400_000_000
 _PATTERNS: dict[str, list[Any]] = {
     "float": [0.0, -0.0, 1.0, -1.5, 0.5, 2.5, float("inf"), float("-inf"), float("nan"), 1e-45, 3.4028234663852886e38,
@@ -106,6 +213,7 @@ _PATTERNS: dict[str, list[Any]] = {
     59_999_999],
     "year_month_interval": [0, 1, -1, 12, -13, 25, 1200, 2**31 - 1, -(2**31)],
 }  # fmt: skip
+_PATTERNS["time"] = [0, 1000, 86_399_999_999_000, 43_200_000_000_000, 3_599_999_999_000, 52_200_500_000_000]
 _PATTERNS["timestamp_ntz"] = _PATTERNS["timestamp"]
 _BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
 
@@ -147,6 +255,8 @@ def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -
         return rng.choice([b"", b"abc", b"\xff\x00", bytes(rng.randrange(256) for _ in range(rng.randrange(9)))])
     if kind == "date":
         return rng.randrange(-30_000, 60_000)
+    if kind == "time":
+        return rng.randrange(86_400_000_000) * 1000
     if kind in ("timestamp", "timestamp_ntz"):
         return rng.randrange(-3 * 10**15, 5 * 10**15)
     if kind == "array":
@@ -169,8 +279,8 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
             value = random_value(rng, field.type)
             if field.name.startswith("small") and value is not None:
                 value = rng.randrange(-7, 13)
-            if field.name[:-1] == "n" and value is not None:
-                value = rng.choice(_NUMBER_TEXTS)
+            if field.name[:-1] in _TEXTS and value is not None:
+                value = rng.choice(_TEXTS[field.name[:-1]])
             row.append(value)
         rows.append(tuple(row))
     # Equal operands are rare by chance.
@@ -187,7 +297,11 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
 KNOWN_REFUSALS = ("current_date()",)
 
 
+def templates() -> list[str]:
+    """Expressions of columns, some of them in groups of types."""
+    return (Path(__file__).parent / "scalar_cases.txt").read_text(encoding="utf-8").splitlines()
+
+
 def expressions() -> list[str]:
     """All, each once."""
-    templates = (Path(__file__).parent / "scalar_cases.txt").read_text(encoding="utf-8").splitlines()
-    return list(dict.fromkeys(text for t in templates for text in expand(t)))
+    return list(dict.fromkeys(text for t in templates() for text in expand(t)))

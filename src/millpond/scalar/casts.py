@@ -14,6 +14,7 @@ from typing import Any
 from millpond.errors import RequestError
 from millpond.scalar.function import FLOATS, NUMBERS, Values, function, refuse_collation, strict
 from millpond.scalar.number.ranges import EXACT, SCALA, divide_down, fit, overflow, single, truncated, wrap
+from millpond.scalar.spark_fails import SparkFails
 from millpond.scalar.text.parsing import (
     parse_boolean,
     parse_date,
@@ -55,9 +56,9 @@ class Casting:
     zone: Zone | None = None
 
 
-def malformed(target: SparkType) -> RequestError:
+def malformed(target: SparkType) -> SparkFails:
     """A text that is no value of a type, in ANSI mode."""
-    return RequestError(
+    return SparkFails(
         "VALUE_OUT_OF_RANGE",
         f"Its expression casts a text to {target} that is none.",
         hint="Use try_cast in the job.",
@@ -243,7 +244,7 @@ def _timestamp_parser(zone: Zone | None) -> Convert:
 
 def fit_text(value: Decimal, target: SparkType, mode: str) -> Decimal | None:
     """A decimal out of a text in a type; far too many digits are none at all."""
-    if value and value.adjusted() > 400:
+    if value and value.adjusted() > 300:
         return fit(Decimal(10) ** 100, target, mode)
     if value and value.adjusted() < -400:
         value = Decimal(0)
@@ -287,7 +288,11 @@ def _timestamp_of_decimal(value: Decimal) -> int | None:
     """Spark wraps what is out of range.  Of more than 34 digits it rounds some first, and not always: none is given here."""
     micros = EXACT.multiply(value, Decimal(MICROS))
     if SCALA.plus(micros) != micros:
-        raise overflow(SparkType("timestamp", "timestamp"))
+        raise RequestError(
+            "VALUE_OUT_OF_RANGE",
+            "Its expression makes a timestamp of more digits than Spark always keeps.",
+            hint="Round the decimal in the job.",
+        )
     return wrap(truncated(micros), _LONG, "legacy")
 
 

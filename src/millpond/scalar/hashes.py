@@ -33,11 +33,12 @@ def _is_hashed(type_: SparkType) -> bool:
     return type_.kind in ATOMS or type_.kind == "void"
 
 
-def _refuse(e: Expression) -> str | None:
+def refuse_hashed(e: Expression) -> str | None:
+    """Why operands aren't hashed."""
     for arg in e.args:
         if not _is_hashed(arg.type):
-            return f"hash of {arg.type} isn't known here"
+            return f"{e.op} of {arg.type} isn't known here"
     return next((reason for a in e.args if (reason := refuse_collation("hash", a.type))), None)
 
 
-FUNCTIONS = (function("hash", _hash, "Murmur3Hash", refuse=_refuse, reads=("seed",)),)
+FUNCTIONS = (function("hash", _hash, "Murmur3Hash", refuse=refuse_hashed, reads=("seed",)),)

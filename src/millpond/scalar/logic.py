@@ -23,6 +23,7 @@ from millpond.scalar.function import (
     takes,
 )
 from millpond.scalar.order import rank
+from millpond.scalar.spark_fails import SparkFails
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import SparkType
 
@@ -196,7 +197,29 @@ def _case(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     return evaluate
 
 
+def _try(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
+    """NULL where Spark fails; what isn't known here stays an error."""
+    (operand,) = operands
+
+    def evaluate(key: Row, buffers: Row) -> Stored:
+        try:
+            return operand(key, buffers)
+        except SparkFails:
+            return None
+
+    return evaluate
+
+
+def _fail(_: Expression, __: Sequence[Evaluate]) -> Evaluate:
+    def evaluate(_: Row, __: Row) -> Stored:
+        raise SparkFails("VALUE_OUT_OF_RANGE", "Its expression raises an error of the user's own.", hint="Mend the value it is of.")
+
+    return evaluate
+
+
 FUNCTIONS = (
+    function("try", _try, "TryEval"),
+    function("raise_error", _fail, "RaiseError"),
     *(function(op, strict(_compare), name, refuse=_refuse_compared) for op, (name, _) in _COMPARE.items()),
     function("eq_null_safe", _equal_null_safe, "EqualNullSafe", refuse=_refuse_compared),
     function("in", _in, "In", "InSet", refuse=_refuse_compared),

@@ -16,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from catalyst import Catalyst, SparkFailed
-from emitted import bits
+from catalyst import Catalyst, SparkFailed, form
 from millpond.errors import MillpondError
 from millpond.scalar.table import BY_CLASS
 from millpond.scalar.text.java_text import java_text
@@ -53,13 +52,6 @@ def chosen(setting: int) -> list[str]:
         return texts
     random.Random(SEED).shuffle(texts)
     return texts[setting :: len(SETTINGS)]
-
-
-def form(value: Any) -> Any:
-    """Equal for equal bits only; tuples and lists differ."""
-    if isinstance(value, tuple | list):
-        return type(value).__name__, [form(v) for v in value]
-    return bits(value)
 
 
 # Where the microseconds have more than 34 digits, Spark itself gives one number in one run and another in the next; of a key -0.0

@@ -367,11 +367,11 @@ def _refuse_join(e: Expression) -> str | None:
 
 
 def _reverse(e: Expression) -> Values:
-    return (lambda v: v[::-1]) if e.type.kind == "array" else (lambda v: valid(v)[::-1])
+    return (lambda v: v[::-1]) if e.type.kind in ("array", "binary") else (lambda v: valid(v)[::-1])
 
 
 def _refuse_reverse(e: Expression) -> str | None:
-    if e.type.kind not in ("array", "string"):
+    if e.type.kind not in ("array", "binary", "string"):
         return f"reverse on {e.type} isn't known here"
     return refuse_collation("reverse", e.type)
 

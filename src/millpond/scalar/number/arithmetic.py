@@ -52,7 +52,7 @@ def _arithmetic(e: Expression) -> Values:
         return (lambda a, b: _narrow_or_null(narrow, wide(a, b))) if e.type.kind == "float" else wide
     if kind == "decimal":
         return _decimal_arithmetic(e.op, e.type, mode)
-    return _integer_arithmetic(e.op, e.type, mode)
+    return _integer_arithmetic(e.op, e.type, mode, e.args[0].type)
 
 
 def _divided(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
@@ -126,7 +126,7 @@ _INTEGER: dict[str, Callable[[int, int], int]] = {
 }
 
 
-def _integer_arithmetic(op: str, type_: SparkType, mode: str) -> Callable[[int, int], int | None]:
+def _integer_arithmetic(op: str, type_: SparkType, mode: str, of: SparkType) -> Callable[[int, int], int | None]:
     if type_.kind in INTERVALS and mode == "legacy":
         mode = "ansi"
     # Java adds bytes and shorts as ints.
@@ -139,6 +139,8 @@ def _integer_arithmetic(op: str, type_: SparkType, mode: str) -> Callable[[int, 
         return _integer_remainder(added, b) if rest < 0 else rest
 
     compute = pmod if op == "pmod" else _INTEGER[op]
+    if op == "integral_divide" and of.kind in INTERVALS:
+        return lambda a, b: _by_zero(mode) if b == 0 else wrap(compute(a, b), of, "legacy")
     if op in ("add", "subtract", "multiply"):
         return lambda a, b: wrap(compute(a, b), type_, mode)
 
@@ -182,7 +184,7 @@ def _decimal_arithmetic(op: str, type_: SparkType, mode: str) -> Callable[[Decim
 
 
 def _refuse_arithmetic(e: Expression) -> str | None:
-    allowed = NUMBERS | INTERVALS if e.op in ("add", "subtract") else NUMBERS
+    allowed = NUMBERS | INTERVALS if e.op in ("add", "subtract", "integral_divide") else NUMBERS
     kinds = {a.type.kind for a in e.args} - {"void"}
     if len(kinds) > 1:
         return f"{e.op} of {e.args[0].type} and {e.args[1].type} isn't known here"

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 
 from millpond.scalar.function import FLOATS, function, plain, takes
-from millpond.scalar.number.strict_math import LN2_HIGH, LN2_LOW, LOG, exp, high_of, upper_half, with_high
+from millpond.scalar.number.strict_math import LN2_HIGH, LN2_LOW, LOG, exp, high_of, log, upper_half, with_high
 from millpond.schema.definition.expression import Expression
 
 _HALF_PI, _HALF_PI_LOW, _QUARTER_PI, _PI_LOW = (
@@ -319,6 +319,43 @@ def hypot(x: float, y: float) -> float:
     return w * 2.0**scale if scale else w
 
 
+# Beyond it a square is all of a sum with one; below the other an argument is its own inverse sine.
+_LARGE, _TINY = 2.0**28, 2.0**-28
+
+
+def asinh(x: float) -> float:
+    """Source: ExpressionImplUtils.asinh, Spark 4.3."""
+    size = abs(x)
+    if size > _LARGE and math.isfinite(size):
+        found = log(size) + log(2.0)
+    elif not size >= _TINY or math.isinf(size):
+        found = size
+    elif size > 2.0:
+        found = log(2.0 * size + 1.0 / (math.sqrt(x * x + 1.0) + size))
+    else:
+        found = log1p(size + x * x / (1.0 + math.sqrt(1.0 + x * x)))
+    return math.copysign(found, x)
+
+
+def acosh(x: float) -> float:
+    """Source: ExpressionImplUtils.acosh, Spark 4.3."""
+    if not x >= 1.0:
+        return math.nan
+    if x >= _LARGE:
+        return log(x) + log(2.0)
+    if x > 2.0:
+        return log(2.0 * x - 1.0 / (x + math.sqrt(x * x - 1.0)))
+    t = x - 1.0
+    return log1p(t + math.sqrt(2.0 * t + t * t)) if t else 0.0
+
+
+def atanh(x: float) -> float:
+    """As Spark composes it."""
+    if x != x or abs(x) > 1:
+        return math.nan
+    return math.copysign(math.inf, x) if abs(x) == 1 else 0.5 * (log1p(x) - log1p(-x))
+
+
 def _log1p(value: float) -> float | None:
     return None if value <= -1.0 else log1p(value)
 
@@ -343,6 +380,9 @@ FUNCTIONS = (
     *(function(op, plain(compute), name, refuse=_refuse, reads=("java",)) for op, (name, compute) in _OF_ONE.items()),
     function("atan2", plain(atan2), "Atan2", refuse=_refuse, reads=("java",)),
     function("hypot", plain(hypot), "Hypot", refuse=_refuse, reads=("java",)),
+    function("asinh", plain(asinh), "Asinh", refuse=takes(FLOATS)),
+    function("acosh", plain(acosh), "Acosh", refuse=takes(FLOATS)),
+    function("atanh", plain(atanh), "Atanh", refuse=takes(FLOATS)),
     function("expm1", plain(expm1), "Expm1", refuse=takes(FLOATS)),
     function("log1p", plain(_log1p), "Log1p", refuse=takes(FLOATS)),
 )

@@ -10,7 +10,7 @@ import ctypes
 import decimal
 from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 
-from millpond.errors import RequestError
+from millpond.scalar.spark_fails import SparkFails
 from millpond.schema.types import SparkType
 
 # Wide enough for every exact intermediate result, also of a double (309 digits) cast to 38 decimal places.
@@ -23,9 +23,9 @@ _QUOTIENT_SCALE = 39
 BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
 
 
-def overflow(type_: SparkType) -> RequestError:
+def overflow(type_: SparkType) -> SparkFails:
     """A value doesn't fit: Spark in ANSI mode fails a batch that emits it."""
-    return RequestError(
+    return SparkFails(
         "VALUE_OUT_OF_RANGE",
         f"The value overflows its type {type_}.",
         hint="Use try_ functions or a wider type in the job.",
@@ -33,9 +33,9 @@ def overflow(type_: SparkType) -> RequestError:
     )
 
 
-def division_by_zero() -> RequestError:
+def division_by_zero() -> SparkFails:
     """A division by zero in ANSI mode."""
-    return RequestError("VALUE_OUT_OF_RANGE", "The value is divided by zero.", hint="Use try_divide or nullif in the job.")
+    return SparkFails("VALUE_OUT_OF_RANGE", "The value is divided by zero.", hint="Use try_divide or nullif in the job.")
 
 
 def single(value: float) -> float:

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from millpond.errors import RequestError
-from millpond.scalar.function import STRING, Evaluate, Row, Values, function, plain, refuse_collation, strict, takes
+from millpond.scalar.function import STRING, Evaluate, Row, Values, function, literal_of, plain, refuse_collation, strict, takes
+from millpond.scalar.spark_fails import SparkFails
 from millpond.scalar.text.letters import lower, title, upper
 from millpond.schema.definition.expression import Expression
 
@@ -84,7 +85,11 @@ def substring_of(value: str | bytes) -> Callable[[int, int], Any]:
 
 
 def _refuse_levenshtein(e: Expression) -> str | None:
-    return takes(STRING)(e) if len(e.args) == 2 else "levenshtein up to a threshold isn't known here"
+    if reason := takes(STRING, STRING, _INT, literal=(2,))(e):
+        return reason
+    if len(e.args) == 3 and (literal_of(e.args[2]) is None or literal_of(e.args[2]) < 0):
+        return "levenshtein up to such a threshold isn't known here"
+    return None
 
 
 def _pad(e: Expression) -> Values:
@@ -263,18 +268,23 @@ def _unhex(e: Expression) -> Values:
         digits = text if len(text) % 2 == 0 else f"0{text}"
         if not digits.isascii() or not all(c in "0123456789abcdefABCDEF" for c in digits):
             if e.options["mode"] == "ansi":
-                raise RequestError("VALUE_OUT_OF_RANGE", "Its expression reads digits that are none.", hint="Use try_unhex.")
+                raise SparkFails("VALUE_OUT_OF_RANGE", "Its expression reads digits that are none.", hint="Use try_unhex.")
             return None
         return bytes.fromhex(digits)
 
     return compute
 
 
-def _overlay(text: str, new: str, position: int, length: int) -> str:
+def _overlay(e: Expression) -> Values:
     """As Spark composes it of substrings."""
-    part = substring_of(valid(text))
-    taken = length if length >= 0 else len(valid(new))
-    return f"{part(1, position - 1)}{new}{part(position + taken, _MAX_INT)}"
+    whole = (lambda v: v) if e.type.kind == "binary" else valid
+
+    def overlay(value: Any, new: Any, position: int, length: int) -> Any:
+        part = substring_of(whole(value))
+        taken = length if length >= 0 else len(whole(new))
+        return part(1, position - 1) + new + part(position + taken, _MAX_INT)
+
+    return overlay
 
 
 def _elt(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
@@ -301,21 +311,21 @@ def _find_in_set(word: str, words: str) -> int:
     return 0 if "," in word else next((n for n, w in enumerate(words.split(","), 1) if w == word), 0)
 
 
-def _levenshtein(a: str, b: str) -> int:
-    """How many characters to insert, delete or replace."""
+def _levenshtein(a: str, b: str, most: int = _MAX_INT) -> int:
+    """How many characters to insert, delete or replace; -1 where that is more than `most`."""
     row = list(range(len(valid(b)) + 1))
     for i, x in enumerate(valid(a), 1):
         last, row[0] = row[0], i
         for j, y in enumerate(b, 1):
             last, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, last + (x != y))
-    return row[-1]
+    return row[-1] if row[-1] <= most else -1
 
 
 FUNCTIONS = (
     function("space", plain(lambda count: " " * max(0, count)), "StringSpace", refuse=takes(_INT)),
     function("elt", _elt, "Elt", refuse=takes(_INT, _EITHER), reads=("strict",)),
     function("unhex", strict(_unhex), "Unhex", refuse=takes(STRING), reads=("strict",)),
-    function("overlay", plain(_overlay), "Overlay", refuse=takes(STRING, STRING, _INT)),
+    function("overlay", strict(_overlay), "Overlay", refuse=takes(_EITHER, _EITHER, _INT)),
     function("find_in_set", plain(_find_in_set), "FindInSet", refuse=takes(STRING)),
     function("levenshtein", plain(_levenshtein), "Levenshtein", refuse=_refuse_levenshtein),
     function("base64", plain(_base64), "Base64.encode", refuse=takes(_BYTES, {"boolean"})),

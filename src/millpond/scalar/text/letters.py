@@ -27,14 +27,14 @@ def upper(text: str) -> str:
 
     Raises:  VALUE_OUT_OF_RANGE for letters that versions of Unicode have in different ways.
     """
-    return text.upper() if text.isascii() else _known(text).upper()
+    return text.upper() if text.isascii() else known_letters(text).upper()
 
 
 def lower(text: str) -> str:
     """The same in lower case."""
     if text.isascii():
         return text.lower()
-    whole = _known(text)
+    whole = known_letters(text)
     if "\u03a3" in whole and not _BESIDE_SIGMA.fullmatch(whole):
         raise _unknown()
     return whole.lower()
@@ -44,13 +44,14 @@ def title(text: str) -> str:
     """The first letter after each space, and of the text, in title case; all others in lower case."""
     small = lower(text.replace(_DOTTED, "I"))  # of as many letters, which no other capital is in lower case
     out, is_first = [], True
-    for letter, lowered in zip(text if text.isascii() else _known(text), small, strict=True):
+    for letter, lowered in zip(text if text.isascii() else known_letters(text), small, strict=True):
         out.append(letter.title() if is_first else (letter.lower() if letter == _DOTTED else lowered))
         is_first = letter == " "
     return "".join(out)
 
 
-def _known(text: str) -> str:
+def known_letters(text: str) -> str:
+    """The text made valid, where all versions of Unicode have its letters alike.  Raises as `upper`."""
     if _NEWER.search(text):
         raise _unknown()
     # Spark makes text valid first.

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from millpond.scalar.function import STRING, Values, function, literal_of, strict, takes
 from millpond.scalar.text.functions import valid
 from millpond.scalar.text.showing import year_text
-from millpond.scalar.time.calendar import DAY_MICROS, MICROS, civil, weekday
+from millpond.scalar.time.calendar import DAY_MICROS, MICROS, civil, days_of, weekday
 from millpond.scalar.time.zones import zone_of
 from millpond.schema.definition.expression import Expression
 
@@ -232,7 +232,7 @@ def _split(e: Expression) -> Values:
 
 # ---------------------------------------------------------------- formats of dates
 
-_MONTHS = (
+MONTHS = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December",
 )  # fmt: skip
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
@@ -246,7 +246,13 @@ def _year(count: int) -> FieldWriter | None:
         return lambda days, _: f"{abs(civil(days)[0]) % 100:02d}"
     if count == 4:
         return lambda days, _: year_text(civil(days)[0])
+    if count in (1, 3):
+        return lambda days, _: f"{civil(days)[0]:0{count + (civil(days)[0] < 0)}d}"
     return None
+
+
+def _fixed(text: str) -> Callable[[int], FieldWriter | None]:
+    return lambda _: lambda __, ___: text
 
 
 def _number(value: Callable[[int, int], int], most: int = 2) -> Callable[[int], FieldWriter | None]:
@@ -260,7 +266,7 @@ def _month(count: int) -> FieldWriter | None:
     if count <= 2:
         return lambda days, _: f"{civil(days)[1]:0{count}d}"
     if count in (3, 4):
-        return lambda days, _: _MONTHS[civil(days)[1] - 1][: 3 if count == 3 else None]
+        return lambda days, _: MONTHS[civil(days)[1] - 1][: 3 if count == 3 else None]
     return None
 
 
@@ -278,6 +284,19 @@ def _half(count: int) -> FieldWriter | None:
     return None if count > 1 else (lambda _, rest: "AM" if rest < DAY_MICROS // 2 else "PM")
 
 
+def _quarter(count: int) -> FieldWriter | None:
+    shown = {1: "{n}", 2: "0{n}", 3: "Q{n}", 4: "{n}{end} quarter"}.get(count)
+    if shown is None:
+        return None
+    ends = ("st", "nd", "rd", "th")
+
+    def part(days: int, _: int) -> str:
+        number = (civil(days)[1] - 1) // 3 + 1
+        return shown.format(n=number, end=ends[number - 1])
+
+    return part
+
+
 _LETTERS: dict[str, Callable[[int], FieldWriter | None]] = {
     "y": _year,
     "M": _month,
@@ -286,30 +305,39 @@ _LETTERS: dict[str, Callable[[int], FieldWriter | None]] = {
     "h": _number(lambda _, rest: (rest // (3600 * MICROS) + 11) % 12 + 1),
     "m": _number(lambda _, rest: rest // (60 * MICROS) % 60),
     "s": _number(lambda _, rest: rest // MICROS % 60),
+    "k": _number(lambda _, rest: (rest // (3600 * MICROS) + 23) % 24 + 1),
+    "K": _number(lambda _, rest: rest // (3600 * MICROS) % 12),
+    "D": _number(lambda days, _: days - days_of(civil(days)[0], 1, 1) + 1, 3),
+    "Q": _quarter,
     "S": _fraction,
     "E": _day_name,
     "a": _half,
 }
 
 
-def compile_format(pattern: str) -> Callable[[int], str] | None:
-    """A function from local time, in microseconds, to its text; None where the format isn't known here."""
-    parts: list[FieldWriter] = []
+def split_format(pattern: str) -> list[tuple[str, bool]] | None:
+    """Fields of letters and what stands between them, each with whether it is a field; None for brackets and the like."""
+    out: list[tuple[str, bool]] = []
     place = 0
     while place < len(pattern):
         run = _RUN.match(pattern, place)
         if run is None:
             return None
         text, place = run[0], run.end()
-        if run[1]:
-            letter = _LETTERS.get(run[1])
-            part = letter(len(text)) if letter else None
-            if part is None:
-                return None
-            parts.append(part)
-        else:
-            fixed = text if text[0] != "'" else (text[1:-1].replace("''", "'") or "'")
-            parts.append(lambda _, __, fixed=fixed: fixed)  # type: ignore[misc]
+        fixed = text if text[0] != "'" else (text[1:-1].replace("''", "'") or "'")
+        out.append((text, True) if run[1] else (fixed, False))
+    return out
+
+
+def compile_format(pattern: str) -> Callable[[int], str] | None:
+    """A function from local time, in microseconds, to its text; None where the format isn't known here."""
+    parts: list[FieldWriter] = []
+    for text, is_field in split_format(pattern) or [("?", True)]:
+        letter = _LETTERS.get(text[0]) if is_field else _fixed(text)
+        part = letter(len(text)) if letter else None
+        if part is None:
+            return None
+        parts.append(part)
 
     def show(local: int) -> str:
         days, rest = divmod(local, DAY_MICROS)
@@ -328,6 +356,8 @@ def _date_format(e: Expression) -> Values:
     zone = zone_of(e)
     show = compile_format(literal_of(e.args[1]))
     assert show is not None
+    if e.args[0].type.kind == "time":
+        return lambda nanos, _: show(nanos // 1000)
     if e.op == "from_unixtime":
         return lambda seconds, _: show(zone.to_local(_wrapped(seconds * MICROS)))
     return lambda micros, _: show(zone.to_local(micros))
@@ -338,7 +368,7 @@ def _wrapped(micros: int) -> int:
 
 
 def _refuse_format(e: Expression) -> str | None:
-    kinds = {"long"} if e.op == "from_unixtime" else {"timestamp"}
+    kinds = {"long"} if e.op == "from_unixtime" else {"timestamp", "time"}
     if reason := takes(kinds, STRING, literal=(1,))(e):
         return reason
     pattern = literal_of(e.args[1])

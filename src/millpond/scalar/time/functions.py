@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from decimal import Decimal
 
-from millpond.errors import RequestError
 from millpond.scalar.casts import java_narrow
-from millpond.scalar.function import FLOATS, STRING, Values, function, literal_of, plain, refuse_type, strict, takes
+from millpond.scalar.function import FLOATS, STRING, Stored, Values, function, literal_of, plain, refuse_type, strict, takes
 from millpond.scalar.number.ranges import EXACT, overflow, truncated, wrap
+from millpond.scalar.spark_fails import SparkFails
+from millpond.scalar.text.reading import read_by_format, refuse_reading
 from millpond.scalar.time.calendar import (
     DAY_MICROS,
     DAY_SECONDS,
@@ -26,7 +27,7 @@ from millpond.scalar.time.calendar import (
     month_length,
     weekday,
 )
-from millpond.scalar.time.zones import Zone, zone_of
+from millpond.scalar.time.zones import Zone, parse_zone, zone_of
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
@@ -332,7 +333,7 @@ def _next_day(e: Expression) -> Values:
         wanted = _WEEKDAYS.get(name.lower())
         if wanted is None:
             if ansi:
-                raise RequestError(
+                raise SparkFails(
                     "VALUE_OUT_OF_RANGE",
                     "Its expression names a day of the week that is none.",
                     hint="Use SUN to SAT in the job.",
@@ -348,6 +349,8 @@ def _next_day(e: Expression) -> Values:
 
 def _unix_timestamp(e: Expression) -> Values:
     kind = e.args[0].type.kind
+    if kind == "string":
+        return read_by_format(e)
     if kind == "date":
         zone = zone_of(e)
         return lambda v, _: zone.start_of_day(v) // MICROS
@@ -355,10 +358,14 @@ def _unix_timestamp(e: Expression) -> Values:
 
 
 def _refuse_unix_timestamp(e: Expression) -> str | None:
+    if e.args[0].type.kind == "string":
+        return refuse_reading(e)
     return refuse_type(e.op, e.args[0].type, _INSTANTS | _DATE)
 
 
 def _reads_unix_timestamp(e: Expression) -> tuple[str, ...]:
+    if e.args[0].type.kind == "string":
+        return ("strict", "reading", "zone")
     return ("zone",) if e.args[0].type.kind == "date" else ()
 
 
@@ -410,7 +417,7 @@ def _make_timestamp(e: Expression) -> Values:
     ansi = e.options["mode"] == "ansi"
     from_local = zone_of(e).from_local if e.type.kind == "timestamp" else (lambda v: v)
 
-    def make(year: int, month: int, day: int, hour: int, minute: int, second: Decimal) -> int | None:
+    def make(year: int, month: int, day: int, hour: int, minute: int, second: Decimal, *_: str) -> int | None:
         micros = wrap(truncated(EXACT.scaleb(second, 6)), _INTEGER, "legacy") or 0
         is_day = abs(year) <= 999_999_999 and 1 <= month <= 12 and 1 <= day <= month_length(year, month)
         if is_day and 0 <= hour < 24 and 0 <= minute < 60 and 0 <= micros <= _MINUTE:
@@ -423,9 +430,18 @@ def _make_timestamp(e: Expression) -> Values:
 
 
 def _refuse_make_timestamp(e: Expression) -> str | None:
-    if len(e.args) != 6:
-        return "make_timestamp with a time zone isn't known here"
-    return takes({"integer"}, {"integer"}, {"integer"}, {"integer"}, {"integer"}, {"decimal"})(e)
+    return takes({"integer"}, {"integer"}, {"integer"}, {"integer"}, {"integer"}, {"decimal"}, STRING, literal=(6,))(e)
+
+
+def _reads_make_timestamp(e: Expression) -> tuple[str, ...]:
+    if e.type.kind != "timestamp":
+        return ("strict",)
+    return ("strict", "last_zone" if len(e.args) > 6 else "zone")
+
+
+def _convert_zone(e: Expression) -> Values:
+    source, target = zone_of(e), parse_zone(e.options["to_zone"])
+    return lambda _, __, local: target.to_local(source.from_local(local))
 
 
 # ---------------------------------------------------------------- intervals
@@ -463,7 +479,29 @@ def _make_interval(e: Expression) -> Values:
     return make
 
 
+def _make_calendar_interval(e: Expression) -> Values:
+    """Months, days and microseconds, each by itself."""
+    mode = "ansi" if e.options["mode"] == "ansi" else "try"
+
+    def make(years: int, months: int, weeks: int, days: int, hours: int, minutes: int, seconds: Decimal) -> Stored:
+        parts = (
+            wrap(years * 12 + months, _INTEGER, mode),
+            wrap(weeks * 7 + days, _INTEGER, mode),
+            wrap(hours * _HOUR + minutes * _MINUTE + truncated(EXACT.scaleb(seconds, 6)), _LONG, mode),
+        )
+        return None if None in parts else parts
+
+    return make
+
+
 FUNCTIONS = (
+    function(
+        "make_calendar_interval",
+        strict(_make_calendar_interval),
+        "MakeInterval",
+        refuse=takes(*({"integer"},) * 6, {"decimal"}),
+        reads=("strict",),
+    ),
     function("from_utc", strict(_from_utc), "FromUTCTimestamp", refuse=takes(_STAMP, STRING, literal=(1,)), reads=("zone_named",)),
     function("to_utc", strict(_to_utc), "ToUTCTimestamp", refuse=takes(_STAMP, STRING, literal=(1,)), reads=("zone_named",)),
     *(function(op, plain(compute), name, refuse=takes(_DATE)) for op, (name, compute) in _OF_DATE.items()),
@@ -522,9 +560,9 @@ FUNCTIONS = (
     function("timestamp_seconds", strict(_from_number), "SecondsToTimestamp", refuse=_refuse_from_number),
     function("timestamp_millis", strict(_from_number), "MillisToTimestamp", refuse=_refuse_from_number),
     function("timestamp_micros", strict(_from_number), "MicrosToTimestamp", refuse=_refuse_from_number),
-    function("unix_seconds", plain(_to_number(MICROS)), "UnixSeconds", refuse=takes(_STAMP)),
-    function("unix_millis", plain(_to_number(1000)), "UnixMillis", refuse=takes(_STAMP)),
-    function("unix_micros", plain(_to_number(1)), "UnixMicros", refuse=takes(_STAMP)),
+    function("unix_seconds", plain(_to_number(MICROS)), "UnixSeconds", refuse=takes(_INSTANTS)),
+    function("unix_millis", plain(_to_number(1000)), "UnixMillis", refuse=takes(_INSTANTS)),
+    function("unix_micros", plain(_to_number(1)), "UnixMicros", refuse=takes(_INSTANTS)),
     function("date_from_days", plain(lambda v: v), "DateFromUnixDate", refuse=takes({"integer"})),
     function("make_date", strict(_make_date), "MakeDate", refuse=takes({"integer"}), reads=("strict",)),
     function(
@@ -532,7 +570,10 @@ FUNCTIONS = (
         strict(_make_timestamp),
         "MakeTimestamp",
         refuse=_refuse_make_timestamp,
-        reads=lambda e: ("strict", "zone") if e.type.kind == "timestamp" else ("strict",),
+        reads=_reads_make_timestamp,
+    ),
+    function(
+        "convert_timezone", strict(_convert_zone), "ConvertTimezone", refuse=takes(STRING, STRING, _LOCAL), reads=("two_zones",)
     ),
     *(function(op, plain(compute), name, refuse=takes(_MONTHS | _DAYS)) for op, (name, compute) in _INTERVAL_PARTS.items()),
     function("interval_seconds", plain(_interval_seconds), "ExtractANSIIntervalSeconds", refuse=takes(_DAYS)),

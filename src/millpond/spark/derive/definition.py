@@ -26,6 +26,7 @@ from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
 from millpond.spark.derive.aggregate import translate_aggregate
 from millpond.spark.derive.batch_plan import BatchPlan, batch_plan
+from millpond.spark.derive.called import replaced_names
 from millpond.spark.derive.columns import Output, raw_table, table_of
 from millpond.spark.derive.expression import NotExpressible, Scope, Value, buffers_of, translate
 from millpond.spark.derive.parts import grouped_in_parts, only_spreads, over_salts, refuse_partial_rows, variable_parts
@@ -125,7 +126,7 @@ def derive_plan(
     if aggregation_format is None:
         aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
     words = StateWords(found.node, Zones(jvm), (time_zone if moved else None) or zone_of_session(jsession))
-    scope = Scope(same_java=time_zone is not None and not moved, same_zone=time_zone is not None)
+    scope = Scope(same_java=time_zone is not None and not moved, same_zone=time_zone is not None, called=replaced_names(analyzed))
     definition = _define(found, batch, words, scope, jvm, table, aggregation_format)
     if isinstance(definition, NamedOperator):
         return definition

@@ -13,6 +13,7 @@ from typing import Any
 from millpond.errors import MillpondError
 from millpond.scalar.table import BY_CLASS
 from millpond.schema.definition.expression import Expression
+from millpond.spark.derive.called import invoked_name
 from millpond.spark.derive.options import READERS, NotExpressible, stored_literal, translate_literal
 from millpond.spark.derive.plan import Java, class_name, elements, type_of
 
@@ -29,10 +30,13 @@ class Scope:
 
     same_java:  whether this JVM is the one that runs the job, so that its Java is the job's
     same_zone:  whether time zones in the plan are those of the job's session
+    called:     what the user calls a function by the name of its node, None where that is its own name
     """
 
-    def __init__(self, *, same_java: bool = False, same_zone: bool = False) -> None:
-        self.same_java, self.same_zone = same_java, same_zone
+    def __init__(
+        self, *, same_java: bool = False, same_zone: bool = False, called: Callable[[str], str | None] = lambda _: None
+    ) -> None:
+        self.same_java, self.same_zone, self.called = same_java, same_zone, called
         self._values: dict[int, Value] = {}
         self._variables: list[int] = []
         self._unfitted: set[int] = set()
@@ -132,7 +136,7 @@ def _translate(e: Java, scope: Scope) -> Expression:
             raise value
         return value
     if not e.deterministic():
-        raise NotExpressible(f"{e.prettyName()} isn't deterministic")
+        raise NotExpressible(f"{_undetermined(e)} isn't deterministic")
     if name == "Literal":
         return translate_literal(e)
     if name in _PASS_THROUGH:
@@ -140,11 +144,10 @@ def _translate(e: Java, scope: Scope) -> Expression:
     if name == "LambdaFunction":
         with scope.arguments(elements(e.arguments())):
             return _translate(e.function(), scope)
-    if name == "StaticInvoke":
-        name = f"{e.staticObject().getSimpleName()}.{e.functionName()}"
+    name = invoked_name(e)
     known = BY_CLASS.get(name)
     if known is None:
-        raise NotExpressible(f"{e.prettyName()} isn't known here")
+        raise NotExpressible(f"{scope.called(name) or str(e.prettyName()).lower()} isn't known here")
     args = _operands(e, name, scope)
     if name == "GetStructField" and args[0].op == "key":
         return _member_of_key(e, args[0])
@@ -159,11 +162,21 @@ def _translate(e: Java, scope: Scope) -> Expression:
     return expression
 
 
+def _undetermined(e: Java) -> str:
+    """The function in an expression that gives another value each time."""
+    inner = next((c for c in elements(e.children()) if not c.deterministic()), None)
+    return str(e.prettyName()) if inner is None else _undetermined(inner)
+
+
 def _operands(e: Java, name: str, scope: Scope) -> tuple[Expression, ...]:
     """The operands of a node, as its function here takes them."""
     for child in elements(e.children()):
         scope.refuse_unfitted(child)
-    args = tuple(_translate(c, scope) for c in elements(e.children()))
+    children = elements(e.children())
+    if class_name(e) == "Invoke" and class_name(children[0]) == "Literal":
+        # An object of Java, which the options say something of.
+        children = children[1:]
+    args = tuple(_translate(c, scope) for c in children)
     if name == "CreateNamedStruct":
         # Names and values alternate; the names are in the type.
         return args[1::2]

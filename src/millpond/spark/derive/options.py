@@ -113,13 +113,27 @@ def _zone(e: Java, scope: Scope) -> Options:
     return {"zone": _zones[name]}
 
 
-def _zone_named(e: Java, _: Scope) -> Options:
-    """The zone that the second operand names, where it is a literal."""
-    literal = elements(e.children())[1]
+def _named_zone(e: Java, literal: Java) -> Options:
     if class_name(literal) != "Literal" or literal.value() is None:
         raise NotExpressible(f"{e.prettyName()} with a zone that is computed isn't known here")
     zone = _jvm_class(e, "org.apache.spark.sql.catalyst.util.DateTimeUtils").getZoneId(str(literal.value().toString()))
-    return {"zone": _rules(str(zone.getId()), zone.getRules())}
+    return _rules(str(zone.getId()), zone.getRules())
+
+
+def _zone_named(e: Java, _: Scope) -> Options:
+    """The zone that the second operand names, where it is a literal."""
+    return {"zone": _named_zone(e, elements(e.children())[1])}
+
+
+def _last_zone(e: Java, _: Scope) -> Options:
+    """The same of the last operand."""
+    return {"zone": _named_zone(e, elements(e.children())[-1])}
+
+
+def _two_zones(e: Java, _: Scope) -> Options:
+    """The same of the first two operands."""
+    source, target = elements(e.children())[:2]
+    return {"zone": _named_zone(e, source), "to_zone": _named_zone(e, target)}
 
 
 def _rules(name: str, rules: Java) -> Options:
@@ -200,6 +214,13 @@ def _formats(e: Java, _: Scope) -> Options:
     return {}
 
 
+def _reading(e: Java, _: Scope) -> Options:
+    """Nothing is read: whether times are read by a format as Java's time package does, and as no other would."""
+    _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "LEGACY")
+    _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "EXCEPTION")
+    return {}
+
+
 def _composed_text(e: Java, _: Scope) -> Options:
     """Nothing is read: whether arrays, maps and structs are shown as text in the way known here."""
     _refuse_setting(e, "spark.sql.legacy.castComplexTypesToString.enabled", "true")
@@ -233,6 +254,28 @@ def _unit(e: Java, _: Scope) -> Options:
     return {"unit": str(e.unit()).upper()}
 
 
+def _evaluator_mode(e: Java, _: Scope) -> Options:
+    """The mode that the object of Java says, which is called."""
+    return {"mode": "ansi" if e.targetObject().value().failOnError() else "try"}
+
+
+def _json_writer(e: Java, _: Scope) -> Options:
+    """Nothing is read: whether values are written as JSON in the way known here."""
+    if not e.targetObject().value().options().isEmpty():
+        raise NotExpressible("to_json with options isn't known here")
+    _refuse_setting(e, "spark.sql.jsonGenerator.ignoreNullFields", "false")
+    return {}
+
+
+def _writer_zone(e: Java, scope: Scope) -> Options:
+    """The time zone of the object of Java that is called."""
+    if not scope.same_zone:
+        raise NotExpressible("to_json of timestamps depends on the session's time zone, and the job's isn't known")
+    name = str(e.targetObject().value().timeZoneId().get())
+    zone = _jvm_class(e, "org.apache.spark.sql.catalyst.util.DateTimeUtils").getZoneId(name)
+    return {"zone": _rules(str(zone.getId()), zone.getRules())}
+
+
 def _escape(e: Java, _: Scope) -> Options:
     return {"escape": str(e.escapeChar())}
 
@@ -258,7 +301,13 @@ READERS: dict[str, Callable[[Java, Scope], Options]] = {
     "seed": _seed,
     "from_end": _from_end,
     "zone_named": _zone_named,
+    "last_zone": _last_zone,
+    "two_zones": _two_zones,
     "escape": _escape,
+    "reading": _reading,
+    "evaluator_mode": _evaluator_mode,
+    "json_writer": _json_writer,
+    "writer_zone": _writer_zone,
 }
 
 
