@@ -13,6 +13,7 @@ from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.types import Field, parse_fields, parse_type
+from millpond.spark.derive.called import invoked_name
 from millpond.spark.derive.expression import Scope, translate
 from millpond.tables.finish.definition import compile_expression
 
@@ -162,8 +163,7 @@ class Catalyst:
         found: set[str] = set()
 
         def walk(node: Any) -> None:
-            name = str(node.getClass().getSimpleName())
-            found.add(f"{node.staticObject().getSimpleName()}.{node.functionName()}" if name == "StaticInvoke" else name)
+            found.add(invoked_name(node))
             for n in range(node.children().size()):
                 walk(node.children().apply(n))
 

@@ -23,6 +23,7 @@ COLUMNS = {
     "m": "map<string,int>", "mi": "map<int,double>", "st": "struct<a:int,b:string>",
     "small": "int", "tm": "time(6)", "j": "string", "u": "string", "x": "string", "af": "array<float>",
 }  # fmt: skip
+_LATER = frozenset({"tm", "j", "u", "x", "af"})
 DDL = ", ".join(f"{name}{n} {type_}" for name, type_ in COLUMNS.items() for n in (1, 2))
 GROUPS = {
     "int": "ti sm i l",
@@ -273,9 +274,13 @@ def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -
 def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> list[tuple[Any, ...]]:
     """Rows in stored form.  Small numbers and texts of numbers are in the columns that are named for them."""
     rows = []
+    # Columns that came later draw by themselves: those before keep their values.
+    later = random.Random(count)
+    drawn = {field.name: later if field.name[:-1] in _LATER else rng for field in fields}
     for _ in range(count):
         row = []
         for field in fields:
+            rng = drawn[field.name]
             value = random_value(rng, field.type)
             if field.name.startswith("small") and value is not None:
                 value = rng.randrange(-7, 13)
