@@ -2,9 +2,9 @@
 
     MillpondError
     ├── RequestError       what the caller asked for can't be answered as asked
-    ├── CheckpointError    what lies in the checkpoint is missing, damaged or of a kind we don't know
-    ├── StorageError       what lies there can't be asked now: an object store or a server that is away or refuses us
-    ├── ReplicaError       the local copy can't serve now
+    ├── CheckpointError    a file of the checkpoint is missing, damaged or in an unknown format
+    ├── StorageError       an object store or a server can't be reached now, or refuses us
+    ├── ReplicaError       the replica can't serve now
     ├── DefinitionError    what a table means is unknown, contradictory or changed
     └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
 
@@ -22,7 +22,13 @@ _PYSPARK = frozenset({"pyspark", "py4j", "pandas", "numpy", "pyarrow"})
 
 
 class MillpondError(Exception):
-    """An error with a condition in upper snake case, what was found, flat facts, and one imperative sentence of advice."""
+    """Every error that Millpond raises on purpose.
+
+    condition:  a name in UPPER_SNAKE_CASE that stays the same from version to version
+    message:    what was found
+    hint:       what to do next, in one imperative sentence
+    context:    facts by name, such as the table, the file or the byte position
+    """
 
     def __init__(self, condition: str, message: str, *, hint: str, **context: object) -> None:
         super().__init__(message)
@@ -44,30 +50,30 @@ def _rebuild(kind: type[MillpondError], condition: str, message: str, hint: str,
 
 
 class RequestError(MillpondError):
-    """What the caller asked for can't be answered as asked."""
+    """The question can't be answered as it was asked."""
 
 
 class CheckpointError(MillpondError):
-    """What lies in the checkpoint is missing, damaged or of a kind we don't know."""
+    """A file of the checkpoint is missing, damaged or in an unknown format."""
 
 
 class StorageError(MillpondError):
-    """What lies there can't be asked now.
+    """An object store or a server can't be reached now, or refuses us.
 
-    No CheckpointError: whoever takes one for a fact about the checkpoint (a file is gone, a job was replaced) lets these pass.
+    It isn't a CheckpointError, since it says nothing about the checkpoint: no file is gone, and no job was replaced.
     """
 
 
 class ReplicaError(MillpondError):
-    """The local copy can't serve now."""
+    """The replica can't serve now."""
 
 
 class DefinitionError(MillpondError):
-    """What a table means is unknown, contradictory or changed."""
+    """The meaning of a table is unknown, contradictory or changed."""
 
 
 class SetupError(MillpondError):
-    """The machine lacks something that is needed."""
+    """The machine lacks something: Java, PySpark, a free port, a writable folder."""
 
 
 class Condition(NamedTuple):
@@ -173,19 +179,19 @@ CONDITIONS: dict[str, Condition] = {
 }
 
 
-# What passes by itself: the same question may be answered in a moment.  A job that was replaced is among them, since a reader that
-# comes to a path where an older job was followed meets it before the new one's first batch.
+# These pass by themselves: the same question may be answered in a moment.  JOB_REPLACED is one of them: a reader that comes to a
+# path where an older job was followed meets it before the new job's first batch.
 PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE"})
 
 
 def http_status(error: MillpondError) -> int:
-    """The status that a door answers with; 500 for a condition the table lacks."""
+    """The HTTP status of an error; 500 for a condition that `CONDITIONS` lacks."""
     entry = CONDITIONS.get(error.condition)
     return entry.http_status if entry else 500
 
 
 def exit_code(error: MillpondError) -> int:
-    """The exit code of a command that ends with this error; 1 for a condition the table lacks."""
+    """The exit code of a command that ends with this error; 1 for a condition that `CONDITIONS` lacks."""
     entry = CONDITIONS.get(error.condition)
     return entry.exit_code if entry else 1
 
@@ -201,9 +207,9 @@ def real_time_mode(what: str) -> CheckpointError:
 
 @contextmanager
 def importing_pyspark() -> Iterator[None]:
-    """Imports of the job's side stand in it.
+    """Wrap an import of the job's side in this.
 
-    Raises:  PYSPARK_MISSING where PySpark, or what it works with, isn't installed.
+    Raises:  PYSPARK_MISSING if PySpark, or a library that it needs, isn't installed.
     """
     try:
         yield

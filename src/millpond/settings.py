@@ -112,14 +112,14 @@ class ObjectStoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What is kept of a table beside its rows as they are.  In words: `Retention.parse(keep_closed="24h", history="100")`.
+    """What a replica keeps of a table besides its newest rows.  In words: `Retention.parse(keep_closed="24h", history="100")`.
 
-    closed_seconds:   rows that a watermark or a TTL took out of the state: so long, by the times of the job's batches; 0 keeps
-                      none, None keeps them as long as the replica lives.  A day: windows are wanted when they are finished.
-    closed_bytes:     at most so many of them, the oldest go first.
-    history_batches:  the changes of so many batches; 0 keeps none, None sets no such limit.  Off by default: it
-                      costs a read and a second write for each changed row.
-    history_seconds:  the changes of batches that began within so long, None sets no such limit
+    closed_seconds:   how long expired rows are kept, by the times of the job's batches; 0 keeps none, None keeps them as long as
+                      the replica lives.  A day by default, since people want windows just when they are finished.
+    closed_bytes:     the most bytes of expired rows that are kept; the oldest go first
+    history_batches:  how many batches' changes are kept; 0 keeps none, None sets no such limit.  Off by default, since it costs
+                      a read and a second write for each changed row.
+    history_seconds:  how long changes are kept, from the start of their batch; None sets no such limit
     """
 
     closed_seconds: float | None = 86_400.0
@@ -139,16 +139,16 @@ class Retention:
 
     @classmethod
     def parse(cls, *, keep_closed: str | None = None, history: str | None = None) -> Retention:
-        """The same from words; what isn't named is as it is by default.
+        """A retention from words; whatever isn't named has its default.
 
-        keep_closed:  24h (or s, m, d), forever, no: how long rows are kept that a watermark or a TTL took out of the state
-        history:      the changes of so many batches (100), so long (24h), forever, no
+        keep_closed:  how long expired rows are kept: 24h (or s, m, d), forever, no
+        history:      which changes are kept: those of 100 batches ("100"), for a time (24h), forever, no
         Raises:       INVALID_REQUEST.
         """
         return RetentionWords(keep_closed=keep_closed, history=history).over(cls())
 
     def words(self) -> str:
-        """What is kept, for people."""
+        """The retention in a sentence, for people."""
         closed = f"for {_length(self.closed_seconds)}, at most {self.closed_bytes:,} bytes" if self.keeps_closed else "no"
         limits = [f"of {self.history_batches} batches"] if self.history_batches is not None else []
         limits += [f"for {_length(self.history_seconds)}"] if self.history_seconds is not None or not limits else []
@@ -222,7 +222,7 @@ class ReplicaSettings:
     page_views:            batches that are kept readable for the next pages of scans while newer ones are applied; of more, those
                            that nobody went on with go first.
     page_view_seconds:     how long each of them is kept, since it pins pages as an open read does.
-    rebuild_batch_rows:    rows per write transaction during a bootstrap; bounds the dirty pages held in memory, which in a large
+    rebuild_batch_rows:    rows per write transaction during a build; bounds the dirty pages held in memory, which in a large
                            replica can be one of 4 KiB for each row: 40 MiB (benchmarks/results/memory.json).
     """
 

@@ -99,3 +99,16 @@ def test_no_identifier_is_a_word_that_names_nothing() -> None:
                 names = {getattr(node, member, None) for member in ("id", "attr", "arg", "name")}
                 found += [f"{path.relative_to(ROOT)}:{node.lineno}" for name in names & NAMELESS if hasattr(node, "lineno")]
     assert found == []
+
+
+def test_docstrings_use_the_words_of_the_glossary() -> None:
+    found = []
+    for path in (ROOT / "src").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                # Names of members, and those in JSON, are no prose.
+                prose = re.sub(r'"\w+"|\b\w+:', "…", _prose(ast.get_docstring(node) or ""))
+                text = " ".join(prose.split())
+                where = f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}"
+                found += [(where, hit, word) for hit, word in _found(text)]
+    assert found == []

@@ -64,7 +64,7 @@ class CommittedBatch:
 
     offsets:       per source, its end offset; None where the source had none yet
     watermark_ms:  the watermark after this batch, None where the job has none
-    planned_watermark_ms:  the watermark that it was planned with, by which it evicts; 0 where there was none yet
+    planned_watermark_ms:  the watermark that it was planned with, by which rows expire; 0 where there was none yet
     started_ms:    when Spark planned the batch
     settings:      how its state files are written
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1

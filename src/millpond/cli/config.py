@@ -41,7 +41,7 @@ def config_option(**arguments: str) -> Callable[[Any], Any]:
         is_eager=True,
         expose_value=False,
         callback=read,
-        help="A TOML file with these options; those that are given here go before it.",
+        help="A TOML file with these options; an option on the command line wins over it.",
     )
 
 

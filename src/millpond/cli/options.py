@@ -31,7 +31,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, 
 replica_option = click.option(
     "--replica-dir",
     type=click.Path(file_okay=False),  # as text: a Path makes a folder of memory://
-    help="Where the local copy is kept; memory:// for none. [default: under $MILLPOND_HOME, else the user's cache folder]",
+    help="Where the replica is kept; memory:// keeps it in memory. [default: under $MILLPOND_HOME, else the user's cache folder]",
 )
 
 
@@ -39,7 +39,7 @@ allow_option = click.option(
     "--allow",
     metavar="DIR|URI",
     multiple=True,
-    help="Let the pond name this place outside of it: a job's checkpoint, or where a link leads; may be repeated.",
+    help="Allow the pond to name this place outside of itself: a job's checkpoint, or where a link leads; may be repeated.",
 )
 
 
@@ -120,7 +120,7 @@ _reading = _bundled(
         "--server-token",
         envvar="MILLPOND_TOKEN",
         metavar="TOKEN",
-        help="The reader's token, where a URL's server wants one; better in $MILLPOND_TOKEN, which other users don't see.",
+        help="The reader's token, if the server of a URL wants one; better in $MILLPOND_TOKEN, which other users can't see.",
     ),
 )
 
@@ -183,7 +183,7 @@ edge_options = _bundled(
     "edges",
     Edges,
     click.option(
-        "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin here: the next columns of the key, repeated for several."
+        "--start", multiple=True, metavar="COLUMN=VALUE", help="Begin at this value of the key's next column; may be repeated."
     ),
     click.option("--end", multiple=True, metavar="COLUMN=VALUE", help="End before this."),
 )
@@ -224,7 +224,7 @@ export_options = _bundled(
         "--where",
         multiple=True,
         metavar="CONDITION",
-        help="Only rows with such a value: 'hits > 100'; repeated, rows that meet all.",
+        help="Only rows that meet this: 'hits > 100'; repeated: rows that meet all.",
     ),
     click.option("--order-by", metavar="COLUMN", help="By this column's value, instead of by key; --reverse: the largest first."),
     click.option("--csv", is_flag=True, help="Write CSV with a header line; all rows, unless --limit is given."),

@@ -3,7 +3,7 @@
     <home>/replicas/<name>-<hash of the checkpoint's URI>/
         lock            held by the process that follows
         current         name of the generation that serves; replaced by a rename
-        status.json     what the follower does: progress of a bootstrap, its last error
+        status.json     what the follower does: progress of a build, its last error
         generation-<n>-<unique>/  one LMDB environment, and in `boot` the run of the machine that it was made in
         closed.json, closed-*/  rows that expired, flushed: see `journal`
 
@@ -45,8 +45,8 @@ class FollowerStatus(msgspec.Struct, kw_only=True):
     """What the follower of a replica does, for other processes and for statistics.
 
     state:            waiting (no committed batch yet), building, following, failed (its last step raised)
-    partitions_done:  of a bootstrap, of `partitions` in all
-    records:          read so far by a bootstrap
+    partitions_done:  of a build, of `partitions` in all
+    records:          read so far by a build
     error:            condition, message and hint of the last error; None once a later step went well
     looked_at:        seconds since 1970 of the last successful look at the checkpoint, 0 where there was none
     newest:           the newest committed batch seen by it, -1 where there was none

@@ -10,7 +10,7 @@ One step:
    milliseconds; on an object store, where a poll is two requests, after a tenth of the time since the last commit (0.25 to 3
    seconds).
 
-To build: bootstrap the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
+To build: read the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
 then the old generation serves, unless the job was replaced.
 """
 

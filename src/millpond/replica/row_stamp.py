@@ -30,7 +30,7 @@ def stamp_final(batch: int) -> bytes:
 
 
 def as_final(stored: bytes) -> bytes:
-    """The stamp of a stored value, saying that the row is over: of one whose TTL has passed, and that is still in the state."""
+    """The stamp of a stored value, saying that the row has expired: its TTL has passed, and it is still in the state."""
     return (int.from_bytes(stored[-STAMP_BYTES:], "little") | _FINAL).to_bytes(STAMP_BYTES, "little")
 
 

@@ -24,7 +24,7 @@ _MAX_DAYS, _MAX_MICROSECONDS = 2**31, 2**63
 @total_ordering
 @dataclass(frozen=True, slots=True)
 class FarTime:
-    """A date or time outside the years 1 to 9999, which stands where a `datetime` object would.
+    """A date or time outside the years 1 to 9999, in place of a `datetime` object.
 
     `str` is its ISO 8601 text.  It can be given in a key.  It comes before or after every `date` or `datetime` of its type.
 

@@ -53,16 +53,17 @@ _TYPES = frozenset(
 def buffered(
     df: DataFrame, *, at_least: int, after_seconds: float, shards: int | None = None, partitions: int | None = None
 ) -> DataFrame:
-    """The rows of a stream, let go in batches: of a shard at least `at_least` at a time, or what there is after `after_seconds`.
+    """The rows of a stream, released in batches: a shard releases its rows once there are `at_least`, or after `after_seconds`.
 
-    Each row comes out once, with its `shard` and the number of its `release` there, from 1 up: a sink that writes each release as
-    one gets few large writes, and finds a repeated one by these two.  Exactly once holds as far as the sink's: a file sink's, or
-    that of a foreachBatch which does nothing for a batch that it has done.
+    Each row comes out once, with its `shard` and `release`, a number from 1 up within the shard.  A sink that writes each release
+    at once makes few large writes, and knows a repeated one by these two numbers.  The output is exactly once if the sink is: a
+    file sink is, and so is a foreachBatch that skips a batch that it has already written.
 
     at_least:       rows; from 1.  So many wait in memory while they are let go, beside Spark's own rows
     after_seconds:  how long the first row that waits waits at most, from 0.001 to 1,000,000,000; as exact as the trigger, since a
                     batch is what looks
-    shards:         by default the number of cores.  It may change: what waits in a shard that is no more goes when its time is over
+    shards:         by default the number of cores.  It may change: rows in a shard that
+                    is gone are released when their time has come
     partitions:     of the state, as `start` gets it
     Times:          a timestamp has to be one that Python has, in UTC and in the session's zone: of the years 1 to 9999.  Spark
                     can't give another one to a function in Python, and the job ends with `date value out of range`

@@ -182,7 +182,7 @@ def run_until_stopped(jobs: Sequence[Job]) -> None:
 
 
 def stop_all(jobs: Sequence[Job]) -> None:
-    """Stop all jobs, then their sessions; whatever fails is told on stderr and doesn't keep the others running."""
+    """Stop all jobs, then their sessions; a failure is written to stderr and doesn't keep the others running."""
     for job in jobs:
         try:
             job.stop()

@@ -67,10 +67,10 @@ def start(
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Job:
-    """Start a streaming job whose state can be read as tables, or go on from its checkpoint.
+    """Start a streaming job whose state can be read as tables, or continue from its checkpoint.
 
-    table:        the name readers use; of a join or transformWithState what the names of its tables begin with (docs/operators.md)
-    pond:         folder of jobs; made where it isn't there
+    table:        the name that readers use; for a join or transformWithState its tables' names begin with it (docs/operators.md)
+    pond:         folder of jobs; it is made if it isn't there
     job:          the job's name, by default the table's
     trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input.  A
                   query that goes by processing time (timers, a TTL, time-outs, `buffered`) never does: Spark wants a batch after
@@ -80,8 +80,8 @@ def start(
                   configure and return, with two it gets each batch and its id (foreachBatch)
     partitions:   of the state; by default the number of cores, at least 8 (of a broadcast: as many as it has shards); an existing
                   checkpoint keeps its own.  Its provider is the session's; for transformWithState RocksDB, which alone it takes
-    retention:    what whoever follows keeps of the tables beside their rows, e.g. Retention.parse(keep_closed="forever"); part
-                  of the definition, which is written anew each time; None leaves it to them
+    retention:    what every follower keeps of the tables besides their newest rows, e.g. Retention.parse(keep_closed="forever");
+                  it is part of the definition, which is written anew each time.  None leaves it to the follower
     strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE; INVALID_REQUEST, also
              where it would never end; UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where
@@ -120,13 +120,13 @@ def publish(
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry | None:
-    """Name the state of a query that runs already; the query itself is left alone, whatever happens here.
+    """Name the state of a query that runs already.  Whatever happens here, the query itself isn't touched.
 
-    A query whose state can't be described at all gives a MillpondWarning and None: one line after somebody's `start()` doesn't end
-    their program.
+    If the state can't be described at all, this gives a MillpondWarning and returns None: one line after your `start()` mustn't end
+    your program.
 
     table:   as `start` has it
-    pond:    where the definition is put, None for the folder beside the query's checkpoint
+    pond:    where the definition is written; None: in the folder beside the query's checkpoint
     retention: as `start` has it
     strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
     Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS,
@@ -172,11 +172,11 @@ def define(
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry:
-    """Name the state in a checkpoint by the DataFrame that a query there runs; nothing is started.
+    """Name the state in a checkpoint by the DataFrame that its query runs.  This starts nothing.
 
     checkpoint:   the query's checkpointLocation
     table:        as `start` has it
-    pond:         where the definition is put, None for the folder beside the checkpoint
+    pond:         where the definition is written; None: in the folder beside the checkpoint
     output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
     session_time_zone:  spark.sql.session.timeZone of the job, which its checkpoint doesn't keep; by default what a definition by
                   `start` or `publish` says.  Where neither says it, columns that depend on it aren't computed

@@ -36,7 +36,7 @@ else:  # as JSON has them, until they are parsed
 class AsOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Which state of a table is meant: the newest or an earlier one, with expired rows or without."""
 
-    batch: Annotated[int | None, says("As of this batch, where history is kept.")] = None
+    batch: Annotated[int | None, says("As of this batch, if its history is kept.")] = None
     time: Annotated[str | None, says("As of the newest batch that was committed by then.")] = None
     cut: Annotated[str | None, says("As of the batch of a cut.")] = None
     closed: Annotated[bool | None, says("With expired rows, or without; by default as the table does.")] = None
@@ -223,9 +223,9 @@ class FindEvent(Question, frozen=True, kw_only=True):
     """Whether an event is in: which batch read it, is it applied, was it late."""
 
     offset: Annotated[str | None, says("The event's own offset, topic:partition:offset, as a Kafka producer gets it.")] = None
-    file: Annotated[str | None, says("The file that it was in, of a file source.")] = None
+    file: Annotated[str | None, says("The file that a file source read it from.")] = None
     line: Annotated[int | None, says("Its line in the file, of a log that is read by lines.", minimum=1)] = None
-    event_time: Annotated[str | None, says("Its own time, where the row that it belongs to isn't known.")] = None
+    event_time: Annotated[str | None, says("The event's own time, if its row isn't known.")] = None
     key: Annotated[Key | None, says("Key columns of the row that it belongs to.")] = None
 
     def typed(self, definition: TableDefinition) -> FindEvent:

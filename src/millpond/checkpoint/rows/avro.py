@@ -1,4 +1,4 @@
-"""State rows in Avro, which transformWithState can be told to write, to tuples in stored form.
+"""State rows in Avro, which transformWithState writes if its settings say so, to tuples in stored form.
 
 A record has no names and no lengths of its own: the schema says what follows.  As Spark maps its types:
 

@@ -24,9 +24,9 @@ _LOOK_SECONDS = 1.0
 @click.command()
 @options.pond_argument
 @options.table_argument
-@click.option("--since", metavar="TOKEN|BATCH", help="All changes after it; without it they begin now.")
-@click.option("--limit", type=click.IntRange(1), help="End after so many changes.")
-@click.option("--follow", is_flag=True, help="Go on as batches come, until Ctrl-C.")
+@click.option("--since", metavar="TOKEN|BATCH", help="All changes after this batch or token. [default: from now on]")
+@click.option("--limit", type=click.IntRange(1), help="End after this many changes.")
+@click.option("--follow", is_flag=True, help="Continue as batches come, until Ctrl-C.")
 @options.reading_options
 def changes(
     place: str,
@@ -37,7 +37,7 @@ def changes(
     reading: Reading,
     as_json: bool,
 ) -> None:
-    """Show what happened to the rows of TABLE: one line a change, in order; where to go on is written to stderr.
+    """Show what happened to the rows of TABLE: one line for each change, in order; stderr gets the token that continues.
 
     Whoever follows the job keeps the changes: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
 

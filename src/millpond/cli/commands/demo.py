@@ -41,10 +41,12 @@ _CATCH_UP_SECONDS = 120.0
 @click.option("--log", "log", metavar="FILE", help="An access log: TSV, NCSA common or combined, plain or gzip; a folder or glob.")
 @click.option("--pond", "pond_dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Keep the pond here.")
 @click.option("--once", is_flag=True, help="End at the end of the input, having read all of it.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End so many seconds after the queries have started.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), help="End this many seconds after the queries have started."
+)
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Replay the log at this multiple of real time.")
 @click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Generated visits a second.  [default: 1000]")
-@click.option("--rows", type=click.IntRange(min=1), help="Generate so many visits.  [default: no end; with --once 36000]")
+@click.option("--rows", type=click.IntRange(min=1), help="Generate this many visits.  [default: no end; with --once 36000]")
 def demo(
     log: str | None,
     pond_dir: Path | None,
@@ -57,7 +59,7 @@ def demo(
     """Run the page-view job on a log, or on generated visits, and ask its state while it runs.
 
     Five streaming queries count pages, minutes, hosts and unreadable lines.  Without --once or --seconds it runs until
-    Ctrl-C; a log that grows is followed.  With --pond a second call goes on where the first one ended, and other commands
+    Ctrl-C; a log that grows is followed.  With --pond a second call continues where the first one ended, and other commands
     read the same pond meanwhile.
 
     \b

@@ -40,10 +40,10 @@ def event(
     as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
-    """Show which batch read an event, whether that is in TABLE as it is read here, and whether Spark dropped it as too late.
+    """Show which batch read an event, whether TABLE has that batch here, and whether Spark dropped the event as too late.
 
-    Exit code 1 where it isn't in yet.  COLUMN=VALUE name the row that the event belongs to, the columns of a window among them:
-    they, or its time, show whether it came too late.
+    Exit code 1 if it isn't in yet.  COLUMN=VALUE name the row that the event belongs to, with the columns of a window.  These,
+    or --event-time, are needed to say whether it came too late.
 
     \b
     Examples:

@@ -38,7 +38,7 @@ def get(
     as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
-    """Show the row of TABLE with this key; exit code 1 where there is none.
+    """Show the row of TABLE with this key; exit code 1 if there is none.
 
     Name every key column.  COLUMN= is the empty text, COLUMN__isnull=1 is NULL; times are UTC unless they name an offset.
 

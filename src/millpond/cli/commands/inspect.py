@@ -20,11 +20,11 @@ from millpond.tables.cold.report import JobReport, StoreReport, inspect_job
 @options.allow_option
 @options.json_option
 @click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
-@click.option("--checksums", is_flag=True, help="Hold every file, older versions too, against the checksum that lies beside it.")
+@click.option("--checksums", is_flag=True, help="Check every file, older versions too, against the checksum beside it.")
 def inspect(place: str, allow: tuple[str, ...], as_json: bool, batches: int, checksums: bool) -> None:
     """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
 
-    Reads Spark's files alone, all of the newest batch's state once; keeps no copy.
+    Reads only Spark's files, and the whole state of the newest batch once; builds no replica.
 
     \b
     Examples:

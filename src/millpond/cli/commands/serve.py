@@ -33,8 +33,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 
 @click.command()
 @click.argument("places", metavar="[NAME=]DIR...", nargs=-1)
-@click.option("--port", type=click.IntRange(0, 65535), default=_DEFAULT.port, show_default=True, help="0 takes a free one.")
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is every one.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=_DEFAULT.port,
+    show_default=True,
+    help="The port to listen at; 0 takes a free one.",
+)
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is all of them.")
 @click.option("--workers", type=click.IntRange(1, 64), default=_DEFAULT.workers, show_default=True, help="Processes that answer.")
 @click.option("--tokens", type=_FILE, help="Let in only readers with a token of this file; `millpond token` makes one.")
 @click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody read that can reach the address.")
@@ -50,12 +56,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     help="/readyz says no when a committed batch waits for longer.",
 )
 @limit_options
-@click.option("--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or so long.")
-@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="Keep rows that expired so long.")
+@click.option(
+    "--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or for this long."
+)
+@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="How long expired rows are kept.")
 @click.option("--log-level", type=click.Choice(LEVELS), default=_DEFAULT.log_level, show_default=True, help="What is logged.")
-@click.option("--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="Of log lines.")
+@click.option(
+    "--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="The form of log lines."
+)
 @click.option("--log-requests", is_flag=True, help="A log line for each request, with its route and never its key.")
-@click.option("--max-bytes", type=click.IntRange(1), help="Don't start where replicas would take more disk than this.")
+@click.option("--max-bytes", type=click.IntRange(1), help="Don't start if replicas would take more disk than this.")
 @options.allow_option
 @options.replica_option
 @options.json_option

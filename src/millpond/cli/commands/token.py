@@ -16,11 +16,11 @@ from millpond.settings import parse_length
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name")
 @click.option("--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that it opens: page_*; * opens all.")
-@click.option("--metrics", is_flag=True, help="It opens /metrics, too, which speaks of all jobs.")
-@click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long it lets the reader in.")
+@click.option("--metrics", is_flag=True, help="It also opens /metrics, which covers all jobs.")
+@click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long the token is valid.")
 @click.option("--remove", is_flag=True, help="Take the reader's token away instead.")
 def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: str, remove: bool) -> None:
-    """Give the reader NAME a token in FILE, in place of the one it had, and show it: it is shown once.
+    """Give the reader NAME a token in FILE, and show it once; it replaces the reader's old token.
 
     FILE holds a hash of it, for `millpond serve --tokens FILE`, which notices changes within a second.
 

@@ -25,7 +25,7 @@ _LOOK_SECONDS = 1.0
 @options.pond_argument
 @options.table_argument
 @options.key_options
-@click.option("--times", type=click.IntRange(1), help="End after showing so many times.")
+@click.option("--times", type=click.IntRange(1), help="End after showing it this many times.")
 @click.option("--limit", type=click.IntRange(1), default=options.LIMIT, show_default=True, help="The largest number of rows.")
 @options.reading_options
 def watch(
@@ -39,8 +39,8 @@ def watch(
 ) -> None:
     """Show the row of TABLE with this key now, and again whenever a batch has changed it, until Ctrl-C.
 
-    Where not all of the key is given, the rows with these values are shown, all where none is.  What is changed by several batches
-    between two looks is shown as the last of them left it.
+    If only a part of the key is given, all rows with these values are shown; without values, all rows.  If several batches
+    change a row between two looks, only its newest values are shown.
 
     \b
     Examples:

@@ -1,6 +1,6 @@
 """What a replica kept, carried over when it is built anew: Spark cleaned up what was to be applied next.
 
-1. Copy closed rows, changes and positions of every store that looks as before.
+1. Copy expired rows, changes and positions of every store that looks as before.
 2. Compare the rows of both generations, in key order: what differs is one change, of the batches in between as one.  A row that
    isn't there any more has expired where nothing else takes rows out; its last value was never seen.  Where the job's own code, or
    sessions that were merged, may have done it, the cause is unknown.

@@ -96,7 +96,7 @@ def _parse_expires(text: Any) -> float | None:
 
 
 def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False, valid_seconds: float | None = None) -> str:
-    """Give a reader a new token, in place of the one it had; the token is told here and never again.
+    """Give a reader a new token, in place of the one it had; only this call returns the token.
 
     valid_seconds:  how long it lets the reader in, None for ever
     Raises:  INVALID_TOKENS where there is a file that isn't one of tokens; NOT_WRITABLE.

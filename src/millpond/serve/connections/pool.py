@@ -264,7 +264,7 @@ class Connections:
 
 
 async def _again_and_again(step: Callable[[], Awaitable[None]]) -> None:
-    """Take a step without end.  A mistake in one is told, and the next is taken: without them nobody would be let in, or ended."""
+    """Take a step without end.  A failed step is logged and the next is taken: without them nobody would be let in, or ended."""
     while True:
         try:
             await step()

@@ -1,6 +1,6 @@
 """Run the HTTP door: take the port, announce the address, drain at SIGTERM, read files again at SIGHUP.
 
-The socket is bound before anything else is started, so that a taken port costs no bootstrap.
+The socket is bound before anything else is started, so that a taken port costs no build.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class Plan:
     places:     pond's name -> where it lies
     allow:      places outside of the ponds that they may name
     retention:  what is kept of tables beside their rows: pond's name -> table -> that
-    read_again: gives the settings as they are now, when the server is told to read them again
+    read_again: gives the settings as they are now, when the server is asked to read them again
     shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
     """
 

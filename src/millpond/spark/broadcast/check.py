@@ -72,7 +72,7 @@ def _check_control(schema: StructType, key: str, order: str) -> None:
 
 
 def event_columns(events: DataFrame, by: str | list[str] | None, subject: Subject = BROADCAST) -> list[str]:
-    """The columns that an event's shard is told by.  Raises INVALID_REQUEST."""
+    """The columns that decide an event's shard.  Raises INVALID_REQUEST."""
     names = [by] if isinstance(by, str) else by or events.columns
     unknown = [name for name in names if name not in events.columns]
     if unknown:

@@ -235,7 +235,7 @@ def _groups(records: pa.Table, codes: Array) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _scores(model: Model, inputs: Mapping[str, pa.ChunkedArray], counted: _Counted) -> _Scores:
-    """The scores of records by a model; what it can't score is told record by record."""
+    """The scores of records by a model; what it can't score gets its error, record by record."""
     rows = len(next(iter(inputs.values())))
     scores = _nothing(rows, None)
     usable: Array = np.ones(rows, bool)

@@ -104,7 +104,7 @@ class HotKeys:
         return found, sf.array_contains(sf.col(f"`{_LIST}`.hot"), hash_)
 
     def _listen(self, spark: SparkSession) -> None:
-        """Be told of each batch of this session's queries, in place of whoever was told of this job's before."""
+        """Listen to each batch of this session's queries, in place of who listened to this job's before."""
         from pyspark.sql.streaming.listener import StreamingQueryListener
 
         keys = self

@@ -92,7 +92,7 @@ class HotList:
         self._hot = judged
 
     def _differs(self) -> bool:
-        """Whether readers of what was written last would be told something else."""
+        """Whether readers of what was written last would see something else."""
         return self._hot.keys() != self._written.keys() or any(
             key.key != self._written[group].key or abs(key.share - self._written[group].share) >= _MOVED
             for group, key in self._hot.items()

@@ -7,7 +7,7 @@ Nothing that can't be read hides the rest: each part is read for itself, and wha
    Copies of a table are held against each other, and memory holds them all.
 3. Every partition of a store is read whole, one after the other: rows and bytes are counted, not guessed.  Memory holds the keys of
    one partition.
-4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a bootstrap measurably adds to them.
+4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a build measurably adds to them.
 """
 
 from __future__ import annotations

@@ -62,14 +62,14 @@ def read_arrow(
 ) -> Any:
     """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
 
-    Reads the checkpoint itself: the way to export a state once, or to look at an older batch.  Who asks again and again opens the
-    pond.  Takes memory for the result, and for each core (four at most) for one partition's files unpacked, with some 100 bytes
-    for each of its rows.
+    Reads the checkpoint itself.  Take it to export a state once, or to look at an older batch; to ask often, open the pond.  It
+    needs memory for the result, and for each core (four at most) for one partition's unpacked files and some 100 bytes for each
+    row of that partition.
 
     path:    a pond or a bare checkpoint
-    batch:   a committed batch whose files are still there; the newest where none is given.  The schema's metadata names it
-    expired: with rows whose TTL has passed and that Spark hasn't removed yet, see `expiry`
-    allow:   places outside of it that it may name, as for `open`
+    batch:   a committed batch whose files are still there; by default the newest.  The schema's metadata names it
+    expired: with rows whose TTL has passed and that Spark hasn't removed yet
+    allow:   places outside of the pond that it may name, as for `open`
     Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
              DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
     """
@@ -87,7 +87,7 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, a
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
     Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
-    Of lists, timers, join format 4, Avro and row checksums all of that partition is read.  For who asks once.  Who asks often opens
+    For lists, timers, join format 4, Avro and row checksums it reads the whole partition.  Take it to ask once; to ask often, open
     the pond.
 
     path:    a pond or a bare checkpoint
@@ -283,7 +283,7 @@ class _ColdTable:
         return rows_table(pa, definition, rows, self._job, batch.batch)
 
     def _judged_ms(self) -> int:
-        """By which time rows are over."""
+        """The time by which rows with a TTL have expired."""
         return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
 
     def _chunks(self, pa: Any, partition: int, memory: Memory) -> Iterable[RowChunk]:

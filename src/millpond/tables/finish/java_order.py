@@ -55,7 +55,7 @@ def set_order(type_: SparkType) -> Callable[[list[Stored]], list[Stored]]:
 
 
 def _set_size(count: int) -> int:
-    """What a merged set's table has room for: it is told of the number before it takes the elements in."""
+    """How many elements a merged set's table has room for: it knows their number before it takes them in."""
     wanted = int((count + 1) / _SET_LOAD)
     return max(_SET_CAPACITY, 1 << max(wanted - 1, 4).bit_length())
 

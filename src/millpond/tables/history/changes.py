@@ -41,7 +41,7 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
     kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL; remove, where the cause is unknown
     batch:        the batch that did it
-    first_batch:  the same, or where the batches up to it were gone before they could be read, the first of them: what is told then
+    first_batch:  the same, or where the batches up to it were gone before they could be read, the first of them: the change then
                   is what they did together
     old, new:     the row before and after, by column name, None where there was none
     final:        of `expire`, what the row was in the end, where that was seen

@@ -112,7 +112,7 @@ def _rows(snapshot: Snapshot, binding: Binding, span: Span, deadline: Deadline, 
 def _versions(
     stored_key: bytes, base: bytes | None, changes: list[NumberedChange], rows: RowReader, committed: _Clock
 ) -> Iterator[Version]:
-    """The versions of one key; those of a list are told by what the list was."""
+    """The versions of one key; those of a list come from what the list was."""
     begun: list[tuple[int | None, Kind | None, bytes | None]] = []
     if base is not None:
         begun.append((changed_batch(base), None, base))

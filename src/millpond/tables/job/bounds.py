@@ -65,7 +65,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         float | None, Meta(description="Answer only if no commit has waited for longer to be applied.", extra_json_schema=_SECONDS)
     ] = None
     max_age_seconds: Annotated[
-        float | None, Meta(description="Answer only if the newest commit is no older.", extra_json_schema=_SECONDS)
+        float | None, Meta(description="Answer only if the newest commit isn't older.", extra_json_schema=_SECONDS)
     ] = None
     wait_seconds: Annotated[float, Meta(description="Wait so long for all of these.", extra_json_schema=_SECONDS)] = 0.0
 

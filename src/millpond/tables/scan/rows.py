@@ -24,7 +24,7 @@ def iter_rows(
 ) -> Iterator[Found]:
     """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
-    judge:   of a table whose rows have a TTL: which are over
+    judge:   of a table whose rows have a TTL: which rows have expired
     Raises:  READ_TOO_LONG.
     """
     low, high = span.keys

@@ -31,7 +31,7 @@ def clock_ms(planned_ms: Milliseconds, asked_ms: Milliseconds | None = None) -> 
 
 
 def has_passed(value: tuple[Any, ...], now_ms: Milliseconds) -> bool:
-    """Whether a row is over by then.
+    """Whether a row has expired by then.
 
     Shape:  the value row of a variable with a TTL: the user's columns as a struct, ttlExpirationMs
     """
@@ -40,9 +40,9 @@ def has_passed(value: tuple[Any, ...], now_ms: Milliseconds) -> bool:
 
 
 def judge_by(now_ms: Milliseconds, *, shown: bool) -> Judge:
-    """What judges the rows of a variable with a TTL.
+    """A function that decides how a row of a variable with a TTL is shown.
 
-    shown:  whether those that are over are shown, as final ones, or left out
+    shown:  whether expired rows are shown, marked final, or left out
     """
 
     def judge(value: tuple[Any, ...], stored: bytes) -> bytes | None:
