@@ -160,14 +160,14 @@ def test_each_figure_of_a_page_stands_in_its_result(page: str) -> None:
 
 def test_pages_tell_figures() -> None:
     """Else nothing would have been compared."""
-    told = [
+    shown = [
         figure
         for page in PAGES
         for section in sections((ROOT / page).read_text())
         if RESULT.search(section)
         for figure in figures(section)
     ]
-    assert len(told) > 80
+    assert len(shown) > 80
 
 
 @pytest.mark.parametrize(
