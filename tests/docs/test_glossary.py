@@ -19,7 +19,7 @@ PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").g
 
 # A pattern -> the word to use.  Names of functions and fields stand in backticks and aren't looked at.
 INSTEAD = {
-    r"closed rows?|rows? (that|which) (is|are|was|were) (closed|over)": "expired",
+    r"closed rows?|rows? ((that|which) )?(is|are|was|were) (closed|over(?! HTTP))": "expired",
     r"evict(ed|s|ion)?": "expired",
     r"out-?dated rows?|stale rows?|dead rows?": "expired",
     r"pin|pinned (batch|view|read)s?|pins? a (batch|view)": "cut",

@@ -46,15 +46,15 @@ class PastReads(ABC):
         """Begin a read, which the caller ends."""
 
     def live(self) -> Self:
-        """The same table without rows that expired: only what is in Spark's state, and whose TTL, if it has one, hasn't passed."""
+        """The same table without expired rows: only rows in Spark's state whose TTL, if they have one, hasn't passed."""
         other = copy(self)
         other._closed = False
         return other
 
     def with_closed(self) -> Self:
-        """The same table with rows that a watermark or a TTL took out of the state, as long as they are kept: these are `final`.
+        """The same table with expired rows, as long as they are kept; they are marked `final`.
 
-        So are rows whose TTL has passed and that Spark hasn't removed yet, which no other read shows.
+        That includes rows whose TTL has passed and that Spark hasn't removed yet.  No other read shows these.
         Tables of windows, sessions among them, are read so by default.
         """
         other = copy(self)
@@ -69,7 +69,7 @@ class PastReads(ABC):
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
         """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
 
-        Rows with a TTL are left out that were over when the batch was planned, or at the time that is given, alone or with a batch.
+        Rows with a TTL are left out if they had expired when the batch was planned, or at the given time (alone or with a batch).
 
         cut:     a token of `cut`: its batch, which any process reads that can; whether it still can, each read says
         Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a cut

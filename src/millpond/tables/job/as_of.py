@@ -44,7 +44,7 @@ class EarlierReads(Reads):
         return self.job.meeting(view, bounds)
 
     def clock_ms(self, record: ReplicaRecord) -> int:
-        """When the batch was planned, which tells what was over then; of a time that was asked for that time."""
+        """The time by which rows with a TTL had expired: when the batch was planned, or the time that was asked for."""
         return record.started_ms if self._asked_ms is None else clock_ms(record.started_ms, self._asked_ms)
 
 

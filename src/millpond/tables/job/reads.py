@@ -48,7 +48,7 @@ class Reads(ABC):
         return now.hand_on() if (now.generation, now.record.batch) == (generation, batch) else None
 
     def clock_ms(self, record: ReplicaRecord) -> int:
-        """By which time rows of this batch are over, where they have a TTL: see `ttl`."""
+        """The time by which rows of this batch with a TTL have expired: see `ttl`."""
         return clock_ms(record.started_ms)
 
 

@@ -1,4 +1,4 @@
-"""One read of a table that has begun: a view, how the table is read from it, where its answer comes from, which rows are over."""
+"""A read of a table that has begun: a view, how the table is read from it, where the answer comes from, which rows have expired."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class OpenRead:
     binding:       how the table is read from the view
     cut:           where the answer comes from
     shows_closed:  whether rows that expired are shown
-    judge:         says which rows are over, None where they have no TTL
+    judge:         says which rows have expired; None if they have no TTL
     """
 
     __slots__ = ("binding", "cut", "judge", "shows_closed", "view")
