@@ -17,7 +17,8 @@ from millpond.errors import MillpondError
 from millpond.schema.values import encode_json
 from millpond.serve.formats import CSV, NDJSON, write_pages
 from millpond.tables.failed import FailingValues
-from millpond.wire.answers import changes_json, row_writer
+from millpond.wire.answers import answer_json, members
+from millpond.wire.rows import row_writer
 
 VALUES = Path(__file__).parent / "values"
 EXPECTED: dict[str, list[dict[str, Any]]] = json.loads((VALUES / "expected.json").read_text())
@@ -229,5 +230,5 @@ def test_changes_and_versions_go_on_over_a_value_that_fails(provider: str, path:
             assert row.errors.keys() == {"ratio"}
             with pytest.raises(MillpondError):
                 row["ratio"]
-        entries = changes_json(name, changes, row_writer(table.definition))["changes"]
+        entries = members(answer_json(name, changes, row_writer(table.definition)))["changes"]
         assert sum("_errors" in (change[which] or {}) for change in entries for which in ("old", "new", "final")) == len(failing)
