@@ -26,6 +26,14 @@ def test_what_was_seen_is_all_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.parametrize("name", SEEN["refused"])
 def test_spark_refuses_it_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    from pyspark import cloudpickle
+
     assert SEEN["spark"] == spark.version
     monkeypatch.syspath_prepend(str(HERE))
-    assert load_script("make_operators").see_refused(spark, name) == SEEN["refused"][name]
+    script = load_script("make_operators")
+    # Spark's Python workers can't import it.
+    cloudpickle.register_pickle_by_value(script)
+    try:
+        assert script.see_refused(spark, name) == SEEN["refused"][name]
+    finally:
+        cloudpickle.unregister_pickle_by_value(script)
