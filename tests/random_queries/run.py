@@ -197,7 +197,7 @@ def _run_once(spark: Any, run: QueryRun, source: Path, after: list[list[Any]], m
             if query.isActive:
                 query.stop()
             _note_progress(run, query)
-            run.functions = _functions(query)
+            run.functions = "" if run.failed else _functions(query)
     if (
         sink.error is not None
         and "Py4JJavaError" not in type(sink.error).__name__
