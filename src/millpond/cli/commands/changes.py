@@ -65,10 +65,11 @@ def changes(
 def _write(table: Any, page: Changes, *, as_json: bool, is_last: bool) -> None:
     if as_json:
         write_json_list(table.definition, page, "changes", footer=is_last)
-        return
-    answer = answer_json(table.name, page, row_writer(table.definition))
-    assert isinstance(answer, ChangesAnswer)
-    for change in answer.changes:
-        row = change.new or change.final or change.old
-        write_line("\t".join((str(change.batch), change.kind, encode_json(row).decode())))
+    else:
+        answer = answer_json(table.name, page, row_writer(table.definition))
+        assert isinstance(answer, ChangesAnswer)
+        for change in answer.changes:
+            row = change.new or change.final or change.old
+            write_line("\t".join((str(change.batch), change.kind, encode_json(row).decode())))
+    # Whoever follows sees each batch as it comes.
     sys.stdout.flush()
