@@ -22,8 +22,10 @@ COLUMNS = {
     "ai": "array<int>", "ad": "array<double>", "at": "array<string>", "aa": "array<array<int>>",
     "m": "map<string,int>", "mi": "map<int,double>", "st": "struct<a:int,b:string>",
     "small": "int", "tm": "time(6)", "j": "string", "u": "string", "x": "string", "af": "array<float>",
+    "o": "string", "nf": "string",
 }  # fmt: skip
 _LATER = frozenset({"tm", "j", "u", "x", "af"})
+_LAST = frozenset({"o", "nf"})
 DDL = ", ".join(f"{name}{n} {type_}" for name, type_ in COLUMNS.items() for n in (1, 2))
 GROUPS = {
     "int": "ti sm i l",
@@ -191,7 +193,19 @@ _TIME_TEXTS = [
     "0002016-1-1",
     "٢016-12-31",
 ]
-_TEXTS = {"x": _TIME_TEXTS, "n": _NUMBER_TEXTS, "j": _JSON_TEXTS, "u": _URLS}
+_CLOCK_TEXTS = [
+    "12:30", "1:2:3", "T12", "T1:2", "23:59:59.999999", "00:00:00.1234567", "1:02:03.12345678987", "12:30 PM",
+    "12:30:45.5am", "0:30 AM", "13:00 pm",
+    "12:", ":30", "24:00:00", "12:60", "12:30:60", " 12:30 ", "12:30:45.", "12:30:45Z", "12:30:45 UTC", "2024-01-01 12:30:00",
+    "12", "", "a", "pm", "12 PM", "12:30 P", "12:30PMx", "+12:30", "-1:00", "\t7:08\n", "007:00", "12:3:4.5 Pm ", "12.10.05",
+    "12.10.05.999999", "121005", "1210", "12-10-05", "1:05 PM", "01:05:06 AM", "12:30:45.123", "٣:30", "12:30  PM", "12:30:45  x",
+]  # fmt: skip
+_FORMATTED_TEXTS = [
+    "454", "454.00", "12,454", "$78.12", "12,454.8-", "-5", "+5.1", "<5.5>", "<5", "5>", "5-", "5+", "-$1,234.56", "$-1", "1,2,3",
+    "001", "00", "0", ".5", "5.", "1.23", "1.234", "12345", "1234567.89", " 1 2 ", "1 ", "", " ", "abc", "1a", ",1", "1,", "1,,2",
+    "-.5", "$", "-", "<>", "<1,234.5>", "99,999.9", "1,23", "12,3456", "000.10", "MZXW6YTBOI======", "mzxw6", "M=Z",
+]  # fmt: skip
+_TEXTS = {"o": _CLOCK_TEXTS, "nf": _FORMATTED_TEXTS, "x": _TIME_TEXTS, "n": _NUMBER_TEXTS, "j": _JSON_TEXTS, "u": _URLS}
 _DAY = 86_400_000_000
 _PATTERNS: dict[str, list[Any]] = {
     "float": [0.0, -0.0, 1.0, -1.5, 0.5, 2.5, float("inf"), float("-inf"), float("nan"), 1e-45, 3.4028234663852886e38,
@@ -275,8 +289,8 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
     """Rows in stored form.  Small numbers and texts of numbers are in the columns that are named for them."""
     rows = []
     # Columns that came later draw by themselves: those before keep their values.
-    later = random.Random(count)
-    drawn = {field.name: later if field.name[:-1] in _LATER else rng for field in fields}
+    later, last = random.Random(count), random.Random(count + 1)
+    drawn = {f.name: later if f.name[:-1] in _LATER else (last if f.name[:-1] in _LAST else rng) for f in fields}
     for _ in range(count):
         row = []
         for field in fields:

@@ -21,6 +21,7 @@ from millpond.scalar.text.parsing import (
     parse_decimal,
     parse_double,
     parse_float,
+    parse_time,
     parse_timestamp,
     parse_whole,
 )
@@ -220,6 +221,7 @@ def _parser(target: SparkType, casting: Casting) -> Convert:
 
         return decimal
     return {
+        "time": lambda text: parse_time(text, target.precision),
         "boolean": parse_boolean,
         "double": parse_double,
         "float": parse_float,
@@ -404,7 +406,9 @@ def _composed(source: SparkType, target: SparkType, casting: Casting) -> Convert
 # ---------------------------------------------------------------- which are known
 
 
-_PARSED = INTEGERS | {"boolean", "double", "float", "decimal", "date", "binary", "timestamp", "timestamp_ntz"}
+# Of more, Spark itself keeps no digits that it reads.
+_TIME_PLACES = 6
+_PARSED = INTEGERS | {"boolean", "double", "float", "decimal", "date", "binary", "timestamp", "timestamp_ntz", "time"}
 _SHOWN = NUMBERS | {"boolean", "binary", "date", "timestamp", "timestamp_ntz", "time", *_INTERVALS}
 
 
@@ -419,7 +423,7 @@ def _knows(source: SparkType, target: SparkType) -> bool:
     if other == "string":
         return one == "string" or one in _SHOWN
     if one == "string":
-        return other in _PARSED
+        return other in _PARSED and (other != "time" or target.precision <= _TIME_PLACES)
     return (
         (one in NUMBERS and other in NUMBERS | {"boolean", "timestamp"})
         or (one == "boolean" and other in NUMBERS)

@@ -8,7 +8,7 @@ from millpond.scalar.collection import lambdas, vectors
 from millpond.scalar.function import Function
 from millpond.scalar.number import arithmetic, buckets, fdlibm, strict_math
 from millpond.scalar.number import functions as numbers
-from millpond.scalar.text import encodings, formats, json_text, patterns, reading, urls, words
+from millpond.scalar.text import encodings, formats, json_text, number_formats, patterns, reading, urls, words
 from millpond.scalar.text import functions as text
 from millpond.scalar.time import clock
 from millpond.scalar.time import functions as times
@@ -16,7 +16,7 @@ from millpond.scalar.time import functions as times
 _MODULES = (
     arithmetic, buckets, fdlibm, numbers, strict_math,
     logic, casts, hashes, hashes64,
-    text, encodings, formats, json_text, patterns, reading, urls, words,
+    text, encodings, formats, json_text, number_formats, patterns, reading, urls, words,
     times, clock,
     arrays, lambdas, vectors,
 )  # fmt: skip

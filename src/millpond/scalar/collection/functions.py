@@ -15,6 +15,7 @@ from millpond.scalar.function import FLOATS, Evaluate, Row, Stored, Values, func
 from millpond.scalar.logic import refuse_unordered
 from millpond.scalar.order import nullable_rank, rank
 from millpond.scalar.text.functions import valid
+from millpond.scalar.time.sequences import refuse_sequence_of_times, sequence_of_times
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
@@ -444,7 +445,10 @@ def _map_from_entries(e: Expression) -> Values:
     return lambda entries: None if None in entries else put(entries)
 
 
-def _sequence(_: Expression) -> Values:
+def _sequence(e: Expression) -> Values:
+    if e.args[0].type.kind in ("date", "timestamp"):
+        return sequence_of_times(e)
+
     def compute(start: int, stop: int, step: int | None = None) -> list[int]:
         by = step if step is not None else (1 if start <= stop else -1)
         if (by == 0 and start != stop) or (by > 0 and start > stop) or (by < 0 and start < stop):
@@ -458,7 +462,14 @@ def _sequence(_: Expression) -> Values:
 
 
 def _refuse_sequence(e: Expression) -> str | None:
+    if e.args[0].type.kind in ("date", "timestamp"):
+        return refuse_sequence_of_times(e)
     return None if all(a.type.kind in INTEGERS for a in e.args) else f"sequence of {e.args[0].type} isn't known here"
+
+
+def _reads_sequence(e: Expression) -> tuple[str, ...]:
+    kind = e.args[0].type.kind
+    return ("zone",) if kind == "timestamp" or (kind == "date" and len(e.args) > 2) else ()
 
 
 FUNCTIONS = (
@@ -466,7 +477,7 @@ FUNCTIONS = (
     function("arrays_zip", strict(_zip), "ArraysZip", refuse=_refuse_arrays),
     function("map_concat", strict(_map_concat), "MapConcat", refuse=refuse_map, reads=("dedup",)),
     function("map_from_entries", strict(_map_from_entries), "MapFromEntries", refuse=refuse_map, reads=("dedup",)),
-    function("sequence", strict(_sequence), "Sequence", refuse=_refuse_sequence),
+    function("sequence", strict(_sequence), "Sequence", refuse=_refuse_sequence, reads=_reads_sequence),
     function("get_field", strict(_get_field), "GetStructField", reads=("ordinal",)),
     function("named_struct", _named_struct, "CreateNamedStruct"),
     function("array", _array, "CreateArray"),

@@ -139,6 +139,7 @@ def _from_base64(e: Expression) -> Values:
     return compute
 
 
+_LETTERS = ("ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", "abcdefghijklmnopqrstuvwxyz234567")
 _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=]+")
 
 
@@ -155,6 +156,25 @@ def _is_base64(text: str) -> bool:
 
 def _to_base32(data: bytes) -> str:
     return base64.b32encode(data).decode()
+
+
+_BASE32 = {letter: place for place, pair in enumerate(zip(*_LETTERS, strict=True)) for letter in pair}
+
+
+def _from_base32(text: str) -> bytes:
+    """What isn't of the alphabet is passed over, and all after the first padding; bits that make no byte are dropped.
+
+    A letter too many makes a byte of its own, with bits of the letters before it.
+
+    Source:  Base32 of Apache commons-codec, which Spark calls.
+    """
+    found = [_BASE32[c] for c in text.partition("=")[0] if c in _BASE32]
+    number = 0
+    for value in found:
+        number = number << 5 | value
+    count = len(found) * 5
+    whole = (number >> count % 8).to_bytes(count // 8, "big")
+    return whole + bytes([number >> 2 & 0xFF]) if len(found) % 8 == 1 else whole
 
 
 # ---------------------------------------------------------------- bytes
@@ -219,6 +239,7 @@ FUNCTIONS = (
     function("url_encode", plain(_url_encode), "UrlCodec$.encode", refuse=_OF_TEXT),
     function("url_decode", plain(_url_decode), "UrlCodec$.decode", refuse=takes(STRING, _BOOLEAN)),
     function("unbase64", strict(_from_base64), "UnBase64", refuse=_OF_TEXT, reads=("strict",)),
+    function("from_base32", plain(_from_base32), "UnBase32.decode", refuse=_OF_TEXT),
     function("to_base32", plain(_to_base32), "Base32.encode", refuse=_OF_BYTES),
     function("bytes_contain", plain(lambda a, b: b in a), "ByteArrayMethods.contains", refuse=_OF_BYTES),
     function("bytes_start", plain(lambda a, b: a.startswith(b)), "ByteArrayMethods.startsWith", refuse=_OF_BYTES),

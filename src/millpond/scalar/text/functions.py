@@ -194,6 +194,26 @@ def _instr(text: str, wanted: str) -> int:
     return valid(text).find(valid(wanted)) + 1
 
 
+def _instr_of(text: str, wanted: str, start: int, occurrence: int) -> int:
+    """Where the so-manieth occurrence is, counted from 1; a negative start counts from the end and searches backward."""
+    if occurrence <= 0:
+        raise SparkFails("VALUE_OUT_OF_RANGE", "Its expression finds an occurrence below 1.", hint="Use 1 or more in the job.")
+    whole, part = valid(text), valid(wanted)
+    if not part:
+        return 1
+    if start == 0 or abs(start) > len(whole):
+        return 0
+    place = start - 1 if start > 0 else len(whole) + start
+    step = 1 if start > 0 else -1
+    while 0 <= place < len(whole):
+        if whole.startswith(part, place):
+            occurrence -= 1
+            if occurrence == 0:
+                return place + 1
+        place += step
+    return 0
+
+
 def _locate(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     wanted, whole, first = operands
 
@@ -349,6 +369,7 @@ FUNCTIONS = (
     function("starts_with", plain(lambda a, b: encoded(a).startswith(encoded(b))), "StartsWith", refuse=takes(STRING)),
     function("ends_with", plain(lambda a, b: encoded(a).endswith(encoded(b))), "EndsWith", refuse=takes(STRING)),
     function("instr", plain(_instr), "StringInstr", refuse=takes(STRING)),
+    function("instr_of", plain(_instr_of), "StringInstrWithOccurrence", refuse=takes(STRING, STRING, _INT)),
     function("locate", _locate, "StringLocate", refuse=takes(STRING, STRING, _INT)),
     function("replace", plain(_replace), "StringReplace", refuse=takes(STRING)),
     function("translate", plain(_translate), "StringTranslate", refuse=takes(STRING)),

@@ -109,6 +109,31 @@ def parse_date(text: str) -> int | None:
     return days if -(2**31) <= days < 2**31 else None
 
 
+# ---------------------------------------------------------------- times of a day
+
+_CLOCK = re.compile(r"(?:T|(?=[0-9]{1,2}:))([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.([0-9]*))?)?)?", re.ASCII)
+_HALF = re.compile(r"(.+)([AaPp])[Mm]", re.DOTALL)
+
+
+def parse_time(text: str, places: int) -> int | None:
+    """h[:m[:s[.fraction]]] in nanoseconds; T may stand before it, AM or PM after it.  places: of a second; the rest is cut off"""
+    cut = text.rstrip(" ")
+    half = _HALF.fullmatch(cut)
+    found = _CLOCK.fullmatch((half[1] if half else cut).strip(_JAVA_BLANK + "\x7f"))
+    if found is None:
+        return None
+    hour, minute, second = (int(found[n] or 0) for n in (1, 2, 3))
+    if half:
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + 12 * (half[2] in "Pp")
+    if hour > 23 or minute > 59 or second > 59:
+        return None
+    step: int = 10 ** (9 - places)
+    nanos = int(f"{found[4] or '':0<9}"[:9])
+    return (hour * 3600 + minute * 60 + second) * 1_000_000_000 + nanos - nanos % step
+
+
 # ---------------------------------------------------------------- timestamps
 
 _STAMP = re.compile(

@@ -13,6 +13,7 @@ from millpond.scalar.function import STRING, Values, function, literal_of, refus
 from millpond.scalar.number.ranges import divide_down
 from millpond.scalar.spark_fails import SparkFails
 from millpond.scalar.text.functions import valid
+from millpond.scalar.text.parsing import parse_time
 from millpond.scalar.text.patterns import MONTHS, split_format
 from millpond.scalar.time.calendar import DAY_MICROS, MICROS, days_of, month_length
 from millpond.scalar.time.zones import zone_of
@@ -34,6 +35,8 @@ _PARTS: dict[str, str] = {
     **{"S" * count: f"(?P<S>[0-9]{{1,{count}}})" for count in range(1, 10)},
 }
 _VARIABLE = re.compile("y|M|d|H|h|m|s|S+|yyyy")
+# A time of a day has an hour, or an hour of a half of it, and microseconds at most.
+_OF_CLOCK = re.compile(r"(?=.*[Hh])(?!.*S{7})[HhmsSa:. -]*")
 _FARTHEST = 290_000
 Read = Callable[[str], int | None]
 """a text -> local time in microseconds, None where it is none"""
@@ -111,6 +114,42 @@ def read_by_format(e: Expression) -> Values:
     return compute
 
 
+def _time_of_day(e: Expression) -> Values:
+    """Nanoseconds since midnight; a text that is none is an error in all modes."""
+    pattern = e.options["format"]
+    read = compile_reading(pattern) if pattern is not None else None
+
+    def compute(text: str) -> int:
+        if pattern is None:
+            found = parse_time(text, 9)
+        else:
+            assert read is not None
+            micros = read(valid(text))
+            found = None if micros is None else micros * 1000
+        if found is None:
+            raise SparkFails("VALUE_OUT_OF_RANGE", "Its expression reads a time of a day that is none.", hint="Use try_to_time.")
+        if found % 1000:
+            raise RequestError(
+                "VALUE_OUT_OF_RANGE",
+                "Its expression reads a time of a day with more digits than its type has.",
+                hint="Cast the text to time in the job.",
+            )
+        return found
+
+    return compute
+
+
+def _refuse_time_of_day(e: Expression) -> str | None:
+    pattern = e.options["format"]
+    if len(e.args) > 1:
+        return "to_time with a format that is computed isn't known here"
+    if reason := takes(STRING)(e):
+        return reason
+    if pattern is not None and (not _OF_CLOCK.fullmatch(pattern) or compile_reading(pattern) is None):
+        return f"the format {pattern!r} isn't known here to read by"
+    return None
+
+
 def refuse_reading(e: Expression) -> str | None:
     """Why a text isn't read by a format."""
     if e.args[0].type.kind != "string":
@@ -124,6 +163,7 @@ def refuse_reading(e: Expression) -> str | None:
 
 
 FUNCTIONS = (
+    function("to_time", strict(_time_of_day), "ToTimeParser.parse", refuse=_refuse_time_of_day, reads=("time_format",)),
     function(
         "to_timestamp",
         strict(read_by_format),

@@ -135,7 +135,39 @@ def _refuse_str_to_map(e: Expression) -> str | None:
     return None
 
 
+def _units(text: str) -> list[bytes]:
+    """The characters as Java counts them."""
+    data = valid(text).encode("utf-16-be")
+    return [data[n : n + 2] for n in range(0, len(data), 2)]
+
+
+def _jaro_winkler(text: str, other: str) -> float:
+    """How much two texts are alike, from 0 to 1."""
+    a, b = _units(text), _units(other)
+    if not a or not b:
+        return float(not a and not b)
+    reach = max(0, max(len(a), len(b)) // 2 - 1)
+    matched: list[bytes] = []
+    used = [False] * len(b)
+    for i, unit in enumerate(a):
+        for j in range(max(0, i - reach), min(i + reach + 1, len(b))):
+            if not used[j] and b[j] == unit:
+                used[j] = True
+                matched.append(unit)
+                break
+    if not matched:
+        return 0.0
+    count = float(len(matched))
+    moved = sum(x != y for x, y in zip(matched, (b[j] for j in range(len(b)) if used[j]), strict=True))
+    jaro = (count / len(a) + count / len(b) + (count - moved / 2.0) / count) / 3.0
+    prefix = 0
+    while prefix < min(4, len(a), len(b)) and a[prefix] == b[prefix]:
+        prefix += 1
+    return jaro + prefix * 0.1 * (1.0 - jaro)
+
+
 FUNCTIONS = (
+    function("jaro_winkler", plain(_jaro_winkler), "ExpressionImplUtils.jaroWinklerSimilarity", refuse=takes(STRING)),
     function("soundex", plain(_soundex), "SoundEx", refuse=takes(STRING)),
     function("mask", _mask, "Mask", refuse=takes(STRING)),
     function("luhn_check", plain(_is_luhn), "ExpressionImplUtils.isLuhnNumber", refuse=takes(STRING)),

@@ -27,7 +27,7 @@ from millpond.scalar.time.calendar import (
     month_length,
     weekday,
 )
-from millpond.scalar.time.zones import Zone, parse_zone, zone_of
+from millpond.scalar.time.zones import Zone, parse_zone, resolve, zone_of
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
@@ -215,12 +215,6 @@ def _shift(e: Expression, micros: int, *, days: int = 0, months: int = 0) -> int
     if zone is None:
         return _to_instant(moved)
     return _to_instant(resolve(zone, moved, zone.offset(micros // MICROS)))
-
-
-def resolve(zone: Zone, local: int, preferred: int) -> int:
-    """The instant of a local time, by this offset where it is one of its offsets."""
-    near = local - preferred * MICROS
-    return near if zone.offset(near // MICROS) == preferred else zone.from_local(local)
 
 
 def _refuse_timestamp_interval(e: Expression) -> str | None:

@@ -103,6 +103,12 @@ def _change(rule: list[Any], year: int) -> tuple[int, int, int]:
     return days * DAY_SECONDS + second - offset, before, after
 
 
+def resolve(zone: Zone, local: int, preferred: int) -> int:
+    """The instant of a local time, by this offset where it is one of its offsets."""
+    near = local - preferred * MICROS
+    return near if zone.offset(near // MICROS) == preferred else zone.from_local(local)
+
+
 def zone_of(e: Expression) -> Zone:
     """The time zone that an expression goes by."""
     return parse_zone(e.options["zone"])

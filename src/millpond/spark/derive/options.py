@@ -280,6 +280,13 @@ def _escape(e: Java, _: Scope) -> Options:
     return {"escape": str(e.escapeChar())}
 
 
+def _time_format(e: Java, _: Scope) -> Options:
+    """The format of the object of Java that is called, None where texts are read as a cast reads them."""
+    _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "LEGACY")
+    found = e.targetObject().value().fmt()
+    return {"format": str(found.get()) if found.isDefined() else None}
+
+
 READERS: dict[str, Callable[[Java, Scope], Options]] = {
     "mode": _mode,
     "strict": _strict,
@@ -308,6 +315,7 @@ READERS: dict[str, Callable[[Java, Scope], Options]] = {
     "evaluator_mode": _evaluator_mode,
     "json_writer": _json_writer,
     "writer_zone": _writer_zone,
+    "time_format": _time_format,
 }
 
 
