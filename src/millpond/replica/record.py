@@ -173,5 +173,20 @@ def parse_stores(data: bytes) -> StoresRecord | None:
     """The reverse; None where a replica of another format wrote it."""
     if not data or _parse_format(data).format != FORMAT:
         return None
-    record = msgspec.json.decode(data)
-    return msgspec.convert({**record, "stores": [parse_store(store) for store in record["stores"]]}, StoresRecord)
+    record = _parse_record(data)
+    stores = [parse_store(store) for store in record.stores]
+    return StoresRecord(**{**msgspec.structs.asdict(record), "stores": stores})
+
+
+class _Written(msgspec.Struct, kw_only=True):
+    """A `StoresRecord` as JSON has it."""
+
+    format: int
+    job_id: str
+    lineage: str
+    checkpoint: str
+    stores: list[dict[str, Any]]
+    unread: list[UnreadField]
+
+
+_parse_record = msgspec.json.Decoder(_Written).decode

@@ -7,9 +7,7 @@ what it was built with, as JSON (`replica.record`).
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal
-
-import msgspec
+from typing import Any, Literal, get_args
 
 from millpond.schema.types import Field, parse_fields, struct_of
 
@@ -76,9 +74,39 @@ class StoreSchema:
 
 def parse_store(data: dict[str, Any]) -> StoreSchema:
     """The reverse of `to_json`.  Raises ValueError, LookupError, TypeError, UNKNOWN_FORMAT where it isn't one."""
-    columns = {"key": parse_fields(data["key"]), "value": parse_fields(data["value"])}
-    writers = [(id_, parse_fields(struct)) for id_, struct in data.get("writers", ())]
-    return msgspec.convert({**data, **columns, "writers": writers}, StoreSchema)
+    # By hand: threads that let msgspec convert to a dataclass at the same time crashed the process (msgspec 0.22).
+    given: dict[str, Any] = {name: data[name] for name in _FORMS if name in data}
+    for name, value in given.items():
+        _check(name, value, _FORMS[name])
+    numbers: dict[str, Any] = {name: tuple(data.get(name, ())) for name in ("ordinals", "watermarked")}
+    for name, values in numbers.items():
+        for value in values:
+            _check(name, value, int)
+    writers = []
+    for id_, struct in data.get("writers", ()):
+        _check("writers", id_, int)
+        writers.append((id_, parse_fields(struct)))
+    return StoreSchema(key=parse_fields(data["key"]), value=parse_fields(data["value"]), writers=tuple(writers), **numbers, **given)
+
+
+_FORMS: dict[str, type | tuple[str, ...]] = {
+    "operator": int,
+    "operator_name": str,
+    "store": str,
+    "index": int,
+    "single": bool,
+    "family": str,
+    "variable": get_args(Variable),
+    "ttl": bool,
+    "many": bool,
+    "encoder": get_args(KeyEncoder),
+}
+"""What a plain member is: a type, or the texts that it may be."""
+
+
+def _check(name: str, value: Any, form: type | tuple[str, ...]) -> None:
+    if not (value in form if isinstance(form, tuple) else type(value) is form):
+        raise ValueError(f"{name} is {value!r:.80}")
 
 
 def store_id(operator: int, store: str, family: str = "") -> str:

@@ -16,6 +16,7 @@ from millpond.errors import MillpondError
 from millpond.replica.history.delete_cause import Kind
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.prepared import prepare
 from millpond.schema.values import Json, with_floats
 from millpond.tables.answer import Answer, Count, Cut, Lag, Rows
 from millpond.tables.history.changes import Changes
@@ -227,6 +228,20 @@ class ReadyAnswer(msgspec.Struct, frozen=True, kw_only=True):
     ready: bool
     max_behind_seconds: float
 
+
+prepare(
+    RowsAnswer,
+    CountAnswer,
+    ChangesAnswer,
+    VersionsAnswer,
+    EventFound,
+    CutAnswer,
+    TableAnswer,
+    TablesAnswer,
+    AlignedAnswer,
+    UnreadTable,
+    ErrorAnswer,
+)
 
 # ------------------------------------------------------------ written
 
