@@ -219,7 +219,7 @@ def test_what_cant_be_derived_is_raw_with_a_warning_that_names_column_and_reason
     ("after", "reason"),
     [
         (lambda f: f.where("rand() > n"), "deterministic"),
-        (lambda f: f.where("page LIKE 'a%' OR soundex(page) = 'b' AND n > 1"), "isn't known here"),
+        (lambda f: f.where("page LIKE 'a%' OR xpath_string(page, 'a') = 'b' AND n > 1"), "isn't known here"),
         (lambda f: f.orderBy("n").limit(3), "GlobalLimit"),
         (lambda f: f.selectExpr("explode(array(n, 1)) AS e"), "Generate"),
     ],
