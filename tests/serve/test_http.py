@@ -255,3 +255,12 @@ def test_names_are_percent_decoded_once_and_whole(serve: Any, odd_names: Any) ->
         assert answer.json()["rows"] == [{"a b&c=ü/%41": "2026-03-01", "n": 2, "again": "2026-03-01"}]
         posted = client.post("/tables/date/rows%3Aget", content=json.dumps({"keys": [{"a b&c=ü/%41": "0001-01-01"}]}))
         assert posted.json()["rows"][0]["n"] == 2
+
+
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.is_of_a_table and not r.formats], ids=lambda r: f"{r.method} {r.path}")
+def test_a_route_with_one_form_answers_in_it_whatever_is_accepted(client: httpx.Client, route: Any) -> None:
+    answer = client.request(
+        route.method, route.path.replace("{table}", "long"), headers={"accept": "text/csv"}, json={} if route.has_body else None
+    )
+    assert answer.status_code != 406
+    assert answer.headers["content-type"] == "application/json"

@@ -29,6 +29,7 @@ from typing import Any
 import msgspec
 
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, SetupError
+from millpond.schema.prepared import prepare
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import LocalStorage
@@ -217,3 +218,6 @@ def kind_in(mounts: str, target: str) -> str:
         if inside and len(point) >= len(best):
             best, kind = point, fields[2]
     return kind
+
+
+prepare(FollowerStatus)

@@ -7,9 +7,9 @@ from starlette.requests import Request
 
 from millpond.errors import RequestError
 from millpond.schema.values import Json, decode_json
-from millpond.serve.routes import RouteText
+from millpond.serve.routes import Nothing, RouteText
 from millpond.settings import ServeSettings
-from millpond.wire.parse import Asked, parse_json, parse_url
+from millpond.wire.parse import Asked, parse_json, parse_url, parse_when
 from millpond.wire.query import parse_query
 from millpond.wire.questions import ListChanges, Question
 
@@ -21,9 +21,9 @@ async def read_question(request: Request, route: RouteText, settings: ServeSetti
     """
     question, columns = await _read(request, route, settings)
     assert isinstance(question, Question)
-    if isinstance(question, ListChanges) and question.since is None and not route.has_body:
+    if isinstance(question, ListChanges) and question.since in (None, "") and not route.has_body:
         # A stream of events that broke off goes on from here.
-        question = msgspec.structs.replace(question, since=request.headers.get("last-event-id"))
+        question = msgspec.structs.replace(question, since=parse_when(request.headers.get("last-event-id") or None))
     return Asked(question, columns)
 
 
@@ -34,8 +34,9 @@ async def read_plain(request: Request, route: RouteText, settings: ServeSettings
 
 
 async def _read(request: Request, route: RouteText, settings: ServeSettings) -> tuple[msgspec.Struct, list[tuple[str, str]]]:
-    kind, only = (route.question, route.only) if not route.has_body else (msgspec.Struct, ())
-    question, columns = parse_url(kind, parse_query(request.scope["query_string"]), settings, only=only)
+    kind = Nothing if route.has_body else route.question
+    question: msgspec.Struct
+    question, columns = parse_url(kind, parse_query(request.scope["query_string"]), settings, only=route.only)
     if columns and not route.takes_columns:
         raise RequestError(
             "INVALID_REQUEST",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
 from dataclasses import dataclass
-from functools import cached_property
 
 import msgspec
 
@@ -41,7 +39,7 @@ class RouteText:
     question: type[msgspec.Struct] = Nothing
     answer: type[msgspec.Struct] | None = None
     media_type: str = "application/json"
-    only: Container[str] | None = None
+    only: tuple[str, ...] | None = None
     formats: tuple[Format, ...] = ()
     open: bool = False
 
@@ -55,12 +53,12 @@ class RouteText:
         """Whether it reads one table."""
         return "{table}" in self.path
 
-    @cached_property
+    @property
     def controls(self) -> dict[str, Field]:
         """The parameters that it takes beside columns, by name."""
         return {} if self.has_body else controls(self.question, self.only)
 
-    @cached_property
+    @property
     def takes_columns(self) -> bool:
         """Whether it takes key columns as parameters."""
         return not self.has_body and "key" in self.question.__struct_fields__

@@ -195,7 +195,7 @@ def _closing(pieces: Iterator[bytes], opened: ExitStack) -> Iterator[bytes]:
 
 
 async def _changes(call: Call, question: ListChanges) -> Response:
-    if call.ask().form is EVENTS:
+    if call.route.formats and call.ask().form is EVENTS:
         return await _stream(call, question)
     scope, limit = call.request.scope, question.limit or _PAGE_CHANGES
     ends = scope.get("asked_at", time.monotonic()) + question.wait_seconds

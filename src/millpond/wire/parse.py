@@ -10,8 +10,8 @@ same.
 from __future__ import annotations
 
 import math
-from collections.abc import Container
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -50,7 +50,8 @@ class Asked(NamedTuple, Generic[QuestionType]):
         return structs.replace(question, key=parse_pairs(definition, self.columns)) if self.columns else question
 
 
-def controls(kind: type[msgspec.Struct], only: Container[str] | None = None) -> dict[str, Field]:
+@lru_cache
+def controls(kind: type[msgspec.Struct], only: tuple[str, ...] | None = None) -> dict[str, Field]:
     """The controls by which a URL asks this, by name.
 
     only:  the names of those that there are; None: all
@@ -65,7 +66,7 @@ def controls(kind: type[msgspec.Struct], only: Container[str] | None = None) -> 
 
 
 def parse_url(
-    kind: type[Asking], pairs: Pairs, settings: ServeSettings, *, only: Container[str] | None = None
+    kind: type[Asking], pairs: Pairs, settings: ServeSettings, *, only: tuple[str, ...] | None = None
 ) -> tuple[Asking, Pairs]:
     """A question from the pairs of a URL, and the pairs that are columns.
 
