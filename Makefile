@@ -8,7 +8,7 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test lint docs fast spark faults soak random fuzz java clean
+.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults kills soak random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -23,7 +23,9 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint docs fast spark faults ## Everything that must hold: style, types, layers, the manual, and all tests
+test: java lint docs fast spark faults ## All kinds of tests, small: a quarter of an hour on two cores
+
+test-all: test long ## Those, and the long ones: at most an hour more
 
 lint: $(READY) ## Style, types and layers
 	$(BIN)/ruff check .
@@ -35,19 +37,36 @@ lint: $(READY) ## Style, types and layers
 docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
-# pytest ends with 5 where a group has no test yet.
-fast: $(READY) ## Tests that need no Spark: some minutes
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not spark and not faults' --group fast --budget 12 $(PYTEST) || [ $$? -eq 5 ]
+# A group of tests: its name, its markers, its budget in minutes, and more options.  pytest ends with 5 if a group has no test yet.
+group = $(BIN)/python -m pytest -q -n 2 --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
+
+fast: $(READY) ## Tests that need no Spark
+	$(call group,fast,not spark and not faults and not long,6)
 
 spark: java ## Tests against live Spark jobs
-	$(BIN)/python -m pytest -q -m 'spark and not faults' --group spark --budget 35 $(PYTEST) || [ $$? -eq 5 ]
+	$(call group,spark,spark and not faults and not long,6)
 
 faults: java ## Tests that kill processes
-	$(BIN)/python -m pytest -q -m faults --group faults --budget 20 $(PYTEST) || [ $$? -eq 5 ]
+	$(call group,faults,faults and not long,2)
+
+long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 400 random queries, sanitizers
+
+long-fast: $(READY)
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,10)
+
+long-spark: java
+	$(call group,long-spark,long and spark and not faults,30)
+
+long-faults: java
+	$(call group,long-faults,long and faults,15)
 
 soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"
 	@PYTHONPATH=tests $(BIN)/python -m soak $(ARGS) --result benchmarks/results/soak.json
+
+kills: ARGS = --kills 60
+kills: java ## Kill jobs of every kind, and recompute them: make kills ARGS="--kills 200 --seed 7"
+	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS) --result benchmarks/results/kills.json
 
 random: ARGS = --count 400
 random: java ## Random queries held against Spark: make random ARGS="--count 1000 --seed 7"

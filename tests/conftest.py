@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
@@ -16,8 +17,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from serving import Serve, serving
 
 pytest_plugins = ["suite_report"]
+# A busy machine draws examples slowly: that isn't a fault.
+settings.register_profile(
+    "millpond", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
+)
+settings.load_profile("millpond")
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -84,6 +93,12 @@ def metadata_service() -> Iterator[tuple[str, list[str]]]:
     Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}", asked
     server.shutdown()
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Serve:
+    """Serve a folder with these options; gives the address and the process, which is ended at the end."""
+    return partial(serving, home=tmp_path / "home")
 
 
 class GoldenCell:

@@ -1,7 +1,7 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
-Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs `millpond[spark]`: `session`, `start`,
-`publish`, `define`, `salted`, `buffered`.
+Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs
+`millpond[spark]`: `session`, `start`, `publish`, `define`, `salted`, `buffered`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ _LATER = {
     "session": "millpond.spark",
     "start": "millpond.spark",
 }
-"""What is imported at its first use, and from where: PySpark never by a reader."""
+"""Names that are imported at their first use, and their modules: a reader never imports PySpark."""
 
 
 def __dir__() -> list[str]:

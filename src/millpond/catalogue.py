@@ -2,16 +2,18 @@
 
     <pond>/pond.json                       {"format": 1}
     <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI}
-    <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, where the job was started with `start`
+    <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, if `start` started the job
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
-    <pond>/jobs/<job>/heartbeat.json       left by `start` while the job runs
-    <pond>/jobs/<job>/hot_keys.json        left by `HotKeys` where the job finds its own, see `schema.hot_keys`
+    <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
+    <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
 
-A job's checkpoint lies in the pond; or elsewhere, where the operator allowed that place, or where job.json is a file of the
-reader's own user that nobody else can write: then `publish` or `define` of that user named it.
+A job's checkpoint lies in the pond.  It may lie elsewhere if the reader allowed that place, or if
+job.json belongs to the reader's own user and nobody else can write it: then that user's `publish`
+or `define` named the place.
 
-A checkpoint outside any pond has the same job folder beside it, never in it: `<checkpoint>.millpond/`; where that can't be
-written, or belongs to others, in the user's cache folder: `<home>/beside/<hash of the checkpoint's URI>/`.
+A checkpoint outside any pond has the same job folder beside it, never in it:
+`<checkpoint>.millpond/`.  If that can't be written or belongs to others, the folder is in the
+user's cache: `<home>/beside/<hash of the checkpoint's URI>/`.
 """
 
 from __future__ import annotations
@@ -38,13 +40,13 @@ from millpond.storage.names import last_name
 from millpond.storage.places import Places
 
 FORMAT = 1
-# A pond or table that isn't there yet is looked for so often.
+# The pause between two looks for a pond or table that doesn't exist yet.
 ARRIVAL_SECONDS = 0.2
 HOT_KEYS = "hot_keys.json"
 HEARTBEAT_SECONDS = 2.0
-# A heartbeat older than this many intervals speaks of a job that no longer runs.
+# If the heartbeat is older than this many intervals, the job no longer runs.
 _MISSED = 5
-# What job.json says of a checkpoint in the job's own folder.
+# How job.json names a checkpoint in the job's own folder.
 _INSIDE = "checkpoint"
 _BOUNDS = FileBounds()
 _NOTHING_MORE = Places()
@@ -57,7 +59,7 @@ class JobFolder:
     job:        the job's name
     storage:    the job folder
     checkpoint: URI of Spark's checkpoint
-    place:      the same to be read, None where nobody said how
+    place:      the same, opened for reading; None if it hasn't been opened
     """
 
     job: str
@@ -66,13 +68,13 @@ class JobFolder:
     place: Storage | None = field(default=None, compare=False)
 
     def open_checkpoint(self) -> Storage:
-        """Spark's checkpoint, with counts of requests of its own."""
+        """Spark's checkpoint, with request counts of its own."""
         return open_storage(self.checkpoint) if self.place is None else self.place.folder("")
 
     def entries(self) -> list[Entry]:
         """Every definition in the folder, and every name of an operator's tables.
 
-        Raises:  DEFINITION_MISMATCH, CORRUPT_FILE, PLACE_NOT_ALLOWED where one of them can't be read.
+        Raises:  DEFINITION_MISMATCH, CORRUPT_FILE, PLACE_NOT_ALLOWED if one of them can't be read.
         """
         entries, broken = self.read_entries()
         for error in broken.values():
@@ -80,7 +82,7 @@ class JobFolder:
         return entries
 
     def read_entries(self) -> tuple[list[Entry], dict[str, MillpondError]]:
-        """Those that can be read; and by table, why another can't."""
+        """The entries that can be read; and by table, the errors of those that can't."""
         entries: list[Entry] = []
         broken: dict[str, MillpondError] = {}
         for name in self.storage.names("tables"):
@@ -103,7 +105,7 @@ class JobFolder:
             if entry.table != table:
                 raise DefinitionError(
                     "DEFINITION_MISMATCH",
-                    f"It defines a table {entry.table!r:.80}.",
+                    f"The definition is that of a table {entry.table!r:.80}.",
                     hint="Name the file after its table, or define the table again.",
                 )
         except DefinitionError as error:
@@ -118,28 +120,31 @@ class JobFolder:
         return {entry.table: entry for entry in self.entries() if isinstance(entry, TableDefinition)}
 
     def write_definition(self, entry: Entry) -> None:
-        """Put a definition, or the name of an operator's tables, in place, replacing one of the same name."""
+        """Write a definition, or the name of an operator's tables, in place of one of the same name."""
         check_table_name(entry.table)
         data = json.dumps(entry.to_json(), indent=1).encode()
         self.storage.write(f"tables/{entry.table}.json", data)
 
     def write_heartbeat(self, state: str) -> None:
-        """Say that the job is `running` or was `stopped`, as of now."""
+        """Record that the job is `running` or was `stopped`, as of now."""
         self.storage.write("heartbeat.json", json.dumps({"state": state, "at": time.time()}).encode())
 
     def job_state(self) -> str:
-        """running, stopped, or unknown (no heartbeat: a job that `start` didn't start)."""
+        """running, stopped, or unknown: a job that `start` didn't start has no heartbeat."""
         state, at = self._heartbeat()
         if not state:
             return "unknown"
         return "running" if state == "running" and time.time() - at < _MISSED * HEARTBEAT_SECONDS else "stopped"
 
     def said_stopped(self) -> bool:
-        """Whether the job itself said that it stopped; one that was killed says nothing, and may be starting again."""
+        """Whether the job itself reported that it stopped.
+
+        A killed job reports nothing, and may be starting again.
+        """
         return self._heartbeat()[0] == "stopped"
 
     def _heartbeat(self) -> tuple[str, float]:
-        """What the job said last, and when; no state where it said nothing that can be read."""
+        """The state that the job last reported, and when; empty if no report can be read."""
         try:
             beat = _read_json(self.storage, "heartbeat.json", _BOUNDS.note_bytes)
         except MillpondError:
@@ -148,7 +153,7 @@ class JobFolder:
         return (state, at) if isinstance(at, int | float) and state in ("running", "stopped") else ("", 0.0)
 
     def hot_keys(self) -> list[HotKey]:
-        """The hot groups that the job has found, empty where it doesn't look for any.  Raises CORRUPT_FILE."""
+        """The hot groups that the job has found; empty if it doesn't look for any.  Raises CORRUPT_FILE."""
         if self.storage.stamp(HOT_KEYS) is None:
             return []
         try:
@@ -157,12 +162,12 @@ class JobFolder:
             raise CheckpointError(
                 "CORRUPT_FILE",
                 f"{self.storage.uri}/{HOT_KEYS} can't be read: {broken}.",
-                hint="Delete the file: hot keys are found again, and no answer depends on them.",
+                hint="Delete the file: the job finds hot keys again, and no answer depends on them.",
                 path=f"{self.storage.uri}/{HOT_KEYS}",
             ) from broken
 
     def write_hot_keys(self, keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> None:
-        """Put the list of hot groups in place; `columns` has the types of what tells groups apart."""
+        """Write the list of hot groups; `columns` has the types of the columns that tell groups apart."""
         self.storage.write(HOT_KEYS, to_bytes(keys, columns))
 
 
@@ -171,7 +176,7 @@ class Catalogue:
     """The jobs at a place.
 
     jobs:    those whose folder can be read
-    broken:  job -> why its folder can't
+    broken:  job -> why its folder can't be read
     """
 
     jobs: list[JobFolder]
@@ -179,17 +184,20 @@ class Catalogue:
 
 
 def job_of(pond: str | Path, job: str) -> JobFolder:
-    """The folder of a job in a pond, whether it is there yet or not, its checkpoint inside.  Raises INVALID_NAME."""
+    """The folder of a job in a pond, with its checkpoint inside; it may not exist yet.
+
+    Raises:  INVALID_NAME.
+    """
     check_table_name(job)
     storage = open_storage(pond).folder(f"jobs/{job}")
     return _inside(storage, job)
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
-    """The folder of a job in a pond, made where it isn't there yet.
+    """The folder of a job in a pond; made if it doesn't exist yet.
 
     checkpoint: path or URI of a checkpoint elsewhere; None for the one inside the job's folder
-    Raises:     INVALID_NAME, NOT_WRITABLE, and TABLE_EXISTS where the job is there with another checkpoint
+    Raises:     INVALID_NAME, NOT_WRITABLE; TABLE_EXISTS if the job has another checkpoint
     """
     storage, root = job_of(pond, job).storage, open_storage(pond)
     if root.stamp("pond.json") is None:
@@ -199,9 +207,9 @@ def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> Job
 
 
 def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
-    """The job folder beside a checkpoint that lies in no pond, made where it isn't there yet.
+    """The job folder beside a checkpoint that lies in no pond; made if it doesn't exist yet.
 
-    Raises:  NOT_WRITABLE where neither the place beside it nor the cache folder can be written.
+    Raises:  NOT_WRITABLE if neither the place beside it nor the cache folder can be written.
     """
     uri = uri_of(checkpoint)
     name = job or last_name(uri)
@@ -214,7 +222,7 @@ def create_beside(checkpoint: str | Path, job: str | None = None) -> JobFolder:
 
 
 def _beside(checkpoint: str) -> Storage:
-    if checkpoint.count("/") == 2:  # a whole bucket, which has nothing beside it
+    if checkpoint.count("/") == 2:  # a whole bucket, which can't have a folder beside it
         return _beside_in_cache(checkpoint)
     return open_storage(f"{checkpoint}.millpond")
 
@@ -235,7 +243,7 @@ def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
     if where != (inside.checkpoint if checkpoint == _INSIDE else uri_of(checkpoint)):
         raise DefinitionError(
             "TABLE_EXISTS",
-            f"The job {job!r} is there already, with its checkpoint at {where}.",
+            f"The job {job!r} exists already, with its checkpoint at {where}.",
             hint="Choose another name for the job, or another pond.",
             job=job,
             checkpoint=where,
@@ -246,8 +254,8 @@ def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
 def open_jobs(uri: str | Path, *, allow: Iterable[str | Path] = ()) -> list[JobFolder]:
     """The jobs at a path: all of a pond, or the one of a bare checkpoint.
 
-    allow:   places outside of it where checkpoints, and what links lead to, may lie
-    Raises:  NO_CHECKPOINT where the path is neither; why a job's folder can't be read, where no other job's can.
+    allow:   places outside of it where checkpoints and targets of links may lie
+    Raises:  NO_CHECKPOINT if the path is neither; if no job's folder can be read, the error of one.
     """
     found = read_catalogue(uri, Places.of(allow))
     for error in found.broken.values():
@@ -257,7 +265,7 @@ def open_jobs(uri: str | Path, *, allow: Iterable[str | Path] = ()) -> list[JobF
 
 
 def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue:
-    """The same, with the jobs whose folders can't be read: one job's damage isn't another's.
+    """The same, with the jobs whose folders can't be read: these don't hide the others.
 
     Raises:  NO_CHECKPOINT; what the pond's own folder raises.
     """
@@ -282,10 +290,11 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
         for place in (beside, cached):
             try:
                 if place.stamp("job.json") is not None:
-                    # Whose it is, where it lies says: the checkpoint may have been moved since.
+                    # The folder's place says which checkpoint it belongs to: the checkpoint may
+                    # have been moved.
                     return Catalogue([JobFolder(_read_job(place)[0], place, root.uri, root)], {})
             except StorageError as refused:
-                # Credentials for a checkpoint are often for that alone.
+                # Credentials are often valid for the checkpoint alone.
                 if refused.condition != "ACCESS_DENIED":
                     raise
                 beside = cached
@@ -293,13 +302,16 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
     raise CheckpointError(
         "NO_CHECKPOINT",
         f"{root.uri} is neither a pond nor a checkpoint of a streaming query.",
-        hint="Name a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
+        hint="Give a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
         uri=root.uri,
     )
 
 
 def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[str | Path] = ()) -> None:
-    """Return as soon as there is a pond or checkpoint at a path.  Raises NO_CHECKPOINT after the timeout; as `read_catalogue`."""
+    """Return as soon as there is a pond or checkpoint at a path.
+
+    Raises:  NO_CHECKPOINT after the timeout; as `read_catalogue`.
+    """
     deadline, places = time.monotonic() + timeout_seconds, Places.of(allow)
     while True:
         try:
@@ -313,7 +325,7 @@ def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[st
 
 
 def folders_of(checkpoint: str | Path) -> list[JobFolder]:
-    """The job folders that speak of a checkpoint and lie where they are looked for: around it, beside it, in the cache folder.
+    """The job folders of a checkpoint: around it, beside it, and in the cache folder.
 
     Raises:  CORRUPT_FILE.
     """
@@ -336,9 +348,12 @@ def folders_of(checkpoint: str | Path) -> list[JobFolder]:
 
 
 def _job_folder(storage: Storage, root: str, places: Places, *, job: str | None = None) -> JobFolder:
-    """The job of a folder, whose checkpoint may be read.  Raises CORRUPT_FILE, PLACE_NOT_ALLOWED, UNSUPPORTED."""
+    """The job of a folder, if its checkpoint may be read.
+
+    Raises:  CORRUPT_FILE, PLACE_NOT_ALLOWED, UNSUPPORTED.
+    """
     named, checkpoint, is_ours = _read_job(storage)
-    if job is not None and named != job:  # two jobs would be one, or one another
+    if job is not None and named != job:  # else two jobs could have one name, or swap names
         raise _corrupt(storage, "job.json", f"it names the job {named!r:.80}, and its folder is {job!r:.80}")
     if checkpoint == _INSIDE:
         return _inside(storage, named)
@@ -355,12 +370,15 @@ def _inside(storage: Storage, job: str) -> JobFolder:
 
 
 def _read_job(storage: Storage) -> tuple[str, str, bool]:
-    """What job.json says: the job, and `checkpoint` or the URI of one elsewhere; and whether only this user can have written it."""
+    """The contents of job.json, and whether only this user can have written it.
+
+    These are the job, and `checkpoint` or the URI of a checkpoint elsewhere.
+    """
     text, is_ours = storage.read_ours("job.json", _BOUNDS.note_bytes)
     data = _parse(storage, "job.json", text)
     job, checkpoint = (data.get("job"), data.get("checkpoint")) if isinstance(data, dict) else (None, None)
     if not isinstance(job, str) or not isinstance(checkpoint, str) or not job:
-        raise _corrupt(storage, "job.json", "it names no job and no checkpoint")
+        raise _corrupt(storage, "job.json", "it doesn't name a job and a checkpoint")
     if checkpoint == _INSIDE:
         return job, checkpoint, is_ours
     uri = uri_of(checkpoint)
@@ -369,7 +387,7 @@ def _read_job(storage: Storage) -> tuple[str, str, bool]:
     except UnicodeEncodeError:
         is_path = False
     if not is_path:
-        raise _corrupt(storage, "job.json", f"no place is called {checkpoint!r:.80}")
+        raise _corrupt(storage, "job.json", f"{checkpoint!r:.80} isn't a place")
     return job, uri, is_ours
 
 

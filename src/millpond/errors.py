@@ -1,4 +1,4 @@
-"""Every error that Millpond raises on purpose: one tree, a stable condition each, and a hint that says what to do next.
+"""Every error that Millpond raises on purpose: one tree, with stable conditions and hints.
 
     MillpondError
     ├── RequestError       what the caller asked for can't be answered as asked
@@ -8,7 +8,8 @@
     ├── DefinitionError    what a table means is unknown, contradictory or changed
     └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
 
-Match on `condition`, never on the sentence.  `CONDITIONS` below maps each condition to its class, HTTP status and exit code.
+Match on `condition`, never on the sentence.  `CONDITIONS` below maps each condition to its class,
+HTTP status and exit code.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ class CheckpointError(MillpondError):
 class StorageError(MillpondError):
     """An object store or a server can't be reached now, or refuses us.
 
-    It isn't a CheckpointError, since it says nothing about the checkpoint: no file is gone, and no job was replaced.
+    It isn't a CheckpointError, since it says nothing about the checkpoint: no file is gone, and no
+    job was replaced.
     """
 
 
@@ -84,7 +86,8 @@ class Condition(NamedTuple):
     exit_code: int
 
 
-# Exit codes: 2 wrong call, 3 not there, 4 can't serve now, 5 damaged or unknown data, 6 machine not set up.
+# Exit codes: 2 wrong call, 3 not there, 4 can't serve now, 5 damaged or unknown data, 6 machine not
+# set up.
 CONDITIONS: dict[str, Condition] = {
     # requests
     "UNKNOWN_TABLE": Condition(RequestError, 404, 3),
@@ -179,8 +182,9 @@ CONDITIONS: dict[str, Condition] = {
 }
 
 
-# These pass by themselves: the same question may be answered in a moment.  JOB_REPLACED is one of them: a reader that comes to a
-# path where an older job was followed meets it before the new job's first batch.
+# These pass by themselves: the same question may be answered in a moment. JOB_REPLACED is one of
+# them: a reader that comes to a path where an older job was followed meets it before the new job's
+# first batch.
 PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE"})
 
 

@@ -3,9 +3,9 @@
     2026-03-01T12:00:00.123Z warning follower.failed condition=CORRUPT_FILE checkpoint=file:///data/cp message="…"
     {"time":"2026-03-01T12:00:00.123Z","level":"warning","event":"follower.failed","condition":"CORRUPT_FILE",…}
 
-The standard library's logging carries them: a program that opens ponds has handlers of its own, and so have the libraries of a
-server.  (structlog was the other way. What it adds to that is the form of a line, which are the few lines below.)  Only a server
-calls `write_logs`; elsewhere the program decides.
+They go through the standard library's logging, since programs that open ponds, and a server's
+libraries, have handlers of their own.  (Rejected: structlog.  It would only add the form of a line,
+which takes a few lines below.)  Only a server calls `write_logs`; elsewhere the program decides.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from millpond.errors import PASSING, MillpondError
 
-# What goes on is said again after so long.
+# Lasting trouble is logged again after so long.
 _AGAIN_SECONDS = 60.0
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -27,7 +27,10 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class Event:
-    """What happened: a name such as `follower.failed`, and facts.  As a text it is the text form without time and level."""
+    """What happened: a name such as `follower.failed`, and facts.
+
+    `str` gives the text form without time and level.
+    """
 
     __slots__ = ("facts", "name")
 
@@ -46,19 +49,19 @@ class EventLog:
         self._log = logging.getLogger(name)
 
     def debug(self, event: str, *, raised: BaseException | None = None, **facts: Any) -> None:
-        """What only somebody who looks for a mistake of ours wants to know; `raised` adds its traceback."""
+        """For those who look for a bug in Millpond; `raised` adds its traceback."""
         self._write(logging.DEBUG, event, facts, raised)
 
     def info(self, event: str, **facts: Any) -> None:
-        """What an operator may want to know later."""
+        """A fact that an operator may want to know later."""
         self._write(logging.INFO, event, facts)
 
     def warning(self, event: str, **facts: Any) -> None:
-        """What isn't as somebody wants it to be."""
+        """A fact that isn't as it should be."""
         self._write(logging.WARNING, event, facts)
 
     def error(self, event: str, *, raised: BaseException | None = None, **facts: Any) -> None:
-        """What somebody has to do something about; `raised` adds its traceback."""
+        """A fact that needs somebody to act; `raised` adds its traceback."""
         self._write(logging.ERROR, event, facts, raised)
 
     def _write(self, level: int, event: str, facts: dict[str, Any], raised: BaseException | None = None) -> None:
@@ -67,7 +70,10 @@ class EventLog:
 
 
 class Trouble:
-    """What fails again and again in the background: said when it begins, when it changes, now and then, and when it is over."""
+    """A failure that repeats in the background.
+
+    It is logged when it begins, when it changes, from time to time, and when it is over.
+    """
 
     def __init__(self, log: EventLog, name: str, **facts: Any) -> None:
         self._log = log
@@ -78,9 +84,9 @@ class Trouble:
         self._said_at = 0.0
 
     def met(self, error: BaseException, *, expected: bool = False) -> None:
-        """It has failed.
+        """The work has failed.
 
-        expected:  as it does where nothing is wrong yet, so that `info` is enough
+        expected:  whether that is normal for now, so that `info` is enough
         """
         reason = {"message": repr(error)}
         if isinstance(error, MillpondError):
@@ -100,14 +106,14 @@ class Trouble:
             self._log.error(f"{self._name}.failed", raised=None if condition else error, **facts)
 
     def over(self) -> None:
-        """It went well."""
+        """The work went well."""
         if self._last is not None:
             self._log.info(f"{self._name}.recovered", **self._facts, times=self._times)
             self._last, self._times = None, 0
 
 
 class EventFormatter(logging.Formatter):
-    """One line for each event; lines of other libraries are events that go by their logger's name."""
+    """One line for each event; lines of other libraries are events named after their logger."""
 
     def __init__(self, form: str) -> None:
         super().__init__()
@@ -125,7 +131,9 @@ class EventFormatter(logging.Formatter):
 
 
 def write_logs(level: str, form: str, *, to: TextIO | None = None) -> None:
-    """Write this process's log lines to stderr: Millpond's from this level on, those of libraries from `warning` on.
+    """Write this process's log lines to stderr.
+
+    Millpond's are written from this level on, those of libraries from `warning` on.
 
     level:  one of LEVELS
     form:   one of FORMATS
@@ -141,7 +149,7 @@ def _number(level: str) -> int:
 
 
 def _word(fact: Any) -> str:
-    """A fact as one word: what could be read as two, or could speak to a terminal, stands in quotes with escapes."""
+    """A fact as one word: spaces and control characters put it into quotes, with escapes."""
     if isinstance(fact, float):
         return f"{fact:.6g}"
     text = fact if isinstance(fact, str) else json.dumps(fact, default=str)

@@ -14,7 +14,10 @@ _TIME = re.compile(r"([0-9]{1,9})([smhd])")
 
 
 def home() -> Path:
-    """Where replicas live: MILLPOND_HOME, else `millpond` in the user's cache folder.  Deleting it is always safe."""
+    """The folder of replicas: MILLPOND_HOME, else `millpond` in the user's cache folder.
+
+    Deleting it is always safe.
+    """
     named = os.environ.get("MILLPOND_HOME")
     if named:
         return Path(named)
@@ -24,13 +27,15 @@ def home() -> Path:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointSettings:
-    """What a file of a checkpoint may ask of the reader.
+    """What a file of a checkpoint may cost a reader.
 
-    unpacked_floor_bytes:  what every file may unpack to, however small it is: rows that are all alike pack without bound.
-    unpacked_ratio:        above the floor, so many bytes for each byte of the file.  State packs 2 to 20 times, LZ4 and LZF can't
-                           do better than 255; only zstd and zip can, and then it is no state.
-    clock_tolerance_ms:    so much may the clocks of Spark's driver and of the storage differ before a file counts as
-                           too old, or as copied.
+    unpacked_floor_bytes:  every file may unpack to this, however small it is: equal rows pack
+                           without bound.
+    unpacked_ratio:        above the floor, so many bytes for each byte of the file.  State packs 2
+                           to 20 times.  LZ4 and LZF can't exceed 255; only zstd and zip can, but
+                           then the file isn't state.
+    clock_tolerance_ms:    the clocks of Spark's driver and of the storage may differ by so much
+                           before a file counts as too old, or as copied.
     """
 
     unpacked_floor_bytes: int = 256 << 20
@@ -46,20 +51,28 @@ class CheckpointSettings:
 class FileBounds:
     """The most bytes that a file of a pond, a checkpoint or a replica may have, by its kind.
 
-    A larger one is refused before it is read: somebody else may have put it there, and a sparse file costs nothing to make.
+    A larger file is refused before it is read: somebody else may have put it there, and a sparse
+    file costs nothing to make.
 
-    note_bytes:        what Spark and Millpond write some hundred bytes into: pond.json, job.json, heartbeat.json, a checkpoint's
-                       `metadata`; of a replica `current`, `boot`, status.json, closed.json
+    note_bytes:        files of some hundred bytes: pond.json, job.json, heartbeat.json, a
+                       checkpoint's `metadata`; of a replica `current`, `boot`, status.json,
+                       closed.json
     definition_bytes:  a table's definition has some hundred bytes for each column and expression.
-    hot_keys_bytes:    a list of hot groups has some hundred bytes for each of them, and they are few.
-    log_bytes:         offsets/N and commits/N have some 50 bytes for each partition of a source, and of a state store.
+    hot_keys_bytes:    a list of hot groups has some hundred bytes for each of them, and they are
+                       few.
+    log_bytes:         offsets/N and commits/N have some 50 bytes for each partition of a source,
+                       and of a state store.
     schema_bytes:      schema files and metadata of operators have some hundred bytes a column.
-    state_bytes:       state files are read in pieces; Spark holds what lies in one of them in a task's memory.
-    snapshot_bytes:    a RocksDB snapshot's zip holds a list of its SSTs and settings, some MiB at most; the SSTs lie beside it.
-    source_log_bytes:  a file source's log, compacted, has some 200 bytes for each file that was ever read; it is read line by line.
-    line_bytes:        of these, one line: a path.
-    model_bytes:       of a model's file; ONNX itself ends at 2 GiB
-    segment_bytes:     a replica's segments of rows that expired are closed at 4 MiB; the last frame may be large.
+    state_bytes:       state files are read in pieces; Spark holds what lies in one of them in a
+                       task's memory.
+    snapshot_bytes:    a RocksDB snapshot's zip has a list of its SSTs and settings, some MiB at
+                       most; the SSTs lie beside it.
+    source_log_bytes:  a file source's compacted log has some 200 bytes for each file that was ever
+                       read; it is read line by line.
+    line_bytes:        one line of such a log: a path.
+    model_bytes:       a model's file; ONNX itself allows 2 GiB.
+    segment_bytes:     a replica's segments of expired rows end at 4 MiB; the last frame may
+                       be large.
     """
 
     note_bytes: int = 64 << 10
@@ -75,21 +88,24 @@ class FileBounds:
     segment_bytes: int = 1 << 30
 
     def checksum_bytes(self, file_bytes: int) -> int:
-        """Of the checksums beside a file: four bytes for each 512, or a short JSON."""
+        """The most bytes of the checksums beside a file: four for each 512, or a short JSON."""
         return self.note_bytes + file_bytes // 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectStoreSettings:
-    """How an object store is asked.
+    """Requests to an object store.
 
-    request_seconds:   a request that hears nothing for so long has failed; MILLPOND_REQUEST_SECONDS.  S3's own slowest answers take
-                       a few seconds.  It isn't the time for a whole file, which may be large.
-    connect_seconds:   the same for making a connection, which takes milliseconds or never comes.
-    whole_seconds:     no request takes longer than this, whatever trickles in.
-    tries:             how often one request is made in all, where it fails in a way that may pass
-    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one: 0.1 + 0.2 + 0.4 + 0.8 s, each
-                       less up to a half by chance, so that many readers don't come back in step
+    request_seconds:   a request that receives nothing for so long has failed;
+                       MILLPOND_REQUEST_SECONDS.  S3's slowest answers take a few seconds.  A whole
+                       file may take longer.
+    connect_seconds:   the same for a connection, which takes milliseconds or fails.
+    whole_seconds:     no request may take longer than this, even if bytes still arrive.
+    tries:             how often to make one request in all, if its failure may pass
+    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one:
+                                             0.1 + 0.2 + 0.4 + 0.8 s, each shortened at random by up
+                                             to a half, so that many readers don't return at the
+                                             same moment
     """
 
     request_seconds: float = 20.0
@@ -101,7 +117,7 @@ class ObjectStoreSettings:
 
     @classmethod
     def of_environment(cls) -> ObjectStoreSettings:
-        """The defaults, with what the environment names."""
+        """The defaults, with the values that the environment names."""
         named = os.environ.get("MILLPOND_REQUEST_SECONDS", "")
         try:
             seconds = float(named)
@@ -112,14 +128,18 @@ class ObjectStoreSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """What a replica keeps of a table besides its newest rows.  In words: `Retention.parse(keep_closed="24h", history="100")`.
+    """How long a replica keeps a table's expired rows and history.
 
-    closed_seconds:   how long expired rows are kept, by the times of the job's batches; 0 keeps none, None keeps them as long as
-                      the replica lives.  A day by default, since people want windows just when they are finished.
-    closed_bytes:     the most bytes of expired rows that are kept; the oldest go first
-    history_batches:  how many batches' changes are kept; 0 keeps none, None sets no such limit.  Off by default, since it costs
-                      a read and a second write for each changed row.
-    history_seconds:  how long changes are kept, from the start of their batch; None sets no such limit
+    In words: `Retention.parse(keep_closed="24h", history="100")`.
+
+    closed_seconds:   how long to keep expired rows, by the times of the job's batches; 0 keeps
+                      none, None keeps them as long as the replica exists.  A day by default, since
+                      people want windows when they are finished.
+    closed_bytes:     the most bytes of expired rows to keep; the oldest go first
+    history_batches:  how many batches' changes to keep; 0 keeps none, None sets no such limit.  0
+                      by default, since each changed row costs a read and a second write.
+    history_seconds:  how long to keep changes, from the start of their batch; None sets no such
+                      limit
     """
 
     closed_seconds: float | None = 86_400.0
@@ -139,10 +159,11 @@ class Retention:
 
     @classmethod
     def parse(cls, *, keep_closed: str | None = None, history: str | None = None) -> Retention:
-        """A retention from words; whatever isn't named has its default.
+        """A retention from words; a word that isn't given has its default.
 
-        keep_closed:  how long expired rows are kept: 24h (or s, m, d), forever, no
-        history:      which changes are kept: those of 100 batches ("100"), for a time (24h), forever, no
+        keep_closed:  how long to keep expired rows: 24h (or s, m, d), forever, no
+        history:      which changes to keep: those of 100 batches ("100"), for a time (24h),
+                      forever, no
         Raises:       INVALID_REQUEST.
         """
         return RetentionWords(keep_closed=keep_closed, history=history).over(cls())
@@ -157,13 +178,13 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionWords:
-    """What was named of a table's retention, in the words of `Retention.parse`; the rest stays as it is."""
+    """The named parts of a table's retention, in the words of `Retention.parse`."""
 
     keep_closed: str | None = None
     history: str | None = None
 
     def over(self, before: Retention) -> Retention:
-        """The retention, with what was named.  Raises INVALID_REQUEST."""
+        """The retention with the named parts in place of its own.  Raises INVALID_REQUEST."""
         retention = before
         if self.keep_closed is not None:
             retention = replace(retention, closed_seconds=parse_length("keep_closed", self.keep_closed))
@@ -175,13 +196,13 @@ class RetentionWords:
 
 
 def parse_length(name: str, text: str) -> float | None:
-    """So many seconds of 30m, 24h, 7d; None of "forever", 0 of "no".  Raises INVALID_REQUEST."""
+    """The seconds of 30m, 24h or 7d; None for "forever", 0 for "no".  Raises INVALID_REQUEST."""
     if text in ("forever", "no"):
         return None if text == "forever" else 0.0
     found = _TIME.fullmatch(text)
     if found is None:
         raise RequestError(
-            "INVALID_REQUEST", f"{name} is {text!r:.80}, which is no time.", hint="Write it like 30m, 24h, 7d, forever or no."
+            "INVALID_REQUEST", f"{name} is {text!r:.80}, which isn't a time.", hint="Write it like 30m, 24h, 7d, forever or no."
         )
     return float(int(found[1]) * _SECONDS[found[2]])
 
@@ -195,35 +216,47 @@ def _length(seconds: float | None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaSettings:
-    """How a replica is kept.
+    """How a follower keeps a replica.
 
-    map_size_bytes:        LMDB's address space, not its disk use: growing it later fails under open transactions, so it is
-                           1 TiB from the start (the file is sparse).
-    max_readers:           LMDB's default of 126 is a few door processes with threads; slots cost 64 bytes each.
-    poll_seconds:          how often the follower asks for the next commit on a local disk where the system didn't report the last
-                           one (a network file system).  5 ms adds 2.5 ms on average to commit-to-visible, and costs about 5 % of a
-                           core for each job while batches come.
-    idle_poll_seconds:     the same where it has, and after `idle_after_seconds` without a commit: nobody who waits so long for a
-                           batch notices 250 ms, and a server of many quiet jobs costs next to nothing.
-    remote_poll_seconds:   the shortest pause between two polls of an object store, each two requests of a few tens of milliseconds.
-    remote_idle_poll_seconds: the longest.  Between them a poll waits for `remote_patience` of the time since the last commit: 0.1
-                           adds 5 % on average to the time between two commits, whatever the job's trigger is.
-    remote_reads:          change files of one batch that are got from an object store at the same time: 20 to 50 ms each, they
-                           would take seconds one after the other.
-    build_reads:           partitions that are read at the same time where a replica is built, by as many threads
-    remote_build_reads:    the same from an object store; each holds a file as it is there
-    remote_lag_seconds:    so long a state file of a committed batch may be missing on an object store before it counts as gone.
-    remote_heartbeat_seconds: how often heartbeats of jobs are read on an object store, one request a job, by a thread of its own;
-                           they count as missed after ten seconds.
-    remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely change.
-    remote_silence_seconds: after so long without a successful poll of an object store, that time counts as `behind_seconds`.
-    read_deadline_seconds: a read transaction that stays open pins pages; an abandoned scan is ended by then.
-    retention:             what is kept of a table beside its rows, where no table of its own says otherwise
-    page_views:            batches that are kept readable for the next pages of scans while newer ones are applied; of more, those
-                           that nobody went on with go first.
-    page_view_seconds:     how long each of them is kept, since it pins pages as an open read does.
-    rebuild_batch_rows:    rows per write transaction during a build; bounds the dirty pages held in memory, which in a large
-                           replica can be one of 4 KiB for each row: 40 MiB (benchmarks/results/memory.json).
+    map_size_bytes:        LMDB's address space, not its disk use.  It can't grow under open
+                           transactions, so it is 1 TiB from the start (the file is sparse).
+    max_readers:           LMDB's default of 126 is enough for only a few door processes with
+                           threads; a slot costs 64 bytes.
+    poll_seconds:          how often the follower asks for the next commit on a local disk if the
+                           system didn't report the last one (a network file system).  5 ms adds 2.5
+                           ms on average from commit to visible, and costs about 5 % of a core for
+                           each job while batches arrive.
+    idle_poll_seconds:     the same if the system did report it, and after `idle_after_seconds`
+                           without a commit: after so long a wait 250 ms don't matter, and a server
+                           of many quiet jobs costs next to nothing.
+    remote_poll_seconds:   the shortest pause between two polls of an object store, each two
+                           requests of a few tens of milliseconds.
+    remote_idle_poll_seconds: the longest.  Between them a poll waits for `remote_patience` of the
+                              time since the last commit: 0.1 adds 5 % on average to the time
+                              between two commits, with any trigger.
+    remote_reads:          how many change files of one batch to get from an object store at the
+                           same time: at 20 to 50 ms each, they would take seconds one after the
+                           other.
+    build_reads:           how many partitions a build reads at the same time, in as many threads
+    remote_build_reads:    the same from an object store; each needs memory for a packed file
+    remote_lag_seconds:    a state file of a committed batch may be missing on an object store for
+                           so long before it counts as gone.
+    remote_heartbeat_seconds: how often a thread reads the jobs' heartbeats on an object store, one
+                              request per job; they count as missed after ten seconds.
+    remote_catalogue_seconds: the same for the list of jobs and their definitions, which rarely
+                              change.
+    remote_silence_seconds: after so long without a successful poll of an object store, that time
+                            counts as `behind_seconds`.
+    read_deadline_seconds: an open read keeps pages from reuse, so it must end by then.
+    retention:             the retention of tables that have none of their own
+    page_views:            how many batches stay readable for the next pages of scans while newer
+                           ones are applied; beyond it, pages whose next one nobody asked for go
+                           first.
+    page_view_seconds:     how long each of them is kept, since it keeps pages from reuse as an open
+                           read does.
+    rebuild_batch_rows:    rows per write transaction during a build.  It bounds the dirty pages in
+                           memory, which in a large replica can be one of 4 KiB for each row: 40 MiB
+                           (benchmarks/results/memory.json).
     """
 
     map_size_bytes: int = 1 << 40
@@ -252,10 +285,13 @@ class ReplicaSettings:
 class ClientSettings:
     """How a client asks a server.
 
-    timeout_seconds:  a request that hears nothing for so long has failed; what a bound may be waited for is added to it
-    tries:            how often one question is asked in all, where it fails in a way that may pass: a connection that breaks, a
-                      server that is away or builds its replica, a client that asks too often
-    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one, each less up to a half by chance
+    timeout_seconds:  a request that receives nothing for so long has failed; a bound's wait is
+                      added to it
+    tries:            how often to ask one question in all, if its failure may pass: a broken
+                      connection, a server that is down or builds its replica, a client that asks
+                      too often
+    first_pause_seconds, last_pause_seconds: before the second try, doubled for each further one,
+                                             each shortened at random by up to a half
     page_rows:        rows of one request of a scan; the server's own limit is 100,000
     """
 
@@ -271,37 +307,51 @@ class ServeSettings:
     """How the HTTP door answers.
 
     port:         8642, unassigned and easy to type.
-    allow_hosts:  names that a request's Host may have beside the loopback's own, see `serve.access`.
+    allow_hosts:  names that a request's Host may have besides those of the loopback, see
+                  `serve.access`.
     tokens:       the file with the readers and their tokens; None lets everybody read.
     insecure:     listen at other addresses than the loopback without tokens.
     tls_cert, tls_key: PEM files; both or none.
-    workers:      door processes; with more than one, another process follows.
-    limit_rows:   rows of a JSON scan where the caller names no limit: a screenful, not a download.
+    workers:      door processes; if there are several, one more process follows.
+    limit_rows:   rows of a JSON scan without a limit: a screenful, not a download.
     max_rows:     the largest limit one request may name; more than this belongs in pages or Arrow.
     max_keys:     keys in one rows:get.
-    max_url_bytes, max_header_bytes: of a request; the headers with the URL.  Browsers and proxies allow 8 to 16 KiB for a URL.
+    max_url_bytes, max_header_bytes: of a request; the headers with the URL.  Browsers and proxies
+                                     allow 8 to 16 KiB for a URL.
     max_body_bytes:       largest body of a request: max_keys keys of 400 bytes.
-    header_seconds, body_seconds: in which the headers, and then the body of a request must be here.
-    max_answer_bytes:     largest answer: JSON is made in memory, and a client that asks for more wants Arrow on the machine itself.
-    max_seconds:          how long one read may take; what it holds open keeps old pages from reuse.
-    requests_per_second:  for each client, at all doors together; 0 is no limit.  Twice as many may come at once.
-    gzip_bytes:           smaller answers are sent as they are: below it, packing costs more than the packets it saves.
-    ready_behind_seconds: /readyz says no when a committed batch waits for longer: several triggers of a usual job.
-    drain_seconds:        what a request that runs at SIGTERM may still take; below the 30 s after which orchestrators kill.
+    header_seconds, body_seconds: in which the headers, and then the body, of a request must arrive.
+    max_answer_bytes:     largest answer: JSON is made in memory; for more, use Arrow on the machine
+                          itself.
+    max_seconds:          how long one read may take; an open read keeps old pages from reuse.
+    requests_per_second:  for each client, at all doors together; 0 is no limit.  Twice as many may
+                          come at once.
+    gzip_bytes:           smaller answers aren't packed: that would cost more than the packets it
+                          saves.
+    ready_behind_seconds: /readyz answers 503 if a committed batch has waited for longer: several
+                          triggers of a usual job.
+    drain_seconds:        how long requests may still run after SIGTERM; below the 30 s after which
+                          orchestrators kill.
     log_level, log_format: how log lines are written, see `logs`.
-    log_requests: a line for each request as well: its route, never its key.
-    keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies, which must close first.
-    send_seconds:         a client that reads next to nothing of its answer for so long is left.
-    max_unread_bytes:     of answers that are made and not read yet, of all clients of a process; beyond it the client with the most
-                          is left.
-    max_connections, max_connections_per_client: open at one time at each process, also below what the system allows; for one more,
-                          the one that has been idle for longest goes, and where none is idle it is refused.
+    log_requests:         whether to log each request as well: its route, never its key.
+    keep_alive_seconds:   how long an idle connection stays open; above the 60 s of usual proxies,
+                          which must close first.
+    send_seconds:         after so long, a client that reads next to nothing of its answer is
+                          disconnected.
+    max_unread_bytes:     the most bytes of answers that the clients of a process have not read yet;
+                          beyond it, the client with the most is disconnected.
+    max_connections, max_connections_per_client: open at one time at each process, and below the
+                                                 system's limit.  For one more, the connection that
+                                                 has been idle for longest is closed; if none is
+                                                 idle, the new one is refused.
     max_streams, max_streams_per_client: event streams of a process.
     max_waits, max_waits_per_client: requests of a process that wait for a bound or for changes.
-    max_large_answers:    of more than `limit_rows` rows, made by a process at one time: each is whole in memory, and more at a time
-                          are no quicker, since rows are made under Python's lock.  The next ones wait for their turn.
-    max_downloads, max_downloads_per_client: answers in pieces of as many rows: what they are made of stays while a client reads.
-    failed_logins_per_minute: of one address, wrong tokens or none; a right token is let in nevertheless.  0 is no limit.
+    max_large_answers:    how many answers of more than `limit_rows` rows a process makes at one
+                          time.  Each is whole in memory, and more at a time are no faster, since
+                          rows are made under Python's lock.  Further ones wait for their turn.
+    max_downloads, max_downloads_per_client: answers of so many rows in pieces: their snapshot stays
+                                             open while a client reads.
+    failed_logins_per_minute: requests of one address with a wrong token or none; a right token
+                              always works.  0 is no limit.
     """
 
     host: str = "127.0.0.1"

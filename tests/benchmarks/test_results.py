@@ -14,7 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "write_result(" in path.read_text() and path.stem != "results")
 # Written by programs of the tests.
-OTHERS = {"fuzz", "random_queries", "soak"}
+OTHERS = {"fuzz", "kills", "random_queries", "soak"}
 # Measured before results were written as they are now: each is to be measured again, and leaves this list then.
 BEFORE = {
     "broadcast", "cold_get", "distinct", "follow", "history", "http_get", "lookup", "memory", "profiles", "provider", "salted",

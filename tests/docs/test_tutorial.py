@@ -27,6 +27,8 @@ import pytest
 from manual import Block, blocks
 from quick_java import QUICK_JAVA_ENVIRONMENT
 
+pytestmark = pytest.mark.long
+
 _PORT = "8642"
 _END = "the command has ended"
 _SERVER_SECONDS = 180.0

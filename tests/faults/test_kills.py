@@ -104,7 +104,7 @@ def test_a_follower_that_was_paused_while_the_log_was_cleaned_catches_up(tmp_pat
 
 
 def test_rows_that_expired_outlive_a_killed_follower_and_a_restart_of_the_machine(tmp_path: Path) -> None:
-    """Killed at random moments: what was flushed is told, what wasn't is unknown; nothing is told that isn't so."""
+    """Killed at random moments: what was flushed is emissions, what wasn't is unknown; nothing is emissions that isn't so."""
     chance = random.Random(SEED)
     job = WrittenCheckpoint(tmp_path / "ck", key=(Field("k", atomic("timestamp")),), watermarked=True)
     home, values, known, unknown = tmp_path / "home", list[int](), 0, 0

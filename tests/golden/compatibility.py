@@ -1,6 +1,8 @@
-"""Writes COMPATIBILITY.md from runs: golden checkpoints and those of refusals.py are read now; refused.json is what Spark refused.
+"""Writes COMPATIBILITY.md from runs.
 
-python tests/golden/compatibility.py
+It reads the golden checkpoints and those of refusals.py now; refused.json lists Spark's refusals.
+
+    python tests/golden/compatibility.py
 """
 
 from __future__ import annotations
@@ -52,7 +54,7 @@ OPERATORS = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One golden checkpoint: its name without version and provider, and how reading it went."""
+    """One golden checkpoint: its name without version and provider, and the outcome of reading it."""
 
     name: str
     provider: str
@@ -61,7 +63,7 @@ class Cell:
 
 
 def cells(read: Any) -> Iterator[Cell]:
-    """Every golden checkpoint; `read(folder)` gives `read` or the condition of an error."""
+    """Every golden checkpoint; `read(folder)` returns `read` or the condition of an error."""
     for path in sorted(HERE.rglob("state.json")):
         spark = ".".join(json.loads((path.parent / "about.json").read_text())["spark"].split(".")[:2])
         provider = next((p for p in PROVIDERS if path.parent.name.endswith(f"-{p}")), "")
@@ -73,14 +75,14 @@ def render(found: list[Cell], refused: dict[str, str], not_read: list[tuple[str,
     """The page.
 
     refused:   cell -> the condition with which Spark refused to write it
-    not_read:  what Millpond refuses, the conditions that reading it ended with, why
+    not_read:  what Millpond refuses, the conditions of its errors, and why
     """
     lines = [
         "# What can be read",
         "",
-        "`python tests/golden/compatibility.py` writes this page, and a test holds it. Each entry is a",
-        "checkpoint in tests/golden that this version of Spark wrote. Millpond reads it without a JVM, and",
-        "finds in it, row by row, what Spark's own reader finds. A version that a cell doesn't name wasn't",
+        "`python tests/golden/compatibility.py` writes this page, and a test checks it. Each entry is a",
+        "checkpoint in tests/golden that this version of Spark wrote. Millpond reads it without a JVM, and a",
+        "test compares each row with that of Spark's own reader. A version that a cell doesn't name wasn't",
         "tried there.",
         "",
         "| operator | HDFS-backed | RocksDB, change log | RocksDB, snapshots only |",
@@ -120,13 +122,13 @@ def main() -> None:
 
 
 def spark_refuses() -> dict[str, str]:
-    """What Spark was seen to refuse; test_refused.py makes it happen again."""
+    """Spark's observed refusals; test_refused.py repeats them."""
     refused: dict[str, str] = json.loads((HERE / "refused.json").read_text())["refused"]
     return refused
 
 
 def millpond_refuses() -> list[tuple[str, list[str], str]]:
-    """What each kind of checkpoint that isn't read gives now."""
+    """The present errors for each kind of checkpoint that Millpond refuses."""
     from refusals import REFUSALS
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -184,8 +184,8 @@ REFUSALS = (
             of_operator("spark-4.3/transform-state-rocksdb-changelog", "transformWithStateInPandasExec", "transformWithStateExec"),
         ),
     ),
-    Refusal("Real-time mode (`trigger(realTime=…)`)", "docs/operators.md tells how it is known", (in_real_time,)),
-    Refusal("State store providers other than Spark's two", "their files are their own", (of_provider,)),
+    Refusal("Real-time mode (`trigger(realTime=…)`)", "docs/operators.md says how Millpond recognises it", (in_real_time,)),
+    Refusal("State store providers other than Spark's two", "their file formats are unknown", (of_provider,)),
     Refusal(
         "Ranges of deleted keys in change logs and SSTs",
         "no operator of Spark 4.3 writes them",
@@ -193,7 +193,7 @@ REFUSALS = (
     ),
     Refusal(
         "Unknown versions of any file",
-        "the message names the file and what it found",
+        "the message names the file and the version found",
         (
             of_another_version("offsets/*", b"v9"),
             of_another_version("commits/*", b"v9"),
@@ -205,7 +205,7 @@ REFUSALS = (
     Refusal("Checkpoint format 1 whose snapshots outlived a rewind in place", "Spark itself would load them", (rewound,)),
     Refusal(
         "Spark 3.5: a key column called `sessionStartTime` that isn't a session's",
-        "there is no metadata to tell it by",
+        "no metadata tells the two apart",
         (keyed_by_a_sessions_start,),
     ),
     Refusal(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from golden_rows import load_script
+from sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,7 @@ def test_what_was_seen_is_all_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> 
     assert SEEN["refused"] == tried
 
 
-@pytest.mark.parametrize("name", SEEN["refused"])
+@pytest.mark.parametrize("name", a_few(SEEN["refused"], 4))
 def test_spark_refuses_it_again(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     from pyspark import cloudpickle
 

@@ -29,7 +29,7 @@ from small_models import linear
 from soak.processes import Process
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 PARTITIONS = 3
 # A loaded machine takes seconds for a batch.
 WAIT = 120
@@ -237,7 +237,7 @@ def test_a_record_that_is_no_good_replaces_nothing_and_says_where_it_lies(servin
         ("either content or a uri", json.dumps({**fine, "content": "no base64 ###"}).encode()),
         ("doesn't load", json.dumps({**fine, "content": base64.b64encode(b"nonsense").decode()}).encode()),
         ("it takes a matrix", json.dumps({**fine, "content": base64.b64encode(linear([1.0], 0.0)).decode()}).encode()),
-        ("isn't there", json.dumps({**fine, "content": None, "uri": str(serving.folder / "pond" / "nobody.onnx")}).encode()),
+        ("doesn't exist", json.dumps({**fine, "content": None, "uri": str(serving.folder / "pond" / "nobody.onnx")}).encode()),
         ("no name", json.dumps({**fine, "name": None}).encode()),
         ("isn't one of put", json.dumps({**fine, "action": "PUT"}).encode()),
         ("a rollback names", json.dumps({**back, "version": 10_000}).encode()),

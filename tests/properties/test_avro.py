@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from sizes import examples
 
 INTS = {"integer": 32, "long": 64, "date": 32, "timestamp": 64, "timestamp_ntz": 64}
 NESTED = ("struct", "array", "map")
@@ -127,7 +128,7 @@ def present(type_: SparkType, value: Any, random: Random) -> bytes:
     return sized(value.encode() if kind == "string" else value)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(row=rows(), seed=st.integers(0, 1000), before=st.binary(max_size=4))
 def test_a_row_is_read_back(row: tuple[tuple[Field, ...], tuple[Any, ...]], seed: int, before: bytes) -> None:
     fields, content = row
@@ -136,7 +137,7 @@ def test_a_row_is_read_back(row: tuple[tuple[Field, ...], tuple[Any, ...]], seed
     assert avro_decoder(fields, fields)(data, len(before)) == content
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(row=rows(), seed=st.integers(0, 1_000_000))
 def test_a_damaged_row_is_an_error_of_ours_or_a_row(row: tuple[tuple[Field, ...], tuple[Any, ...]], seed: int) -> None:
     fields, content = row

@@ -16,6 +16,7 @@ from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.tables.forms.arrow import arrow_type, column_array, python_array
 from millpond.tables.forms.arrow_errors import Failures
 from properties.test_unsaferow import TYPES, values
+from sizes import examples
 
 pa = pytest.importorskip("pyarrow")
 Rows = tuple[tuple[Field, ...], list[tuple[Any, ...]]]
@@ -54,7 +55,7 @@ def scattered(rows: list[bytes], gaps: list[bytes]) -> Spans:
 
 @pytest.mark.usefixtures("either_way")
 @given(TABLES, st.data())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_columns_hold_what_each_row_holds(table: Rows, data: st.DataObject) -> None:
     fields, rows = table
     gaps = data.draw(st.lists(st.binary(max_size=9), min_size=len(rows), max_size=len(rows)))
@@ -70,7 +71,7 @@ def test_columns_hold_what_each_row_holds(table: Rows, data: st.DataObject) -> N
 
 @pytest.mark.usefixtures("either_way")
 @given(TABLES, st.data())
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_damaged_row_gives_a_typed_error_or_what_the_row_decoder_gives(table: Rows, data: st.DataObject) -> None:
     fields, rows = table
     encode, decode = encoder(fields), decoder(fields)

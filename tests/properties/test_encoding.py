@@ -17,6 +17,7 @@ from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
+from sizes import examples
 
 KEY = (Field("t", atomic("long")), Field("k", atomic("string")), Field("n", atomic("integer")))
 VALUE = (Field("v", atomic("string")),)
@@ -53,7 +54,7 @@ def sortable(value: int | None, size: int) -> bytes:
     return (b"\x00" if value < 0 else b"\x01") + value.to_bytes(size, "big", signed=True)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(key=KEYS, row=ROWS)
 def test_keys_of_every_layout_come_out_as_the_row(key: tuple[Any, ...], row: tuple[Any, ...]) -> None:
     family, value = b"\x07\x00", b"\x00" + write_value(row)
@@ -80,7 +81,7 @@ def test_a_time_may_stand_first_or_last(key: tuple[str, int]) -> None:
         assert RowEncoding(store, PLAIN).delete(data) == encoder(fields)(key)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(key=KEYS, rows=st.lists(ROWS, min_size=1, max_size=6), merge_operator=st.sampled_from([1, 2]), checked=st.booleans())
 def test_lists_come_apart_with_either_delimiter_and_with_checksums(
     key: tuple[Any, ...], rows: list[tuple[Any, ...]], merge_operator: int, checked: bool
@@ -118,7 +119,7 @@ def test_a_row_checksum_notices_any_flipped_bit(key: tuple[Any, ...], row: tuple
         assert refused.value.condition == "CORRUPT_FILE"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(data=st.binary(max_size=60), layout=st.sampled_from(LAYOUTS), many=st.booleans())
 def test_bytes_that_are_no_rows_are_refused_by_name(data: bytes, layout: str, many: bool) -> None:
     ordinals = {"prefix": (0,), "range": (0,)}.get(layout, ())

@@ -20,6 +20,7 @@ from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, is_cut, join_va
 from millpond.replica.keys.transcode import KeysTranscoder, key_transcoder
 from millpond.replica.scan import after_prefix, iter_prefix, iter_range
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from sizes import examples
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
 ORDERED: dict[str, tuple[SparkType, st.SearchStrategy[Any]]] = {
@@ -59,7 +60,7 @@ def compare(left: Any, right: Any) -> int:
 
 @pytest.mark.parametrize("name", ORDERED)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_bytes_sort_as_values_do_and_come_back(name: str, data: st.DataObject) -> None:
     type_, present = ORDERED[name]
     codec = KeyCodec((Field("k", type_), Field("n", atomic("integer"))))
@@ -102,7 +103,7 @@ LONG = st.integers(480, 4000).flatmap(
 
 
 @given(rows=st.dictionaries(st.one_of(LONG, st.text(max_size=6)), st.binary(max_size=8), max_size=40), pick=st.integers(0, 4100))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_long_keys_with_equal_prefixes_are_found_and_sorted(rows: dict[str, bytes], pick: int) -> None:
     codec = KeyCodec((Field("k", atomic("string")),))
     backend = MemoryBackend()
@@ -129,7 +130,7 @@ PLAIN = ["byte", "integer", "long", "date", "timestamp", "string", "binary", "wi
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_short_way_from_row_to_key_gives_what_the_long_way_gives(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(PLAIN), max_size=5))
     fields = tuple(Field(f"c{i}", ORDERED[name][0]) for i, name in enumerate(names))
@@ -142,7 +143,7 @@ def test_the_short_way_from_row_to_key_gives_what_the_long_way_gives(data: st.Da
 
 
 @given(data=st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_the_short_way_meets_damaged_rows_with_a_typed_error_or_a_key(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(PLAIN), min_size=1, max_size=4))
     fields = tuple(Field(f"c{i}", ORDERED[name][0]) for i, name in enumerate(names))

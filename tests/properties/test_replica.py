@@ -28,6 +28,7 @@ from millpond.replica.row_stamp import is_final, without_stamp
 from millpond.replica.scan import iter_prefix, iter_range
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
+from sizes import examples
 from written_checkpoint import KEY, VALUE, WrittenCheckpoint
 
 SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
@@ -275,6 +276,6 @@ def test_a_row_that_a_batch_deletes_twice_expired_with_the_value_that_it_put() -
 
 
 TestMemoryReplica = pytest.mark.filterwarnings("ignore")(ReplicaMachine.TestCase)
-TestMemoryReplica.settings = settings(max_examples=60, stateful_step_count=20, deadline=None)
+TestMemoryReplica.settings = settings(max_examples=examples(60), stateful_step_count=20, deadline=None)
 TestLmdbReplica = pytest.mark.filterwarnings("ignore")(LmdbReplicaMachine.TestCase)
-TestLmdbReplica.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestLmdbReplica.settings = settings(max_examples=examples(40), stateful_step_count=20, deadline=None)

@@ -17,6 +17,7 @@ from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.native.memory import Memory
 from millpond.storage import Storage, open_storage
+from sizes import examples
 from written_snapshot import SnapshotWriter, turn_into_merges
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -44,7 +45,7 @@ def applied(state: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> di
     return {key: value for key, value in (state | changes).items() if value is not None}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(ROUND, min_size=1, max_size=6), st.booleans())
 def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]], few: bool) -> None:
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:

@@ -17,6 +17,7 @@ from millpond.checkpoint.rocksdb import sst
 from millpond.checkpoint.rocksdb.snapshot import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
+from sizes import a_few, examples
 from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
 
 pytestmark = pytest.mark.usefixtures("either_way")
@@ -34,7 +35,7 @@ CHANGES = st.one_of(
     st.tuples(st.sampled_from(["flush", "compact"]), st.just(b""), st.just(b"")),
 )
 FORMATS = st.tuples(st.sampled_from(sorted(COMPRESSIONS)), st.sampled_from([128, 4096]), st.booleans())
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def apply(database: Rdict, model: dict[bytes, bytes], change: tuple[str, bytes, bytes]) -> None:
@@ -74,7 +75,7 @@ def test_a_snapshot_holds_what_was_put_and_not_deleted(changes: list[Any], writt
         assert read_snapshot_metadata(storage, "0", "1").column_families == {"default": 1}
 
 
-@pytest.mark.parametrize("compression", sorted(COMPRESSIONS))
+@pytest.mark.parametrize("compression", a_few(sorted(COMPRESSIONS), 2))
 def test_fifty_thousand_keys_on_three_levels_are_read_as_rocksdb_reads_them(tmp_path: Path, compression: str) -> None:
     writer = SnapshotWriter(tmp_path / "0", compression=compression)
     for i in range(50_000):

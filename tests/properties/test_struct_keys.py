@@ -27,6 +27,7 @@ from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition.table import key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.schema.values import decode_json, encode_json, from_json, from_text, to_json, to_text
+from sizes import examples
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -101,7 +102,7 @@ def tables(draw: st.DrawFn) -> tuple[tuple[Field, ...], list[tuple[Any, ...]]]:
 
 
 @given(table=tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_bytes_sort_as_spark_sorts_values_by_every_way_to_them(table: tuple[tuple[Field, ...], list[tuple[Any, ...]]]) -> None:
     fields, keys = table
     codec, write = KeyCodec(fields), encoder(fields)
@@ -131,7 +132,7 @@ def test_bytes_sort_as_spark_sorts_values_by_every_way_to_them(table: tuple[tupl
 
 
 @given(table=tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_every_form_of_a_key_comes_back_as_the_same_key(table: tuple[tuple[Field, ...], list[tuple[Any, ...]]]) -> None:
     fields, keys = table
     for key in keys:
@@ -145,7 +146,7 @@ def test_every_form_of_a_key_comes_back_as_the_same_key(table: tuple[tuple[Field
 
 
 @given(table=tables(), data=st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 def test_reads_have_one_row_a_key_in_order_and_find_each(
     table: tuple[tuple[Field, ...], list[tuple[Any, ...]]], data: st.DataObject
 ) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from sizes import examples
 
 INTS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "date": 32, "timestamp": 64, "timestamp_ntz": 64}
 
@@ -85,7 +86,7 @@ ROWS = st.lists(TYPES, max_size=6).flatmap(
 
 
 @given(ROWS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_a_row_comes_back_as_it_was_written(row: tuple[tuple[Field, ...], tuple[Any, ...]]) -> None:
     fields, content = row
     assert decoder(fields)(encoder(fields)(content)) == content
@@ -98,7 +99,7 @@ def test_more_than_64_columns_use_two_words_of_null_bits() -> None:
 
 
 @given(ROWS, st.data())
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 def test_damaged_bytes_give_a_typed_error_or_a_row(row: tuple[tuple[Field, ...], tuple[Any, ...]], data: st.DataObject) -> None:
     fields, content = row
     damaged = bytearray(encoder(fields)(content))

@@ -11,8 +11,11 @@ from random_queries.case import ANSI, CHANGELOG, COMPILED, PROVIDER, ROCKSDB, ZO
 from random_queries.data import LEAVES, NESTED, literal
 from random_queries.functions import AGGREGATES, ARGUMENTS, KINDS, NAMES, ON_KEYS, ON_VALUES
 from random_queries.minimise import without_unused
+from spark_manual import computable
 
 ZONES = ["UTC", "UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin", "Pacific/Apia"]
+# Examples that go by the time or the session; and those that are made to fail.
+_OF_NOW = re.compile(r"current_|\bnow\(|\brand|\buuid|raise_error|assert_true", re.IGNORECASE)
 _PLACE = re.compile(r"\{(\w)\}")
 Columns = dict[str, str]
 
@@ -225,7 +228,7 @@ def _chained(drawn: Drawn, case: Case) -> Case:
     texts = [
         drawn.fill(t, dict(frame.dtypes)) for t in drawn.rng.sample(["count(*)", "sum({n})", "max({o})", "min({o})", "avg({n})"], 2)
     ]
-    aggregates = [f"{text} AS c{n}" for n, text in enumerate(texts) if text is not None]
+    aggregates = [f"{text} AS c{n}" for n, text in enumerate(texts) if text is not None] or ["count(*) AS c0"]
     step = ["groupBy", [f"window({windows[0]}, '2 hours') AS both"], aggregates]
     return case if _accepts(lambda: after_frame(frame, [step])) is None else change(case, after=[step])
 
@@ -249,9 +252,11 @@ def _with_steps(drawn: Drawn, case: Case) -> Case:
         frame = after_frame(grouped_frame(drawn.plain(case), case), steps)
         sortable = [n for n, t in frame.dtypes if not t.startswith(("map", "interval", "struct<", "array<map"))]
         if sortable:
-            steps.append(["orderBy", quoted(rng.choice(sortable)) + rng.choice(["", " DESC"])])
+            ordered = [["orderBy", quoted(rng.choice(sortable)) + rng.choice(["", " DESC"])]]
             if rng.random() < 0.3:
-                steps.append(["limit", rng.choice([1, 2, 100])])
+                ordered.append(["limit", rng.choice([1, 2, 100])])
+            if _accepts(lambda: after_frame(frame, ordered)) is not None:
+                steps += ordered
     return change(case, after=steps, volatile=volatile)
 
 
@@ -289,6 +294,8 @@ def _step(drawn: Drawn, case: Case, columns: Columns) -> tuple[list[Any] | None,
 
 def _expression(drawn: Drawn, columns: Columns) -> str | None:
     rng = drawn.rng
+    if rng.random() < 0.4:
+        return _example(drawn, columns)
     texts = [t.split("|", 1) for t in ON_VALUES]
     fitting = [text for kind, text in texts if any(t.startswith(tuple(KINDS[kind].split()) or "") for t in columns.values())]
     text = rng.choice(fitting)
@@ -298,6 +305,20 @@ def _expression(drawn: Drawn, columns: Columns) -> str | None:
             return None
         text = text.replace("count_me", quoted(rng.choice(whole)))
     return drawn.fill(text, columns)
+
+
+def _example(drawn: Drawn, columns: Columns) -> str | None:
+    """An example of Spark's manual, with a column in the place of one literal; None if no column has the literal's type."""
+    rng = drawn.rng
+    function = rng.choice(computable(drawn.spark))
+    variant = rng.choice(function.variants)
+    word = variant.type.lower().partition("(")[0].split()[0]
+    fitting = [c for c, t in columns.items() if t.startswith(tuple(KINDS["w"].split()) if word == "int" else word)]
+    if not fitting or _OF_NOW.search(variant.over("")):
+        return None
+    column = quoted(rng.choice(fitting))
+    # Small: such a number is often how long a text or an array gets.
+    return variant.over(f"CAST(pmod({column}, 12) AS int)" if word == "int" else column)
 
 
 def _with_restart(drawn: Drawn, case: Case) -> Case:

@@ -12,19 +12,21 @@ from random_queries.campaign import Campaign
 from random_queries.case import Case, parse_case
 from random_queries.check import WrongError, check_run
 from random_queries.run import run_case
+from sizes import a_few
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 SEED = int(os.environ.get("MILLPOND_SEED", "79"))
 
 
-def test_forty_random_queries_agree_with_spark_or_are_refused_by_name(spark, tmp_path):
+@pytest.mark.parametrize("numbers", [range(40), pytest.param(range(40, 440), marks=pytest.mark.long)], ids=len)
+def test_random_queries_agree_with_spark_or_are_refused_by_name(spark, tmp_path, numbers):
     campaign = Campaign(spark, tmp_path)
-    campaign.run(SEED, range(40))
+    campaign.run(SEED, numbers)
     assert campaign.failures == [], campaign.describe()
     assert campaign.counts["agreed"] > 0
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", a_few(CASES, 6), ids=lambda path: path.stem)
 def test_what_failed_once_agrees_ever_after(spark, tmp_path, path):
     assert Campaign(spark, tmp_path).judge(parse_case(path.read_text())) is None
 

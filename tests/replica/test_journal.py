@@ -21,6 +21,7 @@ from millpond.replica.journal.segments import (
 )
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
+from sizes import examples
 
 STORE = StoreSchema(
     operator=0,
@@ -48,7 +49,7 @@ def some(*batches: int) -> list[ClosedRows]:
     return [ClosedRows(b, 1000 * b, [ClosedRow(i, b"key %d" % i, b"value %d" % (b * i)) for i in range(3)]) for b in batches]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(FOUND, max_size=6), st.sampled_from([1, 200, 1 << 20]))
 def test_what_was_written_is_read(found: list[ClosedRows], segment_bytes: int) -> None:
     with tempfile.TemporaryDirectory() as root:
@@ -84,7 +85,7 @@ def test_a_tail_torn_at_any_byte_is_never_read_and_is_cut_off_before_more_is_add
             assert list(iter_store(folder, STORE)) == read + some(9)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_a_byte_that_changed_ends_what_is_read(data: st.DataObject) -> None:
     found = some(1, 2, 3)

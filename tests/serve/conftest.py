@@ -4,21 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from serving import Serve, serving
-
 GOLDEN = Path(__file__).parents[1] / "golden"
-
-
-@pytest.fixture
-def serve(tmp_path: Path) -> Serve:
-    """Serve a folder with these options; gives the address and the process, which is ended at the end."""
-    return partial(serving, home=tmp_path / "home")
 
 
 @pytest.fixture

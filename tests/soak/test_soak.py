@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.long]
 KILLS = 100
 SEED = os.environ.get("MILLPOND_SEED", "20261121")
 

@@ -15,6 +15,7 @@ import pytest
 
 import millpond
 from event_files import BEGIN, PROVIDERS, Event, EventJob
+from sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +67,7 @@ def shown(row: Any) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("query", [windows, sessions])
+@pytest.mark.parametrize("query", a_few([windows, sessions], 1))
 def test_rows_that_expired_are_the_rows_that_were_emitted(
     spark: SparkSession, tmp_path: Path, query: Callable[[DataFrame], DataFrame], provider: str
 ) -> None:

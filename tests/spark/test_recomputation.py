@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -104,7 +105,7 @@ def same(how: str, found: Any, expected: Any) -> bool:
     return bool(found == expected)
 
 
-@pytest.mark.parametrize("provider", ["HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider"])
+@pytest.mark.parametrize("provider", a_few(["RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"], 1))
 def test_every_function_equals_a_batch_recomputation(spark: SparkSession, tmp_path: Path, provider: str) -> None:
     from pyspark.sql import functions as F
 

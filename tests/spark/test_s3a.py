@@ -18,7 +18,7 @@ from millpond.errors import MillpondError
 from millpond.storage import open_storage
 from object_store import BUCKET, moto_server, use
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 BATCHES = 8
 SDK = "2.35.4"

@@ -1,4 +1,4 @@
-"""From what a provider keeps to bare UnsafeRow bytes: the same rows whatever is wrapped around them.
+"""From a provider's bytes to bare UnsafeRow bytes, which are the same for all providers.
 
     HDFS-backed     the rows themselves; with row checksums: CRC-32C in front of the value (of key and value) or of a deleted key
     RocksDB key     [int16 column family] key, one of
@@ -13,8 +13,8 @@
                     each element is CRC-32C (of the key and it), int32 size, the element
     Avro            00, int16 schema id, record instead of 00 row; parts that stand in front have no schema id
 
-Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.  Numbers are little-endian but
-where said.
+Lists come out as (int32 size, row)*.  A timer's time comes out in microseconds, as all times do.
+Numbers are little-endian unless noted.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SORTED = {"byte": 1, "short": 2, "integer": 4, "long": 8, "date": 4, "timestamp
 
 
 class RowEncoding:
-    """How the rows of one store are wrapped.
+    """The encoding of one store's rows.
 
     Raises (every method):  CORRUPT_FILE, UNKNOWN_FORMAT, without the file's name.
     Source:  RocksDBStateEncoder, StateStoreRowChecksum, Spark 4.3; golden checkpoints.
@@ -58,8 +58,8 @@ class RowEncoding:
         self._key: Bare = _as_it_is if self._hdfs else _key_reader(store, avro=settings.encoding == "avro")
         self._value: Bare = _as_it_is if self._hdfs else _value_reader(store, avro=settings.encoding == "avro")
         self.is_bare = self._hdfs and not self._checked
-        # How many bytes stand before the row in a key, and in a value or the element of a list, the last of them 00; None where
-        # there is more to it.
+        # How many bytes precede the row in a key, and in a value or an element of a list, the last
+        # of them 00; None if the encoding is more than that.
         self.before: tuple[int, int] | None = None
         if self.is_bare:
             self.before = 0, 0
@@ -67,7 +67,7 @@ class RowEncoding:
             self.before = self._prefix + 1, 1
 
     def put(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
-        """The rows of a key and its value (a list of rows where the store has lists)."""
+        """The rows of a key and its value (a list of rows if the store has lists)."""
         if self._checked and self._hdfs:
             value = _checked_tail(value, lambda row: key + row)
         elif self._many:
@@ -81,7 +81,7 @@ class RowEncoding:
         return self.key(_checked_tail(key, lambda row: row) if self._checked else key)
 
     def key(self, key: bytes) -> bytes:
-        """The row of a key that carries no checksum, as keys of puts don't."""
+        """The row of a key without a checksum, such as the keys of puts."""
         return self._key(key[self._prefix :])
 
     def elements(self, key: bytes, value: bytes) -> bytes:
@@ -156,7 +156,7 @@ def _as_it_is(data: bytes) -> bytes:
 
 
 def unknown_row(first: bytes) -> CheckpointError:
-    """A row that doesn't begin with the one version there is of its encoding."""
+    """A row that doesn't begin with the only known version of its encoding."""
     return CheckpointError(
         "UNKNOWN_FORMAT",
         f"A row begins with byte {first.hex() or 'none'}, not with encoding version 0.",
@@ -165,7 +165,10 @@ def unknown_row(first: bytes) -> CheckpointError:
 
 
 def bare_row(data: bytes) -> bytes:
-    """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row.  Raises UNKNOWN_FORMAT."""
+    """The row inside RocksDB's bytes: one byte of encoding version, always 0, then the row.
+
+    Raises:  UNKNOWN_FORMAT.
+    """
     if data[:1] != b"\x00":
         raise unknown_row(data[:1])
     return data[1:]
@@ -197,7 +200,7 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
         if len(data) < 4 or not 0 <= size <= len(data) - 4:
             raise corrupt(f"the front of a key claims {size} bytes", 0)
         rest = data[4 + size :]
-        # Only a range may stand alone; Spark writes the rest of a prefix also where no column is left.
+        # Only a range may be alone; Spark writes the rest of a prefix even if no column is left.
         values = read_front(data[4 : 4 + size]) + (read_rest(rest) if rest_places or rest else ())
         row: list[Stored] = [None] * len(store.key)
         for place, value in zip(places, values, strict=True):
@@ -208,7 +211,7 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
 
 
 def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[Stored, ...]], bytes]:
-    """Timers are kept in milliseconds; the key's last column is their time."""
+    """Spark stores timers in milliseconds; the key's last column is their time."""
 
     def write_scaled(row: tuple[Stored, ...]) -> bytes:
         if row[-1] is None:
@@ -222,7 +225,7 @@ def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[
 
 
 def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Callable[[bytes], tuple[Stored, ...]]:
-    """How a part of a key is read: `named` says whether an Avro record's schema id stands before it."""
+    """A reader for a part of a key; `named` says whether an Avro record's schema id precedes it."""
     if not avro:
         decode = decoder(fields)
         return lambda data: decode(bare_row(data))
@@ -270,7 +273,7 @@ def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
 
 
 def _time_reader(store: StoreSchema, write: Callable[[tuple[Stored, ...]], bytes], *, avro: bool) -> Bare:
-    """The time is the last column of the key, wherever it stands in the bytes."""
+    """A reader whose key ends with the time, wherever that is in the bytes."""
     read = _part_reader(store.key[:-1], avro=avro, named=True)
     first = store.encoder == "time_first"
 

@@ -1,4 +1,4 @@
-"""Which operator wrote a store, told from its schema alone: Spark 3.5 and older leave no operator metadata.
+"""Which operator wrote a store, by its schema alone: Spark 3.5 and older write no operator metadata.
 
     join                       four stores, left-keyToNumValues and so on
     applyInPandasWithState     value groupState struct, with time-outs timeoutTimestamp as well
@@ -7,8 +7,9 @@
     session windows            the key ends with sessionStartTime, the value begins with the grouping columns, a window among them
     aggregation                everything else
 
-Names of buffers come from Spark's functions and can't be chosen by a user; names of grouping columns can.  In the old format 1 of
-applyInPandasWithState the value is the user's columns: then what looks like an aggregation may be either.
+Names of buffers come from Spark's functions and can't be chosen by a user; names of grouping
+columns can.  In the old format 1 of applyInPandasWithState the value is the user's columns: then it
+looks like an aggregation, and either is possible.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ JOIN_STORES = ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNu
 
 
 def infer_operator(schema: FamilySchema, *, apply_format: int) -> tuple[str, int]:
-    """(operator name, columns of the key that stand in front) of a store called `default`.
+    """(operator name, number of the key's leading columns) of a store called `default`.
 
     apply_format:  Spark's flatMapGroupsWithState.stateFormatVersion, as the batch pins it
-    Raises:  UNSUPPORTED where two operators could have written it.
+    Raises:  UNSUPPORTED if two operators could have written it.
     Source:  the planner's stateful operators, Spark 3.5; golden checkpoints of 3.5.
     """
     value = [(f.name, f.type.kind) for f in schema.value]

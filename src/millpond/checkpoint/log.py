@@ -1,6 +1,6 @@
-"""The logs of a checkpoint: what each batch planned (offsets/N) and that it is final (commits/N).
+"""The logs of a checkpoint: the plan of each batch (offsets/N) and its commit (commits/N).
 
-Everything that decides how state files are decoded is pinned in offsets/N; session settings don't count.
+offsets/N has all settings that decide how to decode state files; session settings don't count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ class StateSettings:
 
     provider:      hdfs or rocksdb
     codec:         of deltas, snapshots and change logs
-    partitions:    of stateful operators; from offsets/N, since operator metadata and folders go stale when a job is repartitioned
+    partitions:    of stateful operators; from offsets/N, since operator metadata and folders are
+                   wrong after a job is repartitioned
     encoding:      unsaferow or avro
     row_checksum:  whether each row carries a CRC-32C
     merge_operator:  the version of RocksDB's merge operator, which joins the parts of a list
@@ -54,23 +55,26 @@ class StateSettings:
 
     @property
     def merge_delimiter(self) -> bytes:
-        """What RocksDB puts between the parts of a list."""
+        """RocksDB's delimiter between the parts of a list."""
         return b"," if self.merge_operator == 1 else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommittedBatch:
-    """One committed batch, as its two log files tell.
+    """One committed batch, from its two log files.
 
-    offsets:       per source, its end offset; None where the source had none yet
-    watermark_ms:  the watermark after this batch, None where the job has none
-    planned_watermark_ms:  the watermark that it was planned with, by which rows expire; 0 where there was none yet
+    offsets:       per source, its end offset; None if the source had none yet
+    watermark_ms:  the watermark after this batch, None if the job has none
+    planned_watermark_ms:  the watermark with which it was planned, by which rows expire; 0 if there
+                           was none yet
     started_ms:    when Spark planned the batch
     settings:      how its state files are written
     state_ids:     operator -> partition -> store -> id in file names; empty in checkpoint format 1
-    fingerprint:   hash of the checkpoint's id and both log files: another job, or another run of this batch, has another one
+    fingerprint:   hash of the checkpoint's id and both log files; it differs for another job, or
+                   another run of this batch
     commit_stamp:  of commits/N, taken before it was read
-    committed_ns:  when commits/N was written; None where its time isn't that of the commit: the file was copied
+    committed_ns:  when commits/N was written; None if the file was copied, so that its time is
+                   another
     """
 
     batch: Batch
@@ -86,14 +90,15 @@ class CommittedBatch:
 
 
 def committed_batches(storage: Storage) -> list[Batch]:
-    """Ids of the committed batches that the log still has, ascending."""
+    """The committed batches that the log still has, ascending."""
     return [Batch(number) for number in numbers(storage.names("commits"))]
 
 
 def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
-    """What the log says of one committed batch.
+    """One committed batch of the log.
 
-    Raises:  FILE_GONE where the batch isn't committed or its log was cleaned up; INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT.
+    Raises:  FILE_GONE if the batch isn't committed or its log was cleaned up; INCOMPLETE_FILE,
+             CORRUPT_FILE, UNKNOWN_FORMAT.
     Source:  OffsetSeqLog, CommitLog, Spark 4.3; golden checkpoints.
     """
     stamp = storage.stamp(f"commits/{batch}")
@@ -128,10 +133,10 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
 
 
 def _is_commits_time(storage: Storage, batch: Batch, commit: FileStamp, started_ms: int) -> bool:
-    """Whether the time of commits/N can be when it was written.
+    """Whether the modification time of commits/N can be that of the commit.
 
-    A copy has another time: before the batch began, or long after.  So has a batch that ran long; but its offsets/N was written
-    when it began, and that of a copy wasn't.
+    A copy has another time: before the batch began, or long after.  A batch that ran for long looks
+    similar, but its offsets/N was written when it began, and that of a copy wasn't.
     """
     late_ms = commit.modified_ns // 1_000_000 - started_ms
     if abs(late_ms) <= _LIMITS.clock_tolerance_ms:
@@ -148,20 +153,26 @@ def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
 
 
 def newest_conf(storage: Storage) -> dict[str, str]:
-    """The settings that Spark pinned in the newest batch, committed or not; empty where there is none.  Raises as `read_batch`."""
+    """The settings that Spark pinned in the newest batch, committed or not; empty if there is none.
+
+    Raises as `read_batch`.
+    """
     planned = numbers(storage.names("offsets"))
     return read_conf(storage, Batch(planned[-1])) if planned else {}
 
 
 def read_planned_ms(storage: Storage, batch: Batch) -> int:
-    """When Spark planned a batch, committed or not; its state files can't be older.  Raises as `read_batch`."""
+    """When Spark planned a batch, committed or not; its state files can't be older.
+
+    Raises as `read_batch`.
+    """
     path = f"offsets/{batch}"
     lines = _lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS)
     return _integer(_json(lines[1] or "{}", path), "batchTimestampMs", path)
 
 
 def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
-    """Raise FILE_GONE where commits/N isn't the file that was read: what was decoded may belong to another run."""
+    """Raise FILE_GONE if commits/N isn't the file that was read: what was decoded may belong to another run."""
     if storage.stamp(f"commits/{batch.batch}") != batch.commit_stamp:
         raise CheckpointError(
             "FILE_GONE",
@@ -172,7 +183,7 @@ def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
 
 
 def fingerprint(metadata: bytes, offsets: bytes, commit: bytes) -> str:
-    """What tells one run of a batch from another: offsets/N holds the batch's start time, metadata the job's id."""
+    """A hash that tells runs of a batch apart: offsets/N has its start time, metadata the job's id."""
     digest = hashlib.sha256()
     for part in (metadata.strip(), offsets, commit):
         digest.update(len(part).to_bytes(8, "little"))
@@ -189,13 +200,13 @@ def job_id(storage: Storage) -> str:
             raise
         raise CheckpointError(
             "NO_CHECKPOINT",
-            f"{storage.uri} holds no checkpoint of a streaming query (it has no file `metadata`).",
+            f"{storage.uri} isn't the checkpoint of a streaming query: it has no file `metadata`.",
             hint="Name the checkpointLocation of a query that has been started, or start the job first.",
             uri=storage.uri,
         ) from missing
     found = _json(_text(data, "metadata"), "metadata").get("id")
     if not isinstance(found, str):
-        raise naming(CheckpointError("CORRUPT_FILE", "it holds no id.", hint="Restore the file from a copy."), "metadata")
+        raise naming(CheckpointError("CORRUPT_FILE", "it has no id.", hint="Restore the file from a copy."), "metadata")
     return found
 
 
@@ -242,7 +253,7 @@ def _json(text: str, path: str) -> dict[str, Any]:
 
 
 def _integer(data: dict[str, Any], name: str, path: str) -> int:
-    """A whole number of 64 bits; 0 where it isn't there."""
+    """A whole number of 64 bits; 0 if it is missing."""
     value = data.get(name, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not -(2**63) <= value < 2**63:
         raise _wrong(f"{name} is {value!r:.80}", path)
@@ -250,7 +261,7 @@ def _integer(data: dict[str, Any], name: str, path: str) -> int:
 
 
 def _texts(data: dict[str, Any], name: str, path: str) -> dict[str, str]:
-    """An object of texts; empty where it isn't there."""
+    """An object of texts; empty if it is missing."""
     value = data.get(name, {})
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
         raise _wrong(f"{name} isn't an object of texts", path)
@@ -266,7 +277,7 @@ def _state_ids(commit: dict[str, Any], path: str) -> dict[int, list[list[str]]]:
             raise _wrong(f"stateUniqueIds of operator {operator:.20} aren't lists of ids", path)
         for stores in partitions:
             if not isinstance(stores, list) or not all(isinstance(i, str) and _STATE_ID.fullmatch(i) for i in stores):
-                raise _wrong(f"stateUniqueIds of operator {operator} hold something that is no id", path)
+                raise _wrong(f"stateUniqueIds of operator {operator} has a value that isn't an id", path)
     return {int(operator): partitions for operator, partitions in found.items()}
 
 
@@ -298,7 +309,7 @@ def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
 
 
 def _settings(conf: dict[str, str], path: str) -> StateSettings:
-    # Defaults for keys that older versions didn't write: what Spark itself assumes then.
+    # Spark's own defaults for settings that older versions didn't write.
     provider = conf.get(_STORE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
     if provider not in _PROVIDERS:
         raise CheckpointError(

@@ -1,11 +1,14 @@
 """One key of one committed batch, straight from the checkpoint: no replica, no pass over the state.
 
-1. The key's columns tell its partition; only that one's files are read.  Of lists, timers, join format 4, Avro and row checksums
-   all of its rows are gone through; the other keys' bytes are known.
-2. Files of changes, newest first: the newest one that has the key says it all.
-3. Else the snapshot below them: HDFS-backed it is read as a whole, of RocksDB's SSTs the index and the block that may have the key.
+1. The key's columns determine its partition; only the files of that partition are read.  For lists,
+   timers, join format 4, Avro and row checksums, all its rows are decoded; for other stores the
+   key's bytes are known.
+2. Change files, newest first: the newest one with the key has the answer.
+3. Else the snapshot below them.  An HDFS-backed one is read whole; of RocksDB's SSTs, only the
+   index and the block that may have the key.
 
-What it costs hangs on how many changes lie above the snapshot, ten or so by default.  Who asks often wants a replica.
+The cost depends on the number of change files above the snapshot, some ten by default.  To ask
+often, use a replica.
 """
 
 from __future__ import annotations
@@ -36,25 +39,27 @@ from millpond.schema.types import SparkType
 from millpond.storage import Storage
 
 _PANDAS = "transformWithStateInPandasExec"
-# Types whose NULL leaves what was in Spark's memory in the row.
+# Types whose NULL leaves arbitrary bytes of Spark's memory in the row.
 _STALE_NULLS = frozenset({"calendar_interval", "timestamp_nanos"})
 
 
 def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: tuple[Stored, ...]) -> tuple[Stored, ...] | None:
-    """The value of one key after a committed batch; None where the key isn't there.
+    """The value of one key after a committed batch; None if the key isn't there.
 
-    key:     all columns of the store's key, in stored form, as Spark keeps them: no -0.0, maps in their key's order
-    Returns: of a store of lists the values of the elements, in order
-    Raises:  FILE_GONE where a file was cleaned up meanwhile: ask again with a newer batch.
-             INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, each naming the file.
-             UNSUPPORTED for NULL of types that Spark doesn't write the same way twice, for NULL in a key of
+    key:     all columns of the store's key, in stored form, as Spark keeps them: no -0.0, maps in
+             their key's order
+    Returns: for a store of lists, the values of the elements, in order
+    Raises:  FILE_GONE if a file was cleaned up meanwhile: ask again with a newer batch.
+             INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, each naming the file.  UNSUPPORTED for
+             NULL of types that Spark doesn't write the same way twice, for NULL in a key of
              transformWithStateInPandas, which may lie in any partition, and as `state.iter_state`.
     Source:  golden checkpoints: each key of each batch.
     """
     settings = batch.settings
     grouping = key[0] if store.variable in ("map", "timer") else key
     if store.operator_name == _PANDAS and None in grouping:
-        # Where a chunk has a NULL, pandas makes its whole numbers floats, and Spark stores NULL for all of them.
+        # If a chunk has a NULL, pandas turns its whole numbers into floats, and Spark stores NULL
+        # for all of them.
         raise _unsupported("rows whose key has a NULL may lie in any partition")
     if any(_has_stale_null(field.type, value) for field, value in zip(store.key, key, strict=True)):
         raise _unsupported("Spark writes NULL of this key's types in more than one way")
@@ -65,7 +70,7 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
         found = _find_among_all(reader, batch, store, partition, row)
     elif settings.provider == "hdfs":
         found = _find_hdfs(reader, batch, store, partition, row)
-    elif store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is kept in another unit
+    elif store.encoder in ("plain", "prefix") and store.variable != "timer":  # a timer's time is stored in another unit
         found = _find_rocksdb(reader, batch, store, partition, _rocksdb_key(reader, batch, store, partition, key))
     else:
         found = _find_among_all(reader, batch, store, partition, row)
@@ -103,7 +108,10 @@ def _find_hdfs(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 
 
 def _rocksdb_key(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: tuple[Stored, ...]) -> bytes:
-    """A key as RocksDB has it, see `encoding`: the column family's number, then one row, or a prefix with its size and the rest."""
+    """A key in RocksDB's form, see `encoding`.
+
+    It has the column family's number, then one row, or a prefix with its size and the rest.
+    """
     family = reader.family(batch, store, partition)
     if store.encoder == "plain":
         return family + b"\x00" + encoder(store.key)(key)
@@ -119,7 +127,8 @@ def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema
         path = f"{folder}/{name}.changelog"
         try:
             data = unpack(reader.storage, path, batch.settings.codec)
-            # A range of deleted keys needn't hold the key's bytes; only typed change logs have them.
+            # A range of deleted keys needn't contain the key's bytes; only typed change logs have
+            # ranges.
             header = parse_changelog_header(data)
             typed = header.version in (2, 4)
             last = _last(data, header.start, iter_changelog, key, typed=typed) if typed or _may_hold(batch, data, key) else None
@@ -144,12 +153,12 @@ def _bare(value: bytes, path: str) -> bytes:
 
 
 def _may_hold(batch: CommittedBatch, data: bytes, key: bytes) -> bool:
-    """Whether it is worth to go through the records.  Only LZ4 streams say by themselves that they are whole."""
+    """Whether the records must be read.  Only LZ4 streams show by themselves that they are complete."""
     return batch.settings.codec != "lz4" or key in data
 
 
 def _last(data: bytes, start: int, records: Callable[[bytes], Iterator[Record]], key: bytes, *, typed: bool) -> Record | None:
-    """The last record of a key; all are gone through, since a file that ends early has no end mark."""
+    """The last record of a key.  This reads all records, since a file that ends early has no end mark."""
     at_once = calls.find_last(data, start, key, typed=typed)
     if at_once is not None:
         return (at_once[0], key, at_once[1]) if at_once[0] else None

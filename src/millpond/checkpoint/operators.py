@@ -1,7 +1,7 @@
 """Which stateful operators a job has, which stores each keeps, and what their rows look like.
 
-Operator ids count from the sink towards the sources.  Only stores that mean something to a reader are listed: the counts and
-indexes that Spark keeps beside them for itself (keyToNumValues, tsWithKey, $rowCounter_…, $ttl_…) are left out.
+Operator ids count from the sink towards the sources.  Stores that only Spark needs are left out:
+its counts and indexes (keyToNumValues, tsWithKey, $rowCounter_…, $ttl_…).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from millpond.storage.names import numbers
 _STORE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _SCHEMA_PATH = re.compile(r"_stateSchema/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
-# What aggregations are called in real-time mode.
+# Spark's name of aggregations in real-time mode.
 _REAL_TIME_AGGREGATE = "StatefulStreamlineAggregate"
 _JOIN = "symmetricHashJoin"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
@@ -65,15 +65,18 @@ class UnreadStore:
 
 
 def read_stores(storage: Storage, batch: Batch) -> tuple[list[StoreSchema], list[UnreadStore]]:
-    """Every store of every operator as they are at `batch`, those that can be read and those that can't.
+    """Every store of every operator at `batch`: those that can be read, and those that can't.
 
-    Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT where not even an operator's metadata can be read.
+    Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT if not even an operator's metadata can be read.
     """
     return _split(stores for operator in _operators(storage) for stores in _operator_stores(storage, operator, batch))
 
 
 def read_each_operator(storage: Storage, batch: Batch) -> tuple[list[StoreSchema], list[UnreadStore]]:
-    """As `read_stores`, but an operator whose metadata can't be read is one more unread store: it doesn't hide the others."""
+    """As `read_stores`, but an operator whose metadata can't be read doesn't hide the others.
+
+    It counts as one more unread store.
+    """
     found: list[StoreSchema | UnreadStore] = []
     for operator in _operators(storage):
         try:
@@ -102,7 +105,8 @@ def _operators(storage: Storage) -> list[int]:
 class _Metadata:
     """An operator's metadata file.
 
-    stores:     (name, columns of the key that stand in front, paths of schema files below the operator's folder)
+    stores:     (name, number of the key's leading columns, paths of schema files below the
+                operator's folder)
     variables:  of transformWithState: name -> (kind, whether it has a TTL)
     """
 
@@ -134,7 +138,7 @@ def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[Stor
 
 
 def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
-    """The metadata file in force at a batch: of v2/ the one with the greatest number up to it, or `metadata`."""
+    """The metadata file of a batch: in v2/ that with the greatest number up to it, or `metadata`."""
     folder = f"state/{operator}/_metadata"
     in_force = [n for n in numbers(storage.names(f"{folder}/v2")) if n <= batch]
     return f"{folder}/v2/{max(in_force)}" if in_force else f"{folder}/metadata"
@@ -142,7 +146,8 @@ def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
 
 def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     path = metadata_path(storage, operator, batch)
-    # Spark 4.0 began to write both the metadata and this setting: without the setting, no file is missing.
+    # Spark 4.0 began to write both the metadata and this setting: without the setting, no file is
+    # missing.
     if storage.stamp(path) is None and _ENCODING_SETTING not in (conf := read_conf(storage, batch)):
         return _infer_metadata(storage, operator, 1 if conf.get(_APPLY_FORMAT, "1") == "1" else 2)
     version, _, text = storage.read(path, _BOUNDS.schema_bytes).partition(b"\n")
@@ -157,7 +162,7 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
 
 
 def _infer_metadata(storage: Storage, operator: int, apply_format: int) -> _Metadata:
-    """What stands in no file, for checkpoints of Spark 3.5 and older."""
+    """The metadata of an operator for checkpoints of Spark 3.5 and older, which have no file for it."""
     if set(JOIN_STORES) & set(storage.names(f"state/{operator}/0")):
         return _Metadata(_JOIN, [(store, 0, []) for store in JOIN_STORES], {})
     schema = _read_schema(storage, f"{store_folder(operator, 0, 'default')}/_metadata/schema")
@@ -169,7 +174,7 @@ def _parse_metadata(data: dict[str, Any], operator: int) -> _Metadata:
     name = data["operatorInfo"]["operatorName"]
     stores = []
     for store in data["stateStoreInfo"]:
-        # The files' places are absolute, and those of where the checkpoint was written: only their end counts.
+        # Paths are absolute, of the place where the checkpoint was written: only their end counts.
         paths = [path[path.rindex("/_stateSchema/") + 1 :] for path in store.get("stateSchemaFilePaths") or []]
         if not _STORE_NAME.fullmatch(store["storeName"]) or not all(_SCHEMA_PATH.fullmatch(path) for path in paths):
             raise ValueError("a name isn't one")
@@ -221,7 +226,7 @@ def _families(
 
 
 def _with_time(family: FamilySchema, *, is_timer: bool) -> tuple[Field, ...]:
-    """The key's columns; where Spark stores a point in time as a number, it is a time (see `encoding`)."""
+    """The key's columns; a time that Spark stores as a number becomes a time (see `encoding`)."""
     if is_timer:
         return tuple(Field(EXPIRES_AT, TIMESTAMP) if f.name == "expiryTimestampMs" else f for f in family.key)
     if family.encoder == "time_last":

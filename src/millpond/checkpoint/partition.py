@@ -6,7 +6,7 @@ from millpond.checkpoint.rows.unsaferow import Stored
 from millpond.schema.murmur import partition_of
 from millpond.schema.store import StoreSchema
 
-# Operators whose keys end with something that isn't hashed: the session's start, a place or a time.
+# Operators whose keys end with a column that isn't hashed: the session's start, a place or a time.
 _ENDS_OTHERWISE = frozenset({"sessionWindowStateStoreSaveExec", "symmetricHashJoin"})
 
 

@@ -1,4 +1,4 @@
-"""How far something has come."""
+"""Batches, versions, and the position of a replica."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any, NewType
 
 Batch = NewType("Batch", int)
-# State files are numbered by version; version N+1 belongs to batch N.  Two types, so that they can't be swapped.
+# State files are numbered by version; version N+1 belongs to batch N. Two types, so that they can't
+# be swapped.
 Version = NewType("Version", int)
 
 
@@ -25,10 +26,12 @@ class Position:
     """How far a replica has come.
 
     batch:              the newest batch whose changes are all in, on every partition
-    offsets:            per source, its end offset as Spark wrote it (JSON), None where the source had none yet
-    watermark_ms:       Spark's event-time watermark of that batch, None where the job has none
+    offsets:            per source, its end offset as Spark wrote it (JSON), None if the source had
+                        none yet
+    watermark_ms:       Spark's event-time watermark of that batch, None if the job has none
     batch_started_ms:   when Spark planned the batch
-    committed_ns:       modification time of commits/N as seen last; see `Lag.age_from` for copies
+    committed_ns:       modification time of commits/N when it was last read; see `Lag.age_from` for
+                        copies
     """
 
     batch: Batch

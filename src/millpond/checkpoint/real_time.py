@@ -1,9 +1,9 @@
 """Checkpoints of queries in real-time mode (`trigger(realTime=…)`, Spark 4.1 and later) are refused.
 
-Its aggregations are operators of another name (`operators.py`).  Nothing else names the mode, but the times of files tell it: a
-micro-batch is planned, written down in offsets/N, and run; in real-time mode a batch is planned, runs for seconds, writes state,
-then offsets/N, and is committed.  Copies have other times, but not commits/N-1, which in an original is there before batch
-N is planned.
+Its aggregations are operators with another name (`operators.py`).  Nothing else names the mode, but
+the times of files show it.  A micro-batch is planned, written to offsets/N, and then run.  In
+real-time mode a batch is planned, runs for seconds, writes state, then offsets/N, and is committed.
+Copies have other times; in an original, commits/N-1 exists before batch N is planned.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from millpond.checkpoint.position import version_of
 from millpond.errors import real_time_mode
 from millpond.storage import Storage
 
-# What lies between planning a micro-batch and its offsets/N is milliseconds; in real-time mode it is the whole batch, 5 s or more.
+# Between the planning of a micro-batch and its offsets/N lie milliseconds; in real-time mode the
+# whole batch, 5 s or more.
 _LONG_MS = 1000
 _MS = 1_000_000
 
 
 def refuse_real_time(storage: Storage, batch: CommittedBatch) -> None:
-    """Raise UNSUPPORTED where a batch was written in real-time mode and the times of its files still show it.
+    """Raise UNSUPPORTED if the times of a batch's files show that it was written in real-time mode.
 
-    A job's first batch, and a copy, don't show it.  Asks for three files, of a job in checkpoint format 2 only: Spark refuses
-    real-time mode in format 1.
+    A job's first batch, and a copy, don't show it.  This looks at three files, only in checkpoint
+    format 2, since Spark refuses real-time mode in format 1.
 
-    Source:  Spark 4.3, held by tests/spark/test_real_time.py.
+    Source:  Spark 4.3, checked by tests/spark/test_real_time.py.
     """
     if _is_real_time(storage, batch):
         raise real_time_mode(f"Batch {batch.batch} of {storage.uri} was written in real-time mode: its offsets come last.")

@@ -1,9 +1,10 @@
-"""State schema files: what the rows of a store look like.
+"""State schema files: the columns of a store's rows.
 
     version 1 and 2   one key schema, one value schema
-    version 3         column families, each with its key schema, its value schema with an id, how its keys are encoded
+    version 3         column families, each with its key schema, its value schema with an id, and its key encoding
 
-UTF: int16 length and bytes; pieces: int32 count and that many UTF to concatenate.  All numbers are big-endian.
+UTF: int16 length and bytes; pieces: int32 count and that many UTF to concatenate.  All numbers are
+big-endian.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ _MAX_FAMILIES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FamilySchema:
-    """The rows of a store, or of one column family of it.
+    """The schema of a store's rows, or of one of its column families.
 
-    name:      of the column family; empty where the store has none
+    name:      of the column family; empty if the store has none
     value_id:  of the value schema, which Avro rows name
     encoder:   how keys are laid out in RocksDB
-    ordinals:  the columns that stand in front: of `prefix` the first ones, of `range` the ordered ones
-    watermarked:  the key's columns that the watermark goes by: a time, or a window
+    ordinals:  the leading columns: for `prefix` the first ones, for `range` the ordered ones
+    watermarked:  the key's columns that are compared with the watermark: a time, or a window
     """
 
     name: str
@@ -130,7 +131,8 @@ def _utf(data: bytes, position: int) -> tuple[str, int]:
     end = position + 2 + size
     if position + 2 > len(data) or end > len(data):
         raise incomplete("a text", position)
-    # Java writes modified UTF-8: NUL as C0 80, characters outside the BMP as two surrogates of three bytes each.
+    # Java writes modified UTF-8: NUL as C0 80, characters outside the BMP as two surrogates of
+    # three bytes each.
     raw = data[position + 2 : end].replace(b"\xc0\x80", b"\x00")
     try:
         text = raw.decode("utf-8", "surrogatepass")

@@ -1,6 +1,6 @@
 """Which files a file source has read: its own log, `sources/<source>/N`, compacted every ten entries.
 
-A source's offset {"logOffset": n} means the log up to entry n, that entry included.
+A source's offset {"logOffset": n} means the log up to and including entry n.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _BOUNDS = FileBounds()
 
 
 def find_file(storage: Storage, source: str, wanted: Callable[[str], bool], *, upto: int, after: int = -1) -> int | None:
-    """The entry of the source's log that has a file, None where none has.
+    """The entry of the source's log that has a file; None if no entry has it.
 
-    wanted:  says of a path, as Spark logged it (a URI, percent-encoded), whether it is the file
+    wanted:  says whether a logged path, a percent-encoded URI, is the file
     upto:    the newest entry to look at
-    after:   entries up to this one are known not to have it
+    after:   entries up to this one don't have it
     Raises:  FILE_GONE, INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT.
     Source:  FileStreamSourceLog, CompactibleFileStreamLog, Spark 4.3; golden checkpoints.
     """
@@ -42,7 +42,7 @@ def find_file(storage: Storage, source: str, wanted: Callable[[str], bool], *, u
 def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: int, after: int) -> int | None:
     folder = f"sources/{source}"
     names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := _NAME.fullmatch(name))]
-    # A compacted entry holds everything up to it; without it the single ones may be gone.
+    # A compacted entry has all entries up to it; the single ones may be gone.
     compact = max((entry for entry, _, compacted in names if compacted and entry <= upto), default=-1)
     for entry, name, compacted in sorted(names, reverse=True):
         if entry > upto or entry <= after or entry < compact or (entry == compact and not compacted):

@@ -1,16 +1,19 @@
-"""The content of one store in one partition: what a batch changed, and all of it from the newest snapshot on.
+"""The content of one store in one partition: the changes of a batch, and the whole state.
 
-1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog` (RocksDB).  A RocksDB job without change
-   logs writes a snapshot with each batch instead: then they are what differs from the snapshot before.
-2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with its SST files), then the changes
-   of every version after it, in order.
-3. A store with column families keeps all of them in the same files: the family's number begins each key.  Which number is whose
-   stands in the snapshot's metadata only; Spark writes a snapshot whenever the set of families changes.
-4. A snapshot is only begun with if it isn't older than its own batch: where somebody deleted commits and started the job again in
-   the same folder, snapshots of the deleted batches are still there in checkpoint format 1, and Spark itself would load them.
+1. A batch's changes are one file: `<version>.delta` (HDFS-backed) or `<version>.changelog`
+   (RocksDB).  A RocksDB job without change logs writes a snapshot with each batch instead.  Its
+   changes are then the differences from the previous snapshot.
+2. The whole state of a version is the newest snapshot at or below it (`.snapshot`, or `.zip` with
+   its SST files), then the changes of every version after it, in order.
+3. A store with column families has all of them in the same files: each key begins with its family's
+   number.  Only the snapshot's metadata says which family a number belongs to; Spark writes a
+   snapshot whenever the set of families changes.
+4. Don't use a snapshot that is older than its own batch.  If somebody deleted commits and started
+   the job again in the same folder, checkpoint format 1 still has snapshots of the deleted batches,
+   and Spark itself would load them.
 
-Rows come out as (PUT, MERGE or DELETE, key row, value row), bare UnsafeRow bytes, whatever the provider wrapped around them.  The
-value of a store of lists is its rows as `encoding.iter_elements` takes them apart; MERGE appends to it.
+Rows come out as (PUT, MERGE or DELETE, key row, value row), bare UnsafeRow bytes for all providers.
+The value of a store of lists is its rows for `encoding.iter_elements`; MERGE appends to it.
 """
 
 from __future__ import annotations
@@ -46,20 +49,21 @@ class _LastRead(threading.local):
 
 
 class StateReader:
-    """Reads the state of one job.  What it remembers holds as long as the job's column families stay the same."""
+    """Reads the state of one job.  Its cache is valid as long as the job's column families stay the same."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
         self._planned_ms: dict[Version, int] = {}
         self._families: dict[str, dict[str, int]] = {}
-        # The file that a thread read last: the families of a store lie in the same ones.
+        # The file that a thread read last: the families of a store share files.
         self._read = _LastRead()
 
     def iter_changes(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-        """What a batch put, appended and deleted in one partition, in write order.
+        """The puts, appends and deletes of a batch in one partition, in write order.
 
-        Raises:  FILE_GONE where the change file isn't there, nor the snapshots of this batch and the one before.
-                 INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each naming the file.
+        Raises:  FILE_GONE if neither the change file nor the snapshots of this batch and the one
+                 before exist.  INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT, UNSUPPORTED, each
+                 naming the file.
         """
         path = self.change_file(batch, store, partition)
         if path is None:
@@ -68,7 +72,10 @@ class StateReader:
             yield from self.iter_file(path, self.unpacked(path, batch, store), batch, store, partition)
 
     def change_file(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> str | None:
-        """Where a batch's changes are; None where they are what differs from the snapshot before.  Raises as `iter_changes`."""
+        """A batch's change file; None if its changes are the differences between snapshots.
+
+        Raises as `iter_changes`.
+        """
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
             return f"{folder}/{version}.delta"
@@ -76,7 +83,7 @@ class StateReader:
         return f"{folder}/{name}.changelog" if self._has_changelog(f"{folder}/{name}", batch) else None
 
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-        """What builds the whole state of a batch in one partition from nothing, in order.
+        """The records that build the whole state of a batch in one partition, in order.
 
         Raises:  as `iter_changes`.
         """
@@ -89,7 +96,7 @@ class StateReader:
             yield from self.iter_file(path, self.unpacked(path, batch, store), batch, store, partition)
 
     def check_age(self, path: str, version: Version) -> None:  # 4
-        """Raise REWOUND_IN_PLACE where a snapshot is older than the batch that it claims to be of."""
+        """Raise REWOUND_IN_PLACE if a snapshot is older than its batch."""
         if version not in self._planned_ms:
             try:
                 self._planned_ms[version] = read_planned_ms(self.storage, batch_of(version))
@@ -101,7 +108,7 @@ class StateReader:
         if stamp is not None and stamp.modified_ns // 1_000_000 + _LIMITS.clock_tolerance_ms < planned_ms:
             raise CheckpointError(
                 "REWOUND_IN_PLACE",
-                f"{path} is older than batch {batch_of(version)}, whose state it claims to be: the job was rewound in its own "
+                f"{path} is older than its batch, {batch_of(version)}: the job was rewound in its own "
                 "folder and started again, and this file is of the batches that were deleted.",
                 hint=f"Stop the job and delete the state files above the version that it was rewound to, {path} among them; Spark "
                 "itself would load them when it starts again.",
@@ -110,7 +117,7 @@ class StateReader:
             )
 
     def files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
-        """What `iter_state` reads: paths of the snapshot (None: it begins with nothing) and of the changes after it, in order."""
+        """The files of `iter_state`: the snapshot's path, None without one, and those of later changes."""
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
             base = newest_snapshot(self.storage, folder, HDFS_SNAPSHOT, version)
@@ -124,11 +131,14 @@ class StateReader:
         return (f"{folder}/{snapshot}.zip" if snapshot else None), [f"{folder}/{name}.changelog" for name in changelogs]
 
     def family(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> bytes:
-        """What the store's keys begin with in RocksDB; empty where it has no column family."""
+        """The first bytes of the store's keys in RocksDB; empty if it has no column family."""
         return self._family(batch, store, partition)
 
     def unpacked(self, path: str, batch: CommittedBatch, store: StoreSchema) -> bytes:
-        """The content of a change file or of a snapshot of the HDFS-backed provider.  Raises as `iter_state`, naming the file."""
+        """The content of a change file, or of an HDFS-backed snapshot.
+
+        Raises as `iter_state`, naming the file.
+        """
         return self._unpacked(path, batch.settings.codec, keep=bool(store.family))
 
     def iter_unpacked(self, path: str, batch: CommittedBatch, window_bytes: int) -> Iterator[bytes]:
@@ -140,7 +150,7 @@ class StateReader:
             raise (error if "path" in error.context else naming(error, path)) from error
 
     def iter_file(self, path: str, data: bytes, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
-        """The records in what `unpacked` gave.  Raises as `iter_changes`."""
+        """The records in the content from `unpacked`.  Raises as `iter_changes`."""
         hdfs = batch.settings.provider == "hdfs"
         family = b"" if hdfs else self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
@@ -161,7 +171,7 @@ class StateReader:
                 else:
                     raise CheckpointError(
                         "UNSUPPORTED",
-                        f"The change log has a record of type {kind:#04x}, which no operator of this kind is known to write.",
+                        f"The change log has a record of type {kind:#04x}, which operators of this kind aren't known to write.",
                         hint="Report this with the job's Spark version.",
                     )
         except CheckpointError as error:
@@ -178,7 +188,7 @@ class StateReader:
             raise (error if "path" in error.context else naming(error, f"{folder}/{name}.zip")) from error
 
     def _has_changelog(self, path: str, batch: CommittedBatch) -> bool:
-        """Whether a version has a change log.  Raises FILE_GONE where it has no snapshot either."""
+        """Whether a version has a change log.  Raises FILE_GONE if it has no snapshot either."""
         try:
             self._unpacked(f"{path}.changelog", batch.settings.codec, keep=True)
         except CheckpointError as error:
@@ -192,7 +202,7 @@ class StateReader:
         new, old = _rocksdb_name(batch, store, partition, version), None
         if batch.batch > 0:
             before = replace(batch, batch=Batch(batch.batch - 1))
-            if batch.state_ids:  # only the commit before names its snapshot
+            if batch.state_ids:  # only the previous commit names its snapshot
                 before = read_batch(self.storage, before.batch)
             old = _rocksdb_name(before, store, partition, version_of(before.batch))
         family = self._family(batch, store, partition)
@@ -216,7 +226,7 @@ class StateReader:
         return unpacked
 
     def _family(self, batch: CommittedBatch, store: StoreSchema, partition: int, snapshot: str | None = None) -> bytes:
-        """What the store's keys begin with; empty where it has no column family."""
+        """The first bytes of the store's keys; empty if it has no column family."""
         if not store.family:
             return b""
         folder = store.folder(partition)
@@ -226,7 +236,7 @@ class StateReader:
             if snapshot is None:
                 raise CheckpointError(
                     "FILE_GONE",
-                    f"{folder} has no snapshot that tells its column families apart.",
+                    f"{folder} has no snapshot that names its column families.",
                     hint="Wait for the job's next snapshot.",
                     path=folder,
                 )
@@ -235,14 +245,14 @@ class StateReader:
         if number is None:
             raise CheckpointError(
                 "CORRUPT_FILE",
-                f"{store.schema_file or 'The schema'} has a column family {store.family!r:.100}, which {folder} has not.",
+                f"{store.schema_file or 'The schema'} has a column family {store.family!r:.100}, but {folder} doesn't have it.",
                 hint="Restore the file from a copy, or let the job write a new snapshot and delete the replica.",
                 path=store.schema_file or folder,
             )
         return number.to_bytes(2, "little")
 
     def rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
-        """The snapshot to begin with (None: from nothing) and the change logs to go on with, names without their endings."""
+        """The snapshot, None without one, and the change logs after it; names without their endings."""
         folder, version = store.folder(partition), version_of(batch.batch)
         newest = _rocksdb_name(batch, store, partition, version)
         if not batch.state_ids:
@@ -251,7 +261,8 @@ class StateReader:
         names = set(self.storage.names(folder))
         if f"{newest}.zip" in names:
             return newest, []
-        # Format 2: only the files on the committed line count.  The change log names the ids back to the last snapshot.
+        # Format 2: only the files of the committed lineage count. The change log names its ids back
+        # to the last snapshot.
         path = f"{folder}/{newest}.changelog"
         lineage = dict(parse_changelog_header(unpack(self.storage, path, batch.settings.codec)).lineage)
         lineage[version] = newest.split("_", 1)[1]
@@ -260,7 +271,7 @@ class StateReader:
             if v not in lineage:
                 raise CheckpointError(
                     "FILE_GONE",
-                    f"{folder}: version {v} is on no line that leads to version {version}.",
+                    f"{folder}: version {v} isn't in the lineage of version {version}.",
                     hint="Wait for the job's next snapshot.",
                     path=folder,
                 )
@@ -272,7 +283,10 @@ class StateReader:
 
 
 def unpack(storage: Storage, path: str, codec: str) -> bytes:
-    """The content of a state file, which is read in pieces.  Raises as `StateReader.iter_changes`, naming the file."""
+    """The content of a state file, which is read in pieces.
+
+    Raises as `StateReader.iter_changes`, naming the file.
+    """
     pieces = storage.iter_pieces(path, _PIECE_BYTES, _BOUNDS.state_bytes)
     try:
         return b"".join(iter_unpacked(codec, pieces, _PIECE_BYTES))
@@ -286,13 +300,13 @@ def partitions_of(batch: CommittedBatch, store: StoreSchema) -> range:
 
 
 def newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], version: Version) -> Version:
-    """The newest snapshot that isn't above a version; 0 where there is none."""
+    """The newest snapshot up to a version; 0 if there is none."""
     found = (pattern.fullmatch(name) for name in storage.names(folder))
     return max((Version(v) for m in found if m and (v := int(m[1])) <= version), default=Version(0))
 
 
 def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:
-    """Name of a version's files without their ending: the version, in checkpoint format 2 with the id that was committed."""
+    """Name of a version's files without their ending: the version, in format 2 with the committed id."""
     if not batch.state_ids:
         return str(version)
     try:

@@ -1,4 +1,7 @@
-"""The command line, one file per command.  A command's module is imported when it is called: readers never load PySpark."""
+"""The command line, one file per command.
+
+A command's module is imported when it is called: readers never load PySpark.
+"""
 
 from millpond.cli.group import Commands
 

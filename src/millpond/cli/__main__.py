@@ -1,4 +1,4 @@
-"""`python -m millpond.cli`: the command line where no `millpond` is on PATH."""
+"""`python -m millpond.cli`: the command line if `millpond` isn't on PATH."""
 
 from millpond.cli import main
 

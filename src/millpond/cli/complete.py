@@ -1,6 +1,6 @@
-"""What a shell completes: folders, the tables of a pond, the columns of a key.
+"""Shell completion of folders, the tables of a pond, and the columns of a key.
 
-It reads the checkpoint, asks no server, and says nothing where something is wrong: the command will.
+It reads the checkpoint and asks no server.  It hides errors, since the command will show them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def complete_place(_ctx: click.Context, _parameter: click.Parameter, begun: str)
 
 @_quietly
 def complete_table(ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """A table of the place that is named."""
+    """A table of the named place."""
     from millpond.catalogue import open_jobs
     from millpond.tables.cold.table import find_names
 
@@ -49,7 +49,7 @@ def complete_table(ctx: click.Context, _parameter: click.Parameter, begun: str) 
 
 @_quietly
 def complete_column(ctx: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    """A column of the table's key that isn't given yet, with the sign behind it."""
+    """A column of the table's key that isn't given yet, followed by `=`."""
     from millpond.tables.cold.table import find_definition
 
     place, table = ctx.params.get("place"), ctx.params.get("table_name")

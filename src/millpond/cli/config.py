@@ -1,8 +1,9 @@
 """The options of a command from a TOML file: `--config FILE`.
 
-The command's options are the one declaration.  A name in the file is an option's, with hyphens or underscores; an option that may
-be repeated is a list of texts, or a table where its words are NAME=TEXT.  What stands on the command line goes before the file.
-Paths in it go from the file's folder, so that they mean the same wherever the command is called.
+Names in the file are the command's options, with hyphens or underscores.  An option that may be
+repeated is a list of texts, or a table if its words are NAME=TEXT.  Options on the command line
+replace those of the file.  Paths in the file are relative to its folder, so that they mean the same
+wherever the command is called.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "integer": ((int,), "a whole number"),
     "float": ((int, float), "a number"),
 }
-# Options of the call itself.
+# Options that only make sense on the command line.
 _NOT_IN_A_FILE = frozenset({"config", "help"})
 
 
 def config_option(**arguments: str) -> Callable[[Any], Any]:
     """The option `--config` for a command.
 
-    arguments:  by the name of an argument, what it is called in the file
+    arguments:  name of an argument -> its name in the file
     """
 
     def read(ctx: click.Context, _option: click.Parameter, path: Path | None) -> None:
@@ -41,19 +42,19 @@ def config_option(**arguments: str) -> Callable[[Any], Any]:
         is_eager=True,
         expose_value=False,
         callback=read,
-        help="A TOML file with these options; an option on the command line wins over it.",
+        help="A TOML file with these options; an option on the command line replaces the file's.",
     )
 
 
 def read_options(command: click.Command, path: Path, arguments: Mapping[str, str]) -> dict[str, Any]:
-    """The values that a file gives to a command's parameters, by their names.
+    """The values of a command's parameters in a file, by name.
 
-    Raises:  FILE_MISSING; INVALID_CONFIG where it isn't TOML, has a name that no option has, or a value that doesn't fit.
+    Raises:  FILE_MISSING; INVALID_CONFIG if it isn't TOML, or has an unknown name or a wrong value.
     """
     try:
         data = tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
-        raise SetupError("FILE_MISSING", f"There is no file {path}.", hint="Name a TOML file with --config.") from None
+        raise SetupError("FILE_MISSING", f"There is no file {path}.", hint="Give a TOML file with --config.") from None
     except (OSError, ValueError) as broken:  # UnicodeDecodeError and TOMLDecodeError are ValueErrors
         raise _invalid(path, f"can't be read: {broken}", "Correct it; docs/serving.md has an example.") from None
     known = _parameters(command, arguments)
@@ -63,7 +64,7 @@ def read_options(command: click.Command, path: Path, arguments: Mapping[str, str
         if parameter is None:
             near = difflib.get_close_matches(name.replace("_", "-"), known, n=1)
             hint = f"Did you mean {near[0]}?" if near else f"Its names may be: {', '.join(sorted(known))}."
-            raise _invalid(path, f"has {name!r}, which is no option of {command.name}", hint)
+            raise _invalid(path, f"has {name!r}, which isn't an option of {command.name}", hint)
         assert parameter.name is not None
         out[parameter.name] = _value(path, name, value, parameter)
     return out
@@ -81,7 +82,7 @@ def _parameters(command: click.Command, arguments: Mapping[str, str]) -> dict[st
 
 
 def _value(path: Path, name: str, value: Any, parameter: click.Parameter) -> Any:
-    """A value of the file as the command line would give it."""
+    """A value of the file in the form of the command line."""
     if getattr(parameter, "is_flag", False):
         if not isinstance(value, bool):
             raise _invalid(path, f"has {name} = {value!r:.80}", f"Write {name} = true or {name} = false.")
@@ -112,7 +113,7 @@ def _words(path: Path, name: str, value: Any, *, is_place: bool) -> list[str]:
 
 
 def _placed(path: Path, place: str) -> str:
-    """A path that goes from the file's folder; what has a scheme is none."""
+    """A path relative to the file's folder; a URI stays as it is."""
     return place if "://" in place else str(path.absolute().parent / Path(place).expanduser())
 
 

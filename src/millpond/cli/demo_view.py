@@ -1,6 +1,6 @@
-"""What the demo shows: the answers of the running job's tables, as a live view on a terminal, else as lines.
+"""The demo's output: answers of the running jobs' tables, as a live view on a terminal, else as lines.
 
-Every figure comes with the batch it is from: five tables are five jobs, which are rarely at the same batch.
+Every figure has its batch: the five tables are of five jobs, which are rarely at the same batch.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from millpond.tables.pond import Pond
 
 TABLES = ("page_views", "page_minutes", "hosts", "recent_minutes", "bad_lines")
 _TOP = 8
-# Lines without a new batch are worth one now and then, to show that it still runs.
+# Without a new batch, a line now and then shows that the demo still runs.
 _STILL_SECONDS = 5.0
-# Until a job has committed its first batch there is nothing to answer with.
+# The errors of a job that hasn't committed its first batch yet.
 _NOT_YET = PASSING | {"NO_CHECKPOINT", "UNKNOWN_TABLE"}
 
 
@@ -41,12 +41,12 @@ class TableLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
-    """What was asked, and answered, at one moment.
+    """The answers of one moment.
 
     tables:          those that have a committed batch
     top:             the pages with the most hits, of one scan
-    page:            the first of them, looked up again by its key; empty where there is none yet
-    lookup_seconds:  what that one took
+    page:            the first of them, looked up again by its key; empty if there is none yet
+    lookup_seconds:  how long that lookup took
     """
 
     tables: list[TableLook]
@@ -56,7 +56,7 @@ class Look:
 
 
 def look(pond: Pond) -> Look:
-    """Ask every table of the main job.  Raises what reads raise, except where a job hasn't committed anything yet."""
+    """Ask every table.  Raises what reads raise, but not for a job that hasn't committed a batch yet."""
     tables = []
     top: list[Row] = []
     page, took = None, 0.0
@@ -110,7 +110,7 @@ class Screen:
 
 
 def describe(seen: Look) -> str:
-    """One line: the page looked up, and where each table stands."""
+    """One line: the page looked up, and each table's batch."""
     parts = []
     if seen.page:
         page = seen.page
@@ -136,7 +136,7 @@ def _grids(seen: Look) -> list[Grid | Text]:
 
 
 def describe_lookup(seen: Look) -> str:
-    """How the one page was asked for, and what came."""
+    """The lookup of the page, and its answer."""
     if not seen.page:
         return ""
     page = seen.page

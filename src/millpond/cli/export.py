@@ -1,6 +1,7 @@
-"""Rows of a scan by their values, in another order, or as a file: read page by page, all of one batch, a page in memory at a time.
+"""Rows of a scan by their values, in another order, or as a file.
 
-Rows by a value's order are held up to the limit, and no others.
+They are read page by page, all of one batch, with one page in memory at a time.  Only an order by a
+value needs memory for all rows up to the limit.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from millpond.tables.answer import Cut, Row, Rows
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.scan.where import first_by, met, parse_condition
 
-# Rows that are in memory at a time.
+# How many rows are in memory at a time.
 PAGE_ROWS = 10_000
 
 
 def check_export(export: Export, *, as_json: bool, token: str | None) -> None:
-    """Raise INVALID_REQUEST where options don't go together."""
+    """Raise INVALID_REQUEST if options don't go together."""
     if as_json + export.csv + (export.parquet is not None) > 1:
-        raise RequestError("INVALID_REQUEST", "Several forms are asked for.", hint="Give one of --json, --csv and --parquet.")
+        raise RequestError("INVALID_REQUEST", "More than one form is given.", hint="Give one of --json, --csv and --parquet.")
     if token is not None:
         raise RequestError(
             "INVALID_REQUEST",
-            "--token goes on with a scan by key.",
+            "--token continues a scan by key.",
             hint="Leave it out, or --where, --order-by, --csv and --parquet.",
         )
 
@@ -46,10 +47,11 @@ def write_export(
     as_json: bool,
     closed: bool | None,
 ) -> None:
-    """Read rows, and write those that are asked for.
+    """Read rows, and write the requested ones.
 
     limit:   None for all of them
-    Raises:  as `Table.scan`; INVALID_REQUEST, UNKNOWN_COLUMN, WRONG_TYPE, NOT_WRITABLE, LIBRARY_MISSING.
+    Raises:  as `Table.scan`; INVALID_REQUEST, UNKNOWN_COLUMN, WRONG_TYPE, NOT_WRITABLE,
+             LIBRARY_MISSING.
     """
     conditions = [parse_condition(definition, text) for text in export.where]
     pages = _pages(partial(read, reverse=reverse and export.order_by is None), bounds)
@@ -58,7 +60,7 @@ def write_export(
     more = False
     if export.order_by is not None:
         if limit is None:
-            raise RequestError("INVALID_REQUEST", "All rows by their values don't fit in memory.", hint="Give --limit too.")
+            raise RequestError("INVALID_REQUEST", "All rows in the order of a value don't fit in memory.", hint="Give --limit too.")
         chosen, more = first_by(definition, export.order_by, rows, limit, reverse=reverse)
         rows = iter(chosen)
     elif limit is not None and not (export.csv or export.parquet):
@@ -98,7 +100,7 @@ def _write(
 
 
 def _in_pages(rows: Iterator[Row], cut: Cut) -> Iterator[Rows]:
-    """Rows as pages: one at least, so that a form without rows is whole as well."""
+    """Rows as pages, at least one, so that a file without rows is complete too."""
     yield Rows(islice(rows, PAGE_ROWS), cut)
     while page := Rows(islice(rows, PAGE_ROWS), cut):
         yield page

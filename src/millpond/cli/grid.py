@@ -1,6 +1,6 @@
-"""Rows as a table on a terminal; where it isn't wide enough for all columns, a block of lines a row.
+"""Rows as a table on a terminal; if it isn't wide enough for all columns, a block of lines for each row.
 
-A number or a time is never broken over two lines: half of one reads as another.
+A number or a time is never broken over two lines: half of one would look like another.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from rich.text import Text
 
 # Between two columns, and at the edges together.
 _BETWEEN = 2
-# A text may be broken into pieces of this size, wherever that is.
+# A text may be broken into pieces of this size, anywhere.
 _TEXT_WIDTH = 16
-# So many characters are read as they are.
+# A number with so few characters isn't rounded.
 _SHORT = 8
-# Numbers between these have a point where a person looks for it.
+# Numbers between these are shown without an exponent.
 _SMALL, _LARGE = 1e-3, 1e15
 
 
 class GridColumn(NamedTuple):
     """How a column is shown.
 
-    is_number:  to the right
-    is_whole:   its words are never broken: numbers and times
-    form:       what a person reads in place of its text
+    is_number:  whether it is aligned to the right
+    is_whole:   whether its words are never broken: numbers and times
+    form:       a function to a shorter text for people
     """
 
     name: str
@@ -55,7 +55,7 @@ def show_rows(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]]) -> 
 
 
 def rounded(text: str) -> str:
-    """What a person reads of a number: six digits behind the point, or four in all where it is small."""
+    """A number for people: six digits after the point, or four digits in all if it is small."""
     value = float(text)
     if len(text) <= _SHORT or not math.isfinite(value):
         return text
@@ -63,12 +63,12 @@ def rounded(text: str) -> str:
 
 
 def apart(text: str) -> str:
-    """A time's text, its day and hour apart: they may stand in two lines."""
+    """A time's text with a blank between day and hour, which may then be on two lines."""
     return text.replace("T", " ")
 
 
 def _widths(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], room: int) -> list[int] | None:
-    """A width for each column, in cells of the terminal; None where they are too many."""
+    """A width for each column, in cells of the terminal; None if they are too many."""
     least, wanted = [], []
     for number, column in enumerate(columns):
         texts = [column.name, *(row[number].plain for row in rows)]
@@ -79,7 +79,7 @@ def _widths(columns: Sequence[GridColumn], rows: Sequence[Sequence[Text]], room:
     if spare < 0:
         return None
     widths = list(least)
-    # What wants little more gets it; the widest share what is left.
+    # Columns that need little more get it; the widest share the rest.
     order = sorted(range(len(columns)), key=lambda number: wanted[number] - least[number])
     for place, number in enumerate(order):
         more = min(wanted[number] - least[number], spare // (len(order) - place))

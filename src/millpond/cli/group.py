@@ -1,4 +1,4 @@
-"""The group of all commands: finds them by name, and turns every error into one line with its hint and an exit code."""
+"""The group of all commands: finds them by name, and turns errors into a line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,29 +18,30 @@ from millpond.cli.terminal import say, write_json
 from millpond.errors import MillpondError, RequestError, exit_code
 from millpond.wire.answers import error_json
 
-# Command -> its one line in `millpond --help`, so that the list needs no import of a command's libraries.
+# Command -> its line in `millpond --help`, so that the list needs no import of a command's
+# libraries.
 SECTIONS = {
     "Try": {
         "demo": "Run the page-view job on a log, and ask its state while it runs.",
     },
     "Ask": {
         "tables": "List the tables of a pond or checkpoint.",
-        "describe": "Show what a table means: its columns, and what is kept of it.",
+        "describe": "Show a table's columns, and how long its history is kept.",
         "get": "Show one row of a table.",
         "scan": "Show the rows of a table, or of a part of its key.",
         "windows": "Show the windows of a key between two times.",
         "count": "Show how many rows a table has.",
-        "watch": "Show a row each time that it changes.",
-        "changes": "Show what happened to the rows of a table.",
-        "history": "Show what a row was, batch after batch.",
-        "event": "Is this event in, and was it too late?",
+        "watch": "Show a row each time it changes.",
+        "changes": "Show the changes of a table's rows.",
+        "history": "Show all versions of a row.",
+        "event": "Show which batch read an event, and whether it was late.",
     },
     "Look into a checkpoint": {
-        "inspect": "Show what a checkpoint holds, and what can't be read.",
+        "inspect": "Show the contents of a checkpoint, and what can't be read.",
     },
     "Serve": {
         "serve": "Answer requests over HTTP.",
-        "token": "Say who may read what from a server.",
+        "token": "Give a reader a token for a server, or remove it.",
     },
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
@@ -48,7 +49,7 @@ INTERRUPTED = 130
 
 
 class Commands(click.Group):
-    """A click group whose commands lie in modules of the same name."""
+    """A click group whose commands are in modules of the same name."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(context_settings={"help_option_names": ["-h", "--help"]}, **options)
@@ -87,17 +88,17 @@ class Commands(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            drop_output()  # its reader has seen enough (`| head`)
+            drop_output()  # its reader has ended (`| head`)
             return 0
         return result
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, *rest: Any, **extra: Any) -> NoReturn:
-        """Run a command and exit; errors are shown here, and only here."""
+        """Run a command and exit; only this shows errors."""
         guard_streams()
-        # Somebody who says nothing wants to know what there is.
+        # Without arguments, show the help.
         words = list(sys.argv[1:] if args is None else args) or ["--help"]
         extra["standalone_mode"] = False
-        # What log lines would say, errors say; a server writes them as well.
+        # Errors say what log lines would say; only a server writes log lines.
         logging.getLogger("millpond").addHandler(logging.NullHandler())
         try:
             ended = super().main(words, prog_name or "millpond", *rest, **extra)
@@ -131,13 +132,13 @@ def _from_click(wrong: click.ClickException) -> MillpondError:
 def _mistake(error: Exception) -> MillpondError:
     return MillpondError(
         "INTERNAL_ERROR",
-        f"Millpond made a mistake: {type(error).__name__}: {' '.join(str(error).split())}.",
+        f"This is a bug in Millpond: {type(error).__name__}: {' '.join(str(error).split())}.",
         hint="Run it again with MILLPOND_DEBUG=1 and report the traceback.",
     )
 
 
 def _fail(error: MillpondError, words: list[str]) -> NoReturn:
-    """One line for people, or the JSON of an error where the caller wants JSON; both on stderr."""
+    """Write an error to stderr: a line for people, or JSON with --json."""
     if error.context.get("stream") == "stdout":
         drop_output()
     error = type(error)(error.condition, error.message, hint=hint_here(error.hint), **error.context)

@@ -1,10 +1,11 @@
-"""Hints in the words of the command line: errors come from below, or from a server, and speak of Python or of HTTP there."""
+"""Hints in the words of the command line: those of lower layers and servers name Python or HTTP."""
 
 from __future__ import annotations
 
 import re
 
-# What a hint says -> what it is here.  tests/cli/test_hints.py holds every hint of Millpond's against them.
+# A pattern of a hint -> its text here. tests/cli/test_hints.py checks every hint of Millpond
+# against these.
 _HERE = [
     (r"Write table\.at\(batch=41\)\.", "Give --batch or --time."),
     (r"Wait longer \(wait_seconds\)", "Wait longer with --wait"),
@@ -28,7 +29,7 @@ _HERE = [
 
 
 def hint_here(hint: str) -> str:
-    """The hint as somebody at a terminal can follow it."""
+    """The hint for somebody at a terminal."""
     for there, here in _HERE:
         hint = re.sub(there, here, hint)
     return hint

@@ -1,4 +1,4 @@
-"""The limits of a server as options: one for each, with the default of its setting."""
+"""An option for each limit of a server, with the default of its setting."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
     ("max_rows", _SOME, "The most rows of one answer."),
     ("max_answer_bytes", _SOME, "The most bytes of one answer."),
     ("max_seconds", _TIME, "The longest time of one read."),
-    ("requests_per_second", click.FloatRange(min=0), "Of one client; 0 is no limit."),
+    ("requests_per_second", click.FloatRange(min=0), "Requests of one client per second; 0 is no limit."),
     ("failed_logins_per_minute", _NONE_OR_SOME, "Requests of one address without a valid token; 0 is no limit."),
     ("max_url_bytes", click.IntRange(64), "Bytes of a URL."),
     ("max_header_bytes", click.IntRange(256), "Bytes of a request's URL and headers."),
@@ -26,7 +26,7 @@ _LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
     ("body_seconds", _TIME, "The longest time for a request's body to arrive."),
     ("keep_alive_seconds", _TIME, "How long an idle connection stays open."),
     ("send_seconds", _TIME, "How long a client may take to read its answer."),
-    ("max_unread_bytes", _SOME, "Bytes of answers that aren't read yet, of all clients."),
+    ("max_unread_bytes", _SOME, "Bytes of answers that the clients haven't read yet."),
     ("max_connections", _SOME, "Open connections of a process."),
     ("max_connections_per_client", _SOME, "The same of one client."),
     ("max_streams", _NONE_OR_SOME, "Event streams of a process."),
@@ -40,7 +40,7 @@ _LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
 
 
 def limit_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command an option for each limit, named as its setting."""
+    """Give a command an option for each limit, with the name of its setting."""
     for name, values, text in reversed(_LIMITS):
         option = f"--{name.replace('_', '-')}"
         command = click.option(option, type=values, default=getattr(_DEFAULT, name), show_default=True, help=text)(command)

@@ -1,4 +1,4 @@
-"""What several commands share: arguments, options, and what their words mean."""
+"""Arguments and options that several commands share, and their parsers."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ LIMIT = 100
 
 pond_argument = click.argument("place", metavar="DIR|URL", shell_complete=complete_place)
 table_argument = click.argument("table_name", metavar="TABLE", shell_complete=complete_table)
-json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object a line.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 replica_option = click.option(
     "--replica-dir",
     type=click.Path(file_okay=False),  # as text: a Path makes a folder of memory://
-    help="Where the replica is kept; memory:// keeps it in memory. [default: under $MILLPOND_HOME, else the user's cache folder]",
+    help="The folder of the replica; memory:// for memory. [default: under $MILLPOND_HOME, else the user's cache folder]",
 )
 
 
@@ -39,7 +39,7 @@ allow_option = click.option(
     "--allow",
     metavar="DIR|URI",
     multiple=True,
-    help="Allow the pond to name this place outside of itself: a job's checkpoint, or where a link leads; may be repeated.",
+    help="Allow the pond to name this place outside of it, for a checkpoint or a link's target; may be repeated.",
 )
 
 
@@ -50,9 +50,9 @@ def _bundled(
     words: Iterable[str] | None = None,
     shared: tuple[str, ...] = (),
 ) -> Callable[[Command], Command]:
-    """A decorator by which a command takes these options as one argument: what `make` makes of them, by their names.
+    """A decorator that passes these options to a command as one argument, which `make` makes of them.
 
-    words:   the names; by default those of the parameters of `make`
+    words:   the options' names; by default those of the parameters of `make`
     shared:  options of a bundle below this one that it reads as well
     """
     words = list(signature(make).parameters) if words is None else [*words, *shared]
@@ -70,7 +70,7 @@ def _bundled(
     return decorate
 
 
-# What stands for the value of a field, where its type doesn't say enough.
+# The words for a field's value in the help, if its type isn't enough.
 _VALUES = {
     "contains_file": "PATH",
     "contains_offset": "TOPIC:PARTITION:OFFSET",
@@ -82,9 +82,11 @@ _VALUES = {
 
 
 def field_option(kind: type[msgspec.Struct], name: str, **more: Any) -> Callable[[Command], Command]:
-    """The option of a declared field: named as the field, seconds without saying so, with its description as help.
+    """The option of a declared field, with its description as help.
 
-    more:  what `click.option` takes beside, or otherwise
+    It has the field's name, without `_seconds`.
+
+    more:  further or other arguments of `click.option`
     """
     field = fields(kind)[name]
     how: dict[str, Any] = {"help": field.text, "metavar": _VALUES.get(name)}
@@ -113,14 +115,14 @@ _reading = _bundled(
         "--wait",
         type=click.FloatRange(min=0),
         metavar="SECONDS",
-        help="How long to wait for what is asked: a pond, a table, the newest committed batch, all that the answer must reflect."
+        help="How long to wait for a pond, a table, the newest committed batch, and all bounds."
         "  [default: 300 for the newest committed batch, 0 for the others]",
     ),
     click.option(
         "--server-token",
         envvar="MILLPOND_TOKEN",
         metavar="TOKEN",
-        help="The reader's token, if the server of a URL wants one; better in $MILLPOND_TOKEN, which other users can't see.",
+        help="The reader's token, if the server needs one; better in $MILLPOND_TOKEN, which other users can't see.",
     ),
 )
 
@@ -143,7 +145,8 @@ class KeyWords:
     def of(self, definition: TableDefinition) -> Key:
         """The key of a table.
 
-        Raises:  INVALID_REQUEST where a word has no `=`, --key is no JSON object, or both are given; WRONG_TYPE.
+        Raises:  INVALID_REQUEST if a word has no `=`, --key isn't a JSON object, or both are given;
+                 WRONG_TYPE.
         """
         if self.key_json is None:
             return _parse_words(definition, self.columns)
@@ -152,7 +155,7 @@ class KeyWords:
         try:
             data = decode_json(self.key_json)
         except ValueError as wrong:
-            raise RequestError("INVALID_REQUEST", f"--key is no JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
+            raise RequestError("INVALID_REQUEST", f"--key isn't JSON: {wrong}.", hint='Write it like \'{"page": "/"}\'.') from None
         return parse_object(definition, data)
 
 
@@ -174,7 +177,7 @@ class Edges:
     end: tuple[str, ...]
 
     def of(self, definition: TableDefinition) -> dict[str, Key]:
-        """Those that are given, as reads take them.  Raises INVALID_REQUEST, WRONG_TYPE."""
+        """The given ones, in the form that reads take.  Raises INVALID_REQUEST, WRONG_TYPE."""
         words = {"start": self.start, "end": self.end}
         return {edge: _parse_words(definition, given) for edge, given in words.items() if given}
 
@@ -204,7 +207,7 @@ page_options = _bundled(
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Which rows of a scan are shown by their values, in which order, and in which form."""
+    """Conditions on values, order and form of a scan's rows."""
 
     where: tuple[str, ...]
     order_by: str | None
@@ -213,7 +216,7 @@ class Export:
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is asked for but what a scan is."""
+        """Whether none of these options is given."""
         return self == Export((), None, False, None)
 
 
@@ -224,9 +227,11 @@ export_options = _bundled(
         "--where",
         multiple=True,
         metavar="CONDITION",
-        help="Only rows that meet this: 'hits > 100'; repeated: rows that meet all.",
+        help="Only rows that meet this condition: 'hits > 100'; may be repeated: rows that meet all.",
     ),
-    click.option("--order-by", metavar="COLUMN", help="By this column's value, instead of by key; --reverse: the largest first."),
+    click.option(
+        "--order-by", metavar="COLUMN", help="Sort by this column's value instead of by key; with --reverse the largest first."
+    ),
     click.option("--csv", is_flag=True, help="Write CSV with a header line; all rows, unless --limit is given."),
     click.option(
         "--parquet",
@@ -238,7 +243,10 @@ export_options = _bundled(
 
 
 def _parse_words(definition: TableDefinition, words: tuple[str, ...]) -> Key:
-    """The key, or a part of it, from COLUMN=VALUE words.  Raises INVALID_REQUEST where one has no `=`; WRONG_TYPE."""
+    """The key, or a part of it, from COLUMN=VALUE words.
+
+    Raises:  INVALID_REQUEST if one has no `=`; WRONG_TYPE.
+    """
     return parse_pairs(definition, [_split(word) for word in words])
 
 
@@ -247,7 +255,7 @@ def _split(word: str) -> tuple[str, str]:
     if not equals:
         raise RequestError(
             "INVALID_REQUEST",
-            f"{word!r} names no value.",
+            f"{word!r} has no value.",
             hint=f"Write {word}=VALUE, {word}= for the empty text, or {word}__isnull=1 for NULL.",
         )
     return name, text
@@ -264,23 +272,23 @@ as_of_options = _bundled(
     click.option(
         "--closed/--live",
         default=None,
-        help="With expired rows, or without them. [default: with expired windows and sessions only]",
+        help="Show expired rows, or don't. [default: only expired windows and sessions]",
     ),
     words=("batch", "time", "closed"),
 )
 
 
 def _bounds(*, min_offsets: str | None, wait: float | None, **others: Any) -> Bounds | None:
-    """What an answer must reflect, None where nothing is said of it.  Raises INVALID_BOUND."""
+    """The bounds of the options; None without any.  Raises INVALID_BOUND."""
     given = {name: value for name, value in others.items() if value not in (None, ())}
     if min_offsets is not None:
         try:
             offsets = decode_json(min_offsets)
         except ValueError as wrong:
             raise RequestError(
-                "INVALID_BOUND", f"--min-offsets is no JSON: {wrong}.", hint='Write it like \'{"views": {"0": 11171}}\'.'
+                "INVALID_BOUND", f"--min-offsets isn't JSON: {wrong}.", hint='Write it like \'{"views": {"0": 11171}}\'.'
             ) from None
-        # JSON's null would be no bound at all.
+        # Without this check, JSON's null would mean no bound.
         given["min_offsets"] = offsets if isinstance(offsets, dict) else {}
     return Bounds(**given, wait_seconds=wait or 0.0) if given or wait else None
 

@@ -1,9 +1,10 @@
-"""How rows are written: a table for people on a terminal, one line a row for programs.
+"""Output of rows: a table for people on a terminal, one line per row for programs.
 
-In a pipe the plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL, backslash escapes; it says everything,
-once.  A value that can't be computed is `\\E`, and a line to stderr says why.
-Rows go to stdout; where they come from (batch, lag) goes to stderr, so that a pipe holds rows only.  With --json both are JSON: on
-stdout one object a row, and as stderr's last line what HTTP tells beside the rows.
+In a pipe the plain form is that of PostgreSQL's COPY: tabs between columns, `\\N` for NULL,
+backslash escapes; no value is shortened.  A value that can't be computed is `\\E`, and a line on
+stderr says why. Rows go to stdout; batch and lag go to stderr, so that a pipe has rows only.  With
+--json both are JSON: on stdout one object per row; stderr's last line has the other members of
+HTTP's answer.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ Cell = str | FailedValue | None
 Column = tuple[str, Callable[[Any], Cell]]
 _PLAIN = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
 _NULL, _FAILED = "\\N", "\\E"
-# How an answer's age is counted, `Lag.age_from`.
+# The words for `Lag.age_from`: from when an answer's age counts.
 _SINCE = {"commit": "committed", "batch_start": "begun"}
 
 
 def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None = None) -> None:
-    """Rows that are there, in the form that suits stdout, and the footer.
+    """Write rows in the form that suits stdout, and the footer.
 
-    closed:  whether rows that expired were asked for. Text has a column that marks them then; None: where there is one
+    closed:  whether text has a column that marks expired rows; None: only if there are any
     """
     if as_json:
         write_json_rows(definition, rows)
@@ -53,14 +54,14 @@ def write_rows(definition: TableDefinition, rows: Rows, *, as_json: bool, closed
 
 
 def write_page(definition: TableDefinition, rows: Rows, *, as_json: bool, closed: bool | None) -> None:
-    """The rows of one page, and how the next one is had."""
+    """Write the rows of one page, and how to get the next one."""
     write_rows(definition, rows, as_json=as_json, closed=closed)
     if rows.more and not as_json:
         say(f"There are more rows: only {len(rows)} are shown (--limit); the next: --token {rows.token}")
 
 
 def write_one(definition: TableDefinition, found: Answer | Count, names: tuple[str, ...], *, as_json: bool) -> None:
-    """An answer that is no rows: of its members those of these names; the others are its footer."""
+    """Write these members of an answer that isn't rows; its other members are the footer."""
     answer = members(answer_json(definition.table, found, row_writer(definition)))
     if as_json:
         write_json({name: answer[name] for name in names})
@@ -74,7 +75,7 @@ def write_one(definition: TableDefinition, found: Answer | Count, names: tuple[s
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:
-    """Versions of rows: the columns of each, then since when it was so, and until when."""
+    """Write versions of rows: the columns of each, then since when and until when it was current."""
     if as_json:
         write_json_list(definition, versions, "versions")
         return
@@ -99,7 +100,7 @@ def write_versions(definition: TableDefinition, versions: Versions, *, as_json: 
 
 
 def _write_failures(rows: Iterable[dict[str, Any]]) -> None:
-    """How many values can't be computed, and why the first can't."""
+    """Write how many values can't be computed, and why the first can't."""
     errors = [(row, error) for row in rows if isinstance(row, FailingValues) for error in errors_of(row).values()]
     if errors:
         what = "1 value" if len(errors) == 1 else f"{len(errors)} values"
@@ -108,7 +109,7 @@ def _write_failures(rows: Iterable[dict[str, Any]]) -> None:
 
 
 def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> None:
-    """What there is to say where there is no row: whether there was one, and the footer."""
+    """Write that there is no row, whether there was one, and the footer."""
     if as_json:
         write_json_footer(_footer(definition, rows))
         return
@@ -119,15 +120,16 @@ def write_miss(definition: TableDefinition, rows: Rows, *, as_json: bool) -> Non
 
 _GONE = {
     False: "",
-    True: " There was one, which expired: a watermark or a TTL ended it. `millpond get --closed` shows what is kept of such rows.",
-    None: " There may have been one, which expired and is forgotten.",
+    True: " There was one, which expired by a watermark or a TTL. `millpond get --closed` shows expired rows that are kept.",
+    None: " There may have been one that expired and is no longer kept.",
 }
 
 
 def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
-    """One object a row: its columns, then `_batch`, `_behind_seconds`, `_changed` and `_final`, as HTTP's answers mean them.
+    """Write one object per row: its columns, then `_batch`, `_behind_seconds`, `_changed` and `_final`.
 
-    A column of one of these names keeps it; ours then gets one more underscore in front.
+    Their meaning is that of HTTP's answers.  If a column has one of these names, ours gets one more
+    underscore in front.
     """
     write = row_writer(definition)
     batch, behind, changed, final = (
@@ -139,7 +141,7 @@ def write_json_rows(definition: TableDefinition, rows: Iterable[Row]) -> None:
 
 
 def write_json_list(definition: TableDefinition, found: Answer | Count, name: str, *, footer: bool = True) -> None:
-    """One object an entry of the member of this name, and the footer."""
+    """Write one object per entry of the member of this name, and the footer."""
     answer = members(answer_json(definition.table, found, row_writer(definition)))
     for entry in answer.pop(name):
         write_json(entry)
@@ -148,7 +150,7 @@ def write_json_list(definition: TableDefinition, found: Answer | Count, name: st
 
 
 def _footer(definition: TableDefinition, rows: Rows) -> dict[str, Json]:
-    """An answer without what it says of rows that are there."""
+    """An answer without its rows and their members."""
     answer = members(
         answer_json(definition.table, Rows([r for r in rows if not r], rows.cut, more=rows.more, token=rows.token), dict)
     )
@@ -156,7 +158,7 @@ def _footer(definition: TableDefinition, rows: Rows) -> dict[str, Json]:
 
 
 def write_json_footer(footer: dict[str, Json]) -> None:
-    """Where an answer comes from, as stderr's last line; after the rows, also where both go to one file."""
+    """Write an answer's batch and lag as stderr's last line, after the rows, even if both go to one file."""
     sys.stdout.flush()
     write_json(footer, err=True)
 
@@ -173,7 +175,7 @@ def write_footer(cut: Cut) -> None:
 
 
 def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
-    """A table of texts: with lines on a terminal, tab-separated with a header line in a pipe."""
+    """Write a table of texts: a grid on a terminal, tab-separated with a header line in a pipe."""
     names = list(columns)
     if not sys.stdout.isatty():
         write_texts(names, rows)
@@ -182,9 +184,9 @@ def write_grid(columns: Iterable[str], rows: Iterable[list[str]]) -> None:
 
 
 def write_texts(names: list[str], lines: Iterable[Sequence[Cell]], shown: Iterable[GridColumn] = ()) -> None:
-    """Lines of texts, None for NULL.
+    """Write lines of texts, None for NULL.
 
-    shown: how columns are shown on a terminal; those that aren't among them as texts
+    shown: the form of columns on a terminal; other columns are texts
     """
     if not sys.stdout.isatty():
         write_line("\t".join(name.translate(_PLAIN) for name in names))
@@ -198,7 +200,7 @@ def write_texts(names: list[str], lines: Iterable[Sequence[Cell]], shown: Iterab
 
 
 def _grid_columns(definition: TableDefinition) -> list[GridColumn]:
-    """How a table's columns are shown.  Those of the key in all their digits: somebody may ask for it."""
+    """The form of a table's columns.  Key columns keep all digits, since somebody may ask with them."""
     keys = {column.name for column in definition.key}
     kinds = [(name, type_.kind) for name, type_ in typed_columns(definition)]
     return [GridColumn(n, k in _RIGHT, k in _RIGHT | _FORMS.keys(), str if n in keys else _FORMS.get(k, str)) for n, k in kinds]
@@ -246,7 +248,7 @@ def _word(value: Json) -> str | None:
 
 
 def moment(milliseconds: int) -> str:
-    """UTC, to the millisecond; the number itself where no calendar has it."""
+    """UTC, to the millisecond; the number itself if no calendar has it."""
     try:
         return dt.datetime.fromtimestamp(milliseconds / 1000, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     except (OverflowError, ValueError, OSError):

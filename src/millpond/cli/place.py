@@ -1,4 +1,4 @@
-"""Where a command reads: a pond or checkpoint at a path, or a server at a URL, with the same reads and the same errors."""
+"""Where a command reads: a pond or checkpoint, or a server, with the same reads and errors."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def is_server(place: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """How a place is read.
+    """How to read a place.
 
     allow:         places outside of a pond that it may name
-    wait:          seconds to wait for what is asked; None: as long as it is usual
-    server_token:  what `millpond token` gave, where the server wants one
+    wait:          seconds to wait for the answer; None for the default
+    server_token:  a token that `millpond token` made, if the server needs one
     """
 
     allow: tuple[str, ...]
@@ -50,9 +50,9 @@ class Reading:
 
 @contextmanager
 def open_table(place: str, name: str, reading: Reading, bounds: Bounds | None = None) -> Iterator[AnyTable]:
-    """One table; trouble in other jobs is none of its.
+    """One table; errors of other jobs don't matter.
 
-    bounds:  of the read: as long as these wait, a pond or table is waited for that isn't there yet
+    bounds:  of the read; their wait also applies to a pond or table that doesn't exist yet
     Raises:  as `open_place`; UNKNOWN_TABLE.
     """
     with open_place(place, reading, table=name, arrival_seconds=bounds.wait_seconds if bounds else 0.0) as pond:
@@ -61,11 +61,14 @@ def open_table(place: str, name: str, reading: Reading, bounds: Bounds | None = 
 
 @contextmanager
 def open_place(place: str, reading: Reading, *, table: str | None = None, arrival_seconds: float = 0.0) -> Iterator[AnyPond]:
-    """A server's tables; or a pond's, once the newest batch that was committed at the call is in; progress goes to stderr.
+    """A server's tables, or a pond's after its replicas have all that was committed at the call.
 
-    table:            the one that is going to be read
-    arrival_seconds:  wait so long for a pond, and as long for that table, where they aren't there yet; a server waits by itself
-    Raises:  what `millpond.open` and `millpond.connect` raise, and REPLICA_BEHIND where the time is over.
+    Progress goes to stderr.
+
+    table:            the table to be read
+    arrival_seconds:  how long to wait for a pond, and again for that table, if they don't exist
+                      yet; a server waits by itself
+    Raises:  what `millpond.open` and `millpond.connect` raise; REPLICA_BEHIND after the timeout.
     """
     if is_server(place):
         if reading.replica_dir is not None or reading.allow:

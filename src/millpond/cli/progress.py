@@ -1,6 +1,6 @@
-"""How far a wait has come, on stderr: one line that is rewritten on a terminal, a line now and then elsewhere.
+"""The progress of a wait, on stderr: one line that changes on a terminal, a line now and then elsewhere.
 
-Waits that are over at once say nothing.
+A wait that is over at once writes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PIPE_SECONDS = 5.0
 
 
 class Progress:
-    """Call it with a text, as often as there is one."""
+    """Call it with each new text."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()

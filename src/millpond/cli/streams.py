@@ -1,7 +1,7 @@
-"""Standard streams of a command: what can't be written is an error of its own, and a stream that is closed isn't another file.
+"""Standard streams of a command: failed writes have an error of their own, and closed streams are safe.
 
-A full disk under `> file` is no mistake of ours.  Where a stream was closed (`>&-`), the next file that is opened would take its
-number, and then get what is printed.
+A full disk under `> file` isn't a bug in Millpond.  If a stream was closed (`>&-`), the next file
+that is opened would take its number, and then receive the output.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 class _Out(io.FileIO):
-    """Standard output, which says what is wrong with it."""
+    """Standard output with an error of its own for failed writes."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
             return super().write(data) or 0
         except BrokenPipeError:
-            raise  # the reader has seen enough: no error
+            raise  # the reader has ended, which isn't an error
         except OSError as broken:
             raise SetupError(
                 "NOT_WRITABLE",
@@ -40,7 +40,7 @@ def guard_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: this one
     if sys.stderr is None:
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - as long as the process lives
     old: Any = sys.stdout
@@ -53,5 +53,5 @@ def guard_streams() -> None:
 
 
 def drop_output() -> None:
-    """Throw away what is still to be written: without this Python complains once more at the end."""
+    """Drop the output that isn't written yet: otherwise Python reports the error again at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

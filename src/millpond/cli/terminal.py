@@ -1,7 +1,8 @@
-"""The only way out for text: names and values come from strangers, and a terminal obeys control characters.
+"""All text output goes through here: names and values are untrusted, and terminals obey control characters.
 
-On a terminal they are shown as escapes, in JSON as JSON's own.  In a pipe stdout says everything as it is.  What is shown to people
-on stderr is escaped in a pipe, too: a log is looked at later, and a name with a line's end in it would be a line of its own.
+On a terminal these are shown as escapes, in JSON as JSON's escapes.  In a pipe, stdout has all
+characters unchanged.  Lines for people on stderr are escaped in a pipe too: people read logs later,
+and a name with a line end would be a line of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ def say(text: str) -> None:
 
 
 def write_line(line: str) -> None:
-    """One line to stdout; bytes of a Spark string that aren't UTF-8 go out as they are, but not to a terminal."""
+    """One line to stdout; bytes that aren't UTF-8 stay unchanged, but not on a terminal."""
     if sys.stdout.isatty():
         line = "\t".join(map(visible, line.split("\t")))
     sys.stdout.buffer.write(line.encode("utf-8", "surrogateescape") + b"\n")

@@ -1,7 +1,8 @@
-"""Questions to a server and what its answers mean, without any I/O.
+"""Questions to a server and the meaning of its answers, without any I/O.
 
-An exchange is a generator: it yields a `Request`, is sent the `Reply`, and returns a result.  The client that waits and the one
-that doesn't are two loops around it (`transport`), so that they can't differ in what they say.
+An exchange is a generator: it yields a `Request`, receives the `Reply`, and returns a result.  The
+blocking and the asynchronous client are two loops around it (`transport`), so that they can't
+differ.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from millpond.settings import ClientSettings
 
 Result = TypeVar("Result")
 Answer = TypeVar("Answer", bound=msgspec.Struct)
-# Errors that may pass within a moment.  Those of a bound, of a read that took too long, and of a job without a batch don't: the
-# caller decides.
+# Errors that may pass within a moment. For a bound, a read that took too long, or a job without a
+# batch, the caller decides.
 _PASSING = (PASSING - {"NO_COMMITTED_BATCH"}) | {
     "TOO_MANY_REQUESTS",
     "TOO_MANY_CONNECTIONS",
@@ -34,9 +35,9 @@ _GATEWAY = frozenset({502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What is asked.  Only reads are, so any of them may be asked again.
+    """A request.  All requests are reads, so any may be repeated.
 
-    path:          behind the server's address, percent-encoded
+    path:          follows the server's address, percent-encoded
     wait_seconds:  how long the server itself may wait before it answers
     """
 
@@ -49,7 +50,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: header names in lower case, the body whole and unpacked."""
+    """A reply: header names in lower case, the body whole and unpacked."""
 
     status: int
     headers: Mapping[str, str]
@@ -73,20 +74,23 @@ def read_answer(reply: Reply, kind: type[Answer]) -> Answer:
     """A good reply, numbers of rows with all their digits.  Raises NOT_A_SERVER."""
     try:
         return msgspec.convert(decode_json(reply.body), kind)
-    except ValueError as wrong:  # a ValidationError is one
-        raise not_a_server(f"its answer isn't one: {wrong}") from None
+    except ValueError as wrong:  # also a ValidationError
+        raise not_a_server(f"its answer can't be read: {wrong}") from None
 
 
 def read_facts(reply: Reply) -> Json:
-    """The JSON of a good reply that is no answer: its numbers as files and Spark have them.  Raises NOT_A_SERVER."""
+    """The JSON of a good reply that isn't an answer, with numbers as in Spark's files.
+
+    Raises:  NOT_A_SERVER.
+    """
     try:
         return with_floats(decode_json(reply.body))
     except ValueError:
-        raise not_a_server("its answer is no JSON") from None
+        raise not_a_server("its answer isn't JSON") from None
 
 
 def error_of(reply: Reply) -> MillpondError | None:
-    """The error that a reply tells, of the class that the server raised; None where it is an answer."""
+    """The error in a reply, of the class that the server raised; None if it is an answer."""
     if reply.status == 200:
         return None
     try:
@@ -94,7 +98,7 @@ def error_of(reply: Reply) -> MillpondError | None:
         condition, message, hint, context = error["condition"], error["message"], error["hint"], dict(error["context"])
     except (ValueError, KeyError, TypeError):
         if reply.status in _GATEWAY:
-            return unavailable(f"something before it answers {reply.status}")
+            return unavailable(f"a proxy before it answers {reply.status}")
         return not_a_server(f"it answers {reply.status} without an error of Millpond's")
     kind = CONDITIONS[condition].kind if condition in CONDITIONS else MillpondError
     return kind(condition, message, hint=hint, **{str(name): fact for name, fact in context.items()})
@@ -111,8 +115,8 @@ def unavailable(why: str) -> StorageError:
 
 
 def not_a_server(why: str) -> StorageError:
-    """Something answers that isn't a server of ours."""
-    return StorageError("NOT_A_SERVER", f"This is no Millpond server: {why}.", hint="Check the address, and what stands between.")
+    """Something answers that isn't a Millpond server."""
+    return StorageError("NOT_A_SERVER", f"This isn't a Millpond server: {why}.", hint="Check the address, and proxies on the way.")
 
 
 @dataclass(slots=True)
@@ -123,7 +127,7 @@ class Retries:
     tried: int = field(default=0)
 
     def pause(self, error: MillpondError) -> float:
-        """How long to wait before the next try.  Raises the error where there is none."""
+        """How long to wait before the next try.  Raises the error if there is none."""
         self.tried += 1
         settings = self.settings
         if self.tried >= settings.tries or not may_pass(error):

@@ -1,7 +1,7 @@
-"""The reads of a table as exchanges with a server: keys are written, and rows read, by the table's definition.
+"""The reads of a table as exchanges with a server: the table's definition encodes keys and decodes rows.
 
-A definition may change while a client lives.  Every answer names the one it was written by; where that isn't the client's, it gets
-the new one and asks again.
+A definition may change while a client runs.  Every answer names its definition.  If that isn't the
+client's, the client gets the new one and asks again.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ from millpond.wire.rows import JsonRow
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _DEFINITION = "millpond-definition"
-# Errors that a definition may be the cause of that isn't the newest.
+# Errors that an outdated definition may cause.
 _STALE = frozenset({"UNKNOWN_COLUMN", "NOT_A_KEY_COLUMN", "KEY_MISSING", "WRONG_TYPE", "INVALID_RANGE", "NO_WINDOW"})
 _TRIES = 4
-# A request for a table that isn't there yet waits so long; then it is asked again.
+# A request for a table that doesn't exist yet waits so long; then the client asks again.
 _WAIT_SECONDS = 10.0
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
 
 class Known:
-    """A definition, and what it takes to write keys and read rows by it."""
+    """A definition, with functions that encode keys and decode rows by it."""
 
     def __init__(self, definition: TableDefinition, digest: str) -> None:
         self.definition = definition
@@ -78,7 +78,7 @@ class Known:
         return {name: self._write(name, value) for name, value in self.keys.stored(self.keys.given(key, columns)).items()}
 
     def rows(self, answer: RowsAnswer) -> Rows:
-        """The rows of an answer; empty ones where there are none."""
+        """The rows of an answer; an empty row for each key without one."""
         cut, final, evicted, maybe = answer.cut, set(answer.final), set(answer.evicted), set(answer.maybe_evicted)
         rows = []
         for place, (row, changed) in enumerate(zip(answer.rows, answer.changed, strict=True)):
@@ -115,7 +115,7 @@ class ServerReads:
         return [table["table"] for table in read_answer(reply, TablesAnswer).tables]
 
     def ready(self, max_behind_seconds: float = 30.0) -> Exchange[tuple[bool, str]]:
-        """Whether every job can be read and isn't further behind; if not, why."""
+        """Whether every job can be read and isn't further behind than this; if not, why."""
         try:
             yield get(f"/readyz?_max_behind_seconds={max_behind_seconds!r}")
         except MillpondError as error:
@@ -125,20 +125,20 @@ class ServerReads:
         return True, "ready"
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> Exchange[dict[str, int]]:
-        """At which batch each of these tables has read the same input.  Raises as `Pond.at`."""
+        """By table, the batch at which it has read the same input.  Raises as `Pond.at`."""
         reply = yield post("/at", Align(tables=list(tables), offsets=None if offsets is None else dict(offsets)))
         return {table.table: table.batch for table in read_answer(reply, AlignedAnswer).tables}
 
 
 @dataclass(slots=True)
 class _Definition:
-    """A table's definition as a client knows it: one for all states of the table that it reads."""
+    """A client's definition of a table, shared by all states of the table that it reads."""
 
     known: Known | None = None
 
 
 class TableReads:
-    """The reads of one table, in one of its states."""
+    """The reads of one table in one state: the newest batch or an earlier one."""
 
     def __init__(self, name: str, settings: ClientSettings) -> None:
         self.name = name
@@ -149,11 +149,11 @@ class TableReads:
 
     @property
     def known_definition(self) -> TableDefinition | None:
-        """The table's definition where the server has been asked for it."""
+        """The table's definition; None if the server hasn't been asked for it."""
         return self._definition.known.definition if self._definition.known else None
 
     def load(self) -> Exchange[Known]:
-        """The table's definition: the one that is known, else the server's."""
+        """The table's definition: the client's if it has one, else the server's."""
         return self._definition.known or (yield from self._load())
 
     def live(self) -> Self:
@@ -173,11 +173,11 @@ class TableReads:
         return self._meant(as_of if cut is not None else structs.replace(as_of, batch=first.batch))
 
     def as_of_batch(self, batch: int) -> Self:
-        """The table as of a batch that the server has, as it has said."""
+        """The table as of a batch that the server has confirmed."""
         return self._meant(AsOf(batch=batch))
 
     def as_of_cut(self, token: str) -> Self:
-        """The table as of a cut, which the first read holds against its job."""
+        """The table as of a cut; the first read checks that it is of the same job."""
         return self._meant(AsOf(cut=token))
 
     def cut(self, *, bounds: Bounds | None = None) -> Exchange[CutToken]:
@@ -294,7 +294,7 @@ class TableReads:
         wait_seconds: float = 0.0,
         bounds: Bounds | None = None,
     ) -> Exchange[Changes]:
-        """As `Table.changes`; at most 1000 at a time where no limit is given."""
+        """As `Table.changes`; without a limit at most 1000 at a time."""
         check_limit(limit)
         question = ListChanges(since=since, limit=limit, wait_seconds=wait_seconds, bounds=bounds)
         known, reply = yield from self._ask(lambda _: self._post("changes", question))
@@ -334,7 +334,7 @@ class TableReads:
         bounds: Bounds | None = None,
         **columns: Any,
     ) -> Exchange[Versions]:
-        """As `Table.history`.  Raises ANSWER_TOO_LARGE where no limit is given and one answer doesn't take all."""
+        """As `Table.history`.  Raises ANSWER_TOO_LARGE if, without a limit, one answer can't have all."""
         check_limit(limit)
         times = ListVersions(since=_when(since), until=_when(until), limit=limit, bounds=bounds)
 
@@ -347,8 +347,8 @@ class TableReads:
         if limit is None and answer.more:
             raise RequestError(
                 "ANSWER_TOO_LARGE",
-                f"{self.name} has more than {len(answer.versions)} versions there, which is what one answer takes.",
-                hint="Ask with a limit, for fewer keys, or for a shorter time.",
+                f"{self.name} has more versions there than one answer can have, {len(answer.versions)}.",
+                hint="Give a limit, fewer keys, or a shorter time.",
                 table=self.name,
             )
         return Versions(map(known.version, answer.versions), answer.cut, more=answer.more)
@@ -383,7 +383,10 @@ class TableReads:
         return other
 
     def wait(self, timeout_seconds: float) -> Exchange[Known]:
-        """The same, as soon as the server has the table and its first batch.  Raises UNKNOWN_TABLE, … after the timeout."""
+        """The same, as soon as the server has the table and its first batch.
+
+        Raises:  UNKNOWN_TABLE, … after the timeout.
+        """
         ends = time.monotonic() + timeout_seconds
         while True:
             left = max(0.0, ends - time.monotonic())
@@ -406,7 +409,7 @@ class TableReads:
     # ------------------------------------------------------------ asking
 
     def _ask(self, ask: Callable[[Known], Request]) -> Exchange[tuple[Known, Reply]]:
-        """Ask by the table's definition, anew where that isn't the server's any more."""
+        """Ask with the table's definition; ask again if the server has a newer one."""
         fresh = self._definition.known is None
         for _ in range(_TRIES):
             known = yield from self.load()
@@ -420,12 +423,13 @@ class TableReads:
             if reply.headers.get(_DEFINITION, known.digest) == known.digest:
                 return known, reply
             self._definition.known, fresh = None, True
-        raise not_a_server("the table's definition changes all the time")
+        raise not_a_server("the table's definition changes with every answer")
 
     def _pages(self, question: Callable[[Known], Scan], limit: int | None, token: str | None) -> Exchange[Rows]:
-        """All rows up to the limit: all of one batch, as many requests as it takes.
+        """All rows up to the limit, all of one batch, in as many requests as it takes.
 
-        Where that batch is lost between two requests, nothing of it was given to anybody: all is read again, of a newer batch.
+        If the server loses that batch between two requests, the caller hasn't seen any row of it
+        yet, so this reads all again from a newer batch.
         """
         check_limit(limit)
         for left in reversed(range(_TRIES)):
@@ -453,7 +457,7 @@ class TableReads:
             rest = {"token": page.token, "bounds": None}
 
     def _post(self, route: str, question: Question, *, accept: str = JSON) -> Request:
-        """A question about this table in the state that is meant."""
+        """A question about this table in this state."""
         question = structs.replace(question, **structs.asdict(self._as_of))
         return post(f"{self._path}/{route}", question, accept=accept, wait_seconds=question.patience_seconds)
 
@@ -469,7 +473,7 @@ def _time(time: dt.datetime | str) -> str:
 
 
 def _control(value: Any) -> str:
-    """A bound as it stands in a URL."""
+    """A bound as text for a URL."""
     if isinstance(value, list):
         return ",".join(value)
     return encode_json(value).decode() if isinstance(value, dict) else str(value)

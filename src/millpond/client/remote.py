@@ -1,6 +1,7 @@
-"""A server's tables, with the reads that a local pond has; in two kinds, whose reads are made of the same exchanges.
+"""A server's tables, with the reads of a local pond.
 
-`connect` gives the one that waits, `connect_async` the one whose reads are awaited.
+There are two kinds, whose reads use the same exchanges: `connect` gives blocking reads,
+`connect_async` reads to be awaited.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ OfServer = Callable[Concatenate[ServerReads, P], Exchange[R]]
 
 
 def connect(url: str, *, token: str | None = None, verify: Any = True, settings: ClientSettings | None = None) -> RemotePond:
-    """The tables of the server at `url`.  Nothing is asked yet.
+    """The tables of the server at `url`.  This sends no request yet.
 
-    token:   what `millpond token` gave
-    verify:  False for any certificate, or an ssl.SSLContext that knows the server's
-    Raises:  INVALID_REQUEST where the URL is none.
+    token:   a token that `millpond token` made
+    verify:  False to accept any certificate, or an ssl.SSLContext that accepts the server's
+    Raises:  INVALID_REQUEST if the URL isn't one.
     """
     return RemotePond(Waiting(url, token, verify, settings or ClientSettings()))
 
@@ -47,21 +48,21 @@ def connect_async(
 
 
 class _Table:
-    """A table of a server in one of its states."""
+    """A server's table in one state: the newest batch or an earlier one."""
 
     _reads: TableReads
 
     @property
     def name(self) -> str:
-        """The name it is asked by."""
+        """The table's name."""
         return self._reads.name
 
     def live(self) -> Self:
-        """As `Table.live`: asks nothing yet."""
+        """As `Table.live`; sends no request yet."""
         return self._by(self._reads.live())
 
     def with_closed(self) -> Self:
-        """As `Table.with_closed`: asks nothing yet."""
+        """As `Table.with_closed`; sends no request yet."""
         return self._by(self._reads.with_closed())
 
     def _as_of_batch(self, batch: int) -> Self:
@@ -96,7 +97,7 @@ def _of_server(read: OfServer[P, R]) -> Callable[Concatenate[RemotePond, P], R]:
 
 
 class RemoteTable(_Table, ShownTable):
-    """A table of a server; its reads are those of `millpond.Table`."""
+    """A server's table; its reads are those of `millpond.Table`."""
 
     def __init__(self, name: str, transport: Waiting) -> None:
         self._reads = TableReads(name, transport.settings)
@@ -120,17 +121,17 @@ class RemoteTable(_Table, ShownTable):
         return columns_text(self._reads.known_definition) if self._reads.known_definition else "not asked yet"
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
-        """As `Table.at`; whether the server has that batch is asked at once, and a time becomes a batch."""
+        """As `Table.at`; asks at once whether the server has that batch, and turns a time into a batch."""
         return self._by(self._transport.run(self._reads.at(batch=batch, time=time, cut=cut)))
 
     @property
     def job(self) -> str:
-        """The name of the job whose state this is; asked each time."""
+        """The name of the job whose state this is; each use asks the server."""
         return self.get_all(()).cut.job
 
     @property
     def definition(self) -> TableDefinition:
-        """What the table means."""
+        """The table's definition."""
         return self.load().definition
 
     @property
@@ -169,7 +170,10 @@ class _RemoteCut(Answer):
 
 
 class RemoteCut(_RemoteCut):
-    """The tables of one job at one batch: a context manager, from `server.cut`.  As `millpond.tables.cut.PondCut`."""
+    """The tables of one job at one batch: a context manager, from `server.cut`.
+
+    As `millpond.tables.cut.PondCut`.
+    """
 
     def __init__(self, pond: RemotePond, name: str, bounds: Bounds | None) -> None:
         super().__init__(name, bounds)
@@ -182,7 +186,7 @@ class RemoteCut(_RemoteCut):
         self._kept_cut = None
 
     def __getitem__(self, name: str) -> RemoteTable:
-        """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB, CUT_EXPIRED."""
+        """A table of this job as of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB, CUT_EXPIRED."""
         return self._pond[name].at(cut=self._token)
 
 
@@ -209,7 +213,10 @@ class RemotePond:
         return table
 
     def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> RemoteTable:
-        """The table of that name, as soon as the server has it and its first batch.  Raises UNKNOWN_TABLE, … after the timeout."""
+        """The table of that name, as soon as the server has it and its first batch.
+
+        Raises:  UNKNOWN_TABLE, … after the timeout.
+        """
         self._transport.run(TableReads(name, self._transport.settings).wait(timeout_seconds))
         return self[name]
 
@@ -217,10 +224,13 @@ class RemotePond:
         return f"<RemotePond {self.uri}>"
 
     def cut(self, name: str, *, bounds: Bounds | None = None) -> RemoteCut:
-        """One batch of one job for several reads and tables: `with server.cut("page_views") as cut: cut["hosts"].get(…)`.
+        """One batch of one job for several reads and tables.
+
+            with server.cut("page_views") as cut:
+                cut["hosts"].get(host="example.org")
 
         name:    of one of the job's tables
-        Raises:  when it is entered: as a table's reads.
+        Raises:  on entering the context: as a table's reads.
         """
         return RemoteCut(self, name, bounds)
 
@@ -266,7 +276,7 @@ def _awaited_of_server(read: OfServer[P, R]) -> Callable[Concatenate[AsyncRemote
 
 
 class AsyncRemoteTable(_Table):
-    """A table of a server, whose reads are awaited; `load` gets its definition, which the first read does as well."""
+    """A server's table, whose reads are awaited; `load`, or the first read, gets its definition."""
 
     def __init__(self, name: str, transport: Async) -> None:
         self._reads = TableReads(name, transport.settings)
@@ -310,7 +320,7 @@ class AsyncRemoteCut(_RemoteCut):
         self._kept_cut = None
 
     def __getitem__(self, name: str) -> AsyncRemoteTable:
-        """A table whose reads are all of this batch; whether it is one of this job, its first read says."""
+        """A table as of this batch; its first read checks that it is one of this job."""
         return self._pond[name]._as_of_cut(self._token)
 
 

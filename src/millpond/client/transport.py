@@ -19,19 +19,21 @@ Result = TypeVar("Result")
 
 
 class _Session:
-    """What both kinds of client know: where, how, and how long."""
+    """The address and settings of both kinds of client."""
 
     def __init__(self, url: str, token: str | None, verify: Any, settings: ClientSettings) -> None:
         if not url.startswith(("http://", "https://")):
-            raise RequestError("INVALID_REQUEST", f"{url[:80]!r} is no address of a server.", hint="Write http://localhost:8642.")
+            raise RequestError(
+                "INVALID_REQUEST", f"{url[:80]!r} isn't the address of a server.", hint="Write http://localhost:8642."
+            )
         self.url = url.rstrip("/")
         self.settings = settings
-        verify = verify if url.startswith("https") else False  # to load all certificates takes longer than many reads
+        verify = verify if url.startswith("https") else False  # loading all certificates takes longer than many reads
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self.options: dict[str, Any] = {"headers": headers, "verify": verify, "trust_env": False}
 
     def arguments(self, request: Request) -> dict[str, Any]:
-        """What httpx's `request` takes."""
+        """The arguments of httpx's `request`."""
         timeout = self.settings.timeout_seconds + request.wait_seconds
         return {
             "method": request.method,
@@ -50,7 +52,10 @@ class Waiting(_Session):
         self._http = httpx.Client(**self.options)
 
     def run(self, exchange: Exchange[Result]) -> Result:
-        """The result of an exchange.  Raises what the server or the exchange raises, and SERVER_UNAVAILABLE, NOT_A_SERVER."""
+        """The result of an exchange.
+
+        Raises:  what the server or the exchange raises; SERVER_UNAVAILABLE, NOT_A_SERVER.
+        """
         try:
             request = next(exchange)
             while True:

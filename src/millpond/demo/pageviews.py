@@ -1,8 +1,8 @@
-"""The main job: what a web server's log says about its pages and visitors, as five queries in one pond.
+"""The main job: statistics of pages and visitors from a web server's log, as five queries in one pond.
 
-Five queries are five jobs with a checkpoint each: answers of two of them name two batches.  All but `recent_minutes` go
-without a watermark, so late events count, and so do duplicates, as often as they come.  Each function takes a batch
-DataFrame as well, and then computes the same from scratch.
+Five queries are five jobs with a checkpoint each, so answers of two of them name two batches.  All
+but `recent_minutes` have no watermark, so late events and duplicates count too.  Each function also
+takes a batch DataFrame, and then computes the same from scratch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.spark.job import Job
 
-# Events later than this are left out of `recent_minutes`, whose closed minutes leave Spark's state by then.
+# `recent_minutes` leaves out events later than this; finished minutes leave Spark's state by then.
 WATERMARK = "10 minutes"
 _SOURCE_SECONDS = 30.0
 _TRIES = 6
@@ -32,7 +32,8 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
 
     events:      columns as in `accesslog_lines.Request`
     trigger:     None as fast as possible, "1 second", or "available-now"
-    partitions:  of each query's state; None for the default of `start`.  A checkpoint keeps it for ever.
+    partitions:  of each query's state; None for the default of `start`.  A checkpoint keeps it for
+                 ever.
     """
     queries = {
         "page_views": page_views(events),
@@ -58,11 +59,11 @@ def main_job(events: DataFrame, *, pond: str | Path, trigger: str | None = None,
 
 
 def _source_was_late(job: Job) -> bool:
-    """Block until the query's source is there; whether it failed only because that took too long.
+    """Block until the query's source has started; returns whether it failed only because that took too long.
 
-    A Python source is planned in a Python process of its own, which Spark gives ten seconds to start (fixed in
-    PythonWorkerFactory.createSimpleWorker, 4.3).  Five that start at once on a busy machine take longer, so that they start
-    one after the other, and once more where one was late all the same.
+    Spark plans a Python source in a Python process of its own, which has ten seconds to start (a
+    constant in PythonWorkerFactory.createSimpleWorker, 4.3).  Five that start at once on a busy
+    machine take longer.  So they start one after the other, and a late one starts again.
     """
     deadline = time.monotonic() + _SOURCE_SECONDS
     while job.query.isActive and job.query.status["message"] == "Initializing sources" and time.monotonic() < deadline:
@@ -73,10 +74,11 @@ def _source_was_late(job: Job) -> bool:
 def page_views(events: DataFrame) -> DataFrame:
     """By page: hits, bytes, exact and approximate number of different hosts, and hits by class of status.
 
-    A set of hosts per page would be one row that grows for ever and is rewritten with every hit.  Instead Spark's
-    dropDuplicates keeps one small row per (page, host), spread over all partitions, and hands on only the first event of
-    each; those are counted beside the hits.  Both branches start from one exchange by (page, host), which dropDuplicates
-    wants anyway, so that the source is read once a batch and not twice.
+    A set of hosts per page would be one row that grows for ever and is rewritten with every hit.
+    Instead Spark's dropDuplicates keeps one small row per (page, host), spread over all partitions,
+    and passes on only the first event of each; these are counted beside the hits.  Both branches
+    start from one exchange by (page, host), which dropDuplicates needs anyway, so that each batch
+    reads the source once and not twice.
     """
     requests = _requests(events).select("page", "host", "status", "bytes").repartition("page", "host")
     hits = requests.withColumn("hit", F.lit(1))
@@ -126,7 +128,7 @@ def recent_minutes(events: DataFrame) -> DataFrame:
 
 
 def bad_lines(events: DataFrame) -> DataFrame:
-    """By file and line: why a line is no request, and its text.  The same line told again changes nothing."""
+    """By file and line: why a line isn't a request, and its text.  A repeated line changes nothing."""
     return (
         events.where(F.col("error").isNotNull())
         .groupBy("file", "line")

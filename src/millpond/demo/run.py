@@ -1,8 +1,9 @@
-"""Runs the main job in this process, quietly: what Spark says goes to a file, and no JVM is left at the end.
+"""Runs the main job in this process, quietly: Spark's output goes to a file, and the JVM is ended.
 
-1. Send stderr to the file while the JVM starts: it inherits that, and so do the Python workers.  2. Start the queries.
-3. At the end, however it comes: stop the queries, then the session, then wait for the JVM itself; Python alone would leave
-it to notice some time later that nobody is there any more.
+1. Send stderr to the file while the JVM starts: the JVM and the Python workers inherit it.
+2. Start the queries.
+3. At any end: stop the queries, then the session, then wait for the JVM itself.  Otherwise the JVM
+   would notice only later that its parent has ended.
 """
 
 from __future__ import annotations
@@ -29,13 +30,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _JVM_SECONDS = 20.0
-# A demo's state is small, and each partition of each of its seven state stores is a task a batch.
+# A demo's state is small, and each partition of each of its seven state stores is a task in every
+# batch.
 DEMO_PARTITIONS = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """What the main job reads: a log, or without one the generated stream.
+    """The main job's input: a log, or without one the generated stream.
 
     log:              path of a file, folder or glob
     speed:            of the log's replay: None as fast as possible, or a multiple of real time
@@ -65,8 +67,8 @@ def running_main_job(source: Input, *, pond: Path, trigger: str | None, spark_lo
     """
     scratch = spark_log.parent
     conf = {
-        "spark.ui.enabled": "false",  # no port is opened, and nobody looks
-        # A machine whose own name doesn't resolve, as in many a container, can still talk to itself.
+        "spark.ui.enabled": "false",  # opens no port
+        # For machines whose own name doesn't resolve, as in many containers.
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.local.dir": str(scratch),
@@ -82,7 +84,8 @@ def running_main_job(source: Input, *, pond: Path, trigger: str | None, spark_lo
         jobs = main_job(source.open_stream(spark), pond=pond, trigger=trigger, partitions=DEMO_PARTITIONS)
         yield jobs
     finally:
-        # A JVM that ends breaks its connections to this process, and threads of PySpark's say so at length.
+        # A JVM that ends breaks its connections to this process, which threads of PySpark report at
+        # length.
         with _stderr_to(spark_log):
             stop_all(jobs)
             end_jvm(spark)
@@ -101,7 +104,8 @@ def check_jobs(jobs: list[Job], *, spark_log: Path) -> bool:
 
 
 def _failure(name: str, text: str, spark_log: Path) -> MillpondError:
-    # An error that a source raises in a worker arrives as text: "… millpond.errors.SetupError: [LOG_REPLACED] … Hint: …".
+    # An error that a source raises in a worker arrives as text: "… millpond.errors.SetupError:
+    # [LOG_REPLACED] … Hint: …".
     for line in text.splitlines():
         failure = line.partition("millpond.errors.")[2].partition(": [")[2]
         condition, _, message = failure.partition("] ")
@@ -118,7 +122,7 @@ def _failure(name: str, text: str, spark_log: Path) -> MillpondError:
 
 
 def _look_at(spark_log: Path) -> str:
-    return f"Look at what Spark wrote: {spark_log}"
+    return f"Look at Spark's log: {spark_log}"
 
 
 @contextlib.contextmanager
@@ -144,7 +148,7 @@ def end_jvm(spark: SparkSession) -> None:
     spark.stop()
     process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
     if gateway is None or process is None:
-        # Started by spark-submit, whose JVM is above us and not ours to end.
+        # Started by spark-submit, whose JVM is our parent and must not be ended by us.
         return
     gateway.shutdown()
     SparkContext._gateway = SparkContext._jvm = None

@@ -1,7 +1,8 @@
-"""A seeded stream of web requests in the columns of an access log, for where no log is at hand.
+"""A seeded stream of web requests with the columns of an access log, if no log is at hand.
 
-Row i of a seed is always the same row: its numbers come from a hash of (seed, i), not from a generator with a state, so a
-batch that is read again after a failure, by any worker and in any number of tasks, holds exactly the same rows.
+Row i of a seed is always the same row: its numbers come from a hash of (seed, i), not from a
+generator with a state, so a batch that is read again after a failure, by any worker and in any
+number of tasks, holds exactly the same rows.
 
     offset: {"row": 4200}      rows read so far
 """
@@ -29,11 +30,13 @@ NAME = "visits"
 Offset = dict[str, Any]
 Array = np.ndarray[Any, Any]
 
-# 2026-01-01T00:00:00Z; event time runs from here by row number, so that it is part of the seed's promise.
+# 2026-01-01T00:00:00Z; event time runs from here by row number, so that it is part of the seed's
+# promise.
 _EPOCH_SECONDS = 1_767_225_600
-# Popularity falls with rank to this power: pages of a site fall steeply, visitors come back less unevenly.
+# Popularity falls with rank to this power: steeply for pages of a site, less so for visitors.
 _PAGE_SKEW, _HOST_SKEW = 1.1, 0.6
-# Shares of rows that are late, repeat an earlier row, or don't parse; in the order of a web server behind a slow link.
+# Shares of rows that are late, repeat an earlier row, or don't parse: typical of a web server
+# behind a slow link.
 _LATE, _DUPLICATE, _BROKEN = 0.02, 0.01, 0.001
 _LATE_SECONDS = 900
 _DUPLICATE_ROWS = 50
@@ -43,12 +46,13 @@ _SECTIONS = ("news", "shop", "docs", "blog", "images", "people")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VisitOptions:
-    """What is generated; as Spark options: seed, rows, rowsPerSecond, rowsPerBatch, partitions, pages, hosts.
+    """The generated stream; as Spark options: seed, rows, rowsPerSecond, rowsPerBatch, partitions, pages, hosts.
 
     seed:             another seed, another stream
     rows:             the stream ends after so many; None for one without an end
-    rows_per_second:  pace by the wall clock from the query's start; None as fast as batches go.  Event time isn't touched by
-                      it: row i happens i/100 s after 2026-01-01T00:00Z, late rows up to 15 minutes earlier.
+    rows_per_second:  pace by the wall clock from the query's start; None as fast as batches go.
+                      Event time isn't touched by it: row i happens i/100 s after 2026-01-01T00:00Z,
+                      late rows up to 15 minutes earlier.
     rows_per_batch:   most rows in one batch
     partitions:       tasks that make one batch
     pages, hosts:     how many different ones there are
@@ -76,7 +80,8 @@ def visit_stream(
 ) -> DataFrame:
     """A streaming DataFrame of generated requests; columns as in `accesslog_lines.Request`, options as in `VisitOptions`.
 
-    The trigger available-now needs `rows`: a stream without an end has no "now" to stop at (INVALID_REQUEST).
+    The trigger available-now needs `rows`: a stream without an end has no "now" to stop at
+    (INVALID_REQUEST).
     """
     spark.dataSource.register(VisitSource)
     reader = spark.readStream.format(NAME).option("seed", seed).option("rowsPerBatch", rows_per_batch)
@@ -89,7 +94,7 @@ def visit_stream(
 
 
 def parse_options(options: dict[str, str]) -> VisitOptions:
-    """Turn Spark's options (text; names in any case) into ours.  Raises INVALID_REQUEST where one is no good."""
+    """Turn Spark's options (text; names in any case) into ours.  Raises INVALID_REQUEST if one is wrong."""
     given = {name.lower(): value for name, value in options.items()}
     return VisitOptions(
         seed=positive(given, "seed", 1),
@@ -147,9 +152,9 @@ class VisitStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type:
         self._available_now = True
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The offset of the next batch; equal to `start` where nothing is due or the stream has ended."""
+        """The offset of the next batch; equal to `start` if nothing is due or the stream has ended."""
         row = start["row"]
-        # A stream without an end has no "all": it is given batch by batch whatever the limit says.
+        # A stream without an end has no "all": return it batch by batch for any limit.
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.rows_per_batch
         if isinstance(limit, ReadAllAvailable) and self._options.rows is not None:
             most = self._options.rows
@@ -196,7 +201,7 @@ def _needs_rows(options: VisitOptions) -> int:
 
 
 def plan_ranges(start: int, end: int, partitions: int) -> list[RowRange]:
-    """Cut rows start <= i < end into tasks of equal size; nothing where there are none."""
+    """Cut rows start <= i < end into tasks of equal size; nothing if there are none."""
     share = max(1, -(-(end - start) // partitions))
     return [RowRange(at, min(end, at + share)) for at in range(start, end, share)]
 
@@ -225,7 +230,7 @@ def iter_visits(options: VisitOptions, start: int, end: int) -> Iterator[Request
         name = f"host{host_rank}.example.net"
         url = f"/{_SECTIONS[page_rank % len(_SECTIONS)]}/{page_rank}.html"
         if is_broken:
-            # Cut off in the middle, as a crash leaves a log; through the real parser, which says what it makes of it.
+            # A line that is cut off, as after a crash; the real parser turns it into a row.
             yield parse_line(f'{name} - - [{second}] "GET {url}'.encode(), file=file, line=row + 1, columns=None)
             continue
         yield Request(
@@ -254,8 +259,8 @@ def _popularity(count: int, skew: float) -> Array:
 def _uniform(seed: int, rows: Array, lane: int) -> Array:
     """A number in [0, 1) for each row, independent per lane.
 
-    Source:  splitmix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).  NumPy's own
-             generators promise no stable stream across versions.
+    Source:  splitmix64's finalizer (Steele, Lea, Flood: Fast splittable pseudorandom number
+             generators, 2014).  NumPy's own generators promise no stable stream across versions.
     """
     mask = (1 << 64) - 1
     start = np.uint64((seed * 0x9E3779B97F4A7C15 + lane * 0xD1B54A32D192ED03) & mask)

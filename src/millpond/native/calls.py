@@ -1,4 +1,4 @@
-"""What the library does, with numpy's arrays for memory.  Each gives None where there is no library, or where it says no."""
+"""What the library does, with numpy's arrays for memory.  Each gives None if there is no library, or where it says no."""
 
 from __future__ import annotations
 
@@ -371,7 +371,7 @@ def read_words(
     """The words of eight bytes at these places of rows, counted from where each begins, as uint64.
 
     least:   how many each row must have
-    flags:   places whose words are nearly always 0 in all rows: None where they are
+    flags:   places whose words are nearly always 0 in all rows: None if they are
     memory:  where they are put, to stay
     """
     native = library()
@@ -433,7 +433,7 @@ def find_parts(
 ) -> tuple[Array, Array] | None:
     """Where the values lie that slots of rows point to, and their sizes.
 
-    valid:   False where there is none
+    valid:   False if there is none
     memory:  where the answer is put; used again when nobody looks into it any more
     """
     native = library()

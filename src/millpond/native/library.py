@@ -91,7 +91,7 @@ _off = 0
 
 
 def library(size_bytes: int = 1 << 62) -> Library | None:
-    """The library; None where there is none, or where so many bytes aren't worth it."""
+    """The library; None if there is none, or where so many bytes aren't worth it."""
     return None if _off or size_bytes < _few_bytes else _load()
 
 

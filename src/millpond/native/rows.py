@@ -14,7 +14,7 @@ from millpond.native.library import library
 
 NUMBER, BOOLEAN, TEXT, FLOATING, DISTINCT, AVERAGE = range(6)
 WriteRow = Callable[[bytes, bytes, bytes | None], bytes | None]
-"""See `row_json` in shown.c: (row with its stamp, head, key or None) -> JSON; None where Python is to write it"""
+"""See `row_json` in shown.c: (row with its stamp, head, key or None) -> JSON; None if Python is to write it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class _Member(ctypes.Structure):
 
 
 def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
-    """A function that writes these members of rows with so many columns; None where there is no library."""
+    """A function that writes these members of rows with so many columns; None if there is no library."""
     native = library()
     if native is None:
         return None

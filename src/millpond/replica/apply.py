@@ -1,9 +1,10 @@
-"""Bring a replica from a batch to the next one.
+"""Moves a replica from a batch to the next one.
 
-1. Read every partition's change file of every store, and turn keys into ordered keys.  A file that isn't there is a gap: nothing
-   is applied.
-2. Check that commits/N is still the one that was read: state files of an uncommitted batch may be replaced.
-3. Put and delete everything, and move the record, in one transaction.
+1. Read every partition's change file of every store, and turn keys into ordered keys.  If a file is
+   missing, apply nothing.
+2. Check that commits/N is still the one that was read: state files of an uncommitted batch may be
+   replaced.
+3. Put and delete all rows, and move the record, in one transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from millpond.schema.store import StoreSchema
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """A store, and how its keys are written into the replica."""
+    """A store, and the encoding of its keys in the replica."""
 
     name: str
     schema: StoreSchema
@@ -43,7 +44,7 @@ class ReplicaTable:
 
 
 def plan_tables(stores: Iterable[StoreSchema]) -> list[ReplicaTable]:
-    """One table a store."""
+    """One table for each store."""
     return [ReplicaTable(s.id, s, key_transcoder(s.key, KeyCodec(s.key)), KeysTranscoder(s.key)) for s in stores]
 
 
@@ -57,14 +58,15 @@ def apply_batch(
     *,
     reads: int = 1,
 ) -> int:
-    """Move a replica from the batch before to `batch`; how many rows changed.
+    """Move a replica from the previous batch to `batch`; returns how many rows changed.
 
     before:  the replica's record
-    reads:   how many change files are got at the same time
-    Raises:  FILE_GONE where a change file isn't there: build again.  Whatever is raised, nothing was applied.
+    reads:   how many change files to read at the same time
+    Raises:  FILE_GONE if a change file is missing: build again.  After any error, nothing was
+             applied.
     """
     changed: dict[str, Changes] = {table.name: {} for table in tables}
-    # Without new input a batch changes no row before it deletes it.
+    # Without new input, a batch doesn't change a row before it deletes the row.
     is_idle = batch.offsets == before.offsets
     hidden: set[str] = set()
     for table, records, tells_all in _changes_of(reader, batch, tables, reads):  # 1
@@ -81,7 +83,7 @@ def apply_batch(
 def _changes_of(
     reader: StateReader, batch: CommittedBatch, tables: list[ReplicaTable], reads: int
 ) -> Iterator[tuple[ReplicaTable, RowChunk | Iterable[Record], bool]]:
-    """The changes of every table and partition, and whether they are all that the batch wrote there."""
+    """The changes of every table and partition, each with whether the batch wrote no others there."""
     files = files_of(batch, tables)
     if reads == 1 or len(files) == 1:
         for partition, sharing in files:
@@ -102,7 +104,7 @@ def _changes_of(
 
 
 def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[int, list[ReplicaTable]]]:
-    """Every partition of every store, with the tables whose rows lie there: column families of one store share files."""
+    """Every partition of every store, with its tables: column families of one store share files."""
     found: dict[tuple[int, str, int], tuple[int, list[ReplicaTable]]] = {}
     for table in tables:
         for partition in partitions_of(batch, table.schema):
@@ -112,9 +114,11 @@ def files_of(batch: CommittedBatch, tables: list[ReplicaTable]) -> list[tuple[in
 
 
 def collect(table: ReplicaTable, records: RowChunk | Iterable[Record], changes: Changes, gone: Gone) -> None:
-    """Add records to the changes of a table; of several for one key the last counts, and what was appended after it.
+    """Add records to the changes of a table.
 
-    gone:  what a deleted key is that these records didn't put before
+    Of several records for one key, the last and later appends count.
+
+    gone:  the mark for a deleted key that these records didn't put before
     """
     transcode = table.transcode_key
     if isinstance(records, RowChunk):
@@ -123,7 +127,7 @@ def collect(table: ReplicaTable, records: RowChunk | Iterable[Record], changes: 
             changes.update(zip(keys, records.values.tolist(), strict=True))
             return
         if keys is not None:
-            transcode = bytes  # they are ordered keys already
+            transcode = bytes  # these keys are already ordered keys
         records = records.records(keys)
     for kind, key_row, value_row in records:
         ordered = transcode(key_row)
@@ -132,7 +136,7 @@ def collect(table: ReplicaTable, records: RowChunk | Iterable[Record], changes: 
             changes[stored_key] = value_row if stored_key is ordered else join_value(ordered, value_row)
         elif kind == DELETE:
             before = changes.get(stored_key)
-            if not isinstance(before, Gone):  # deleted once more, it is still gone with the value that it had
+            if not isinstance(before, Gone):  # a second delete keeps the mark, with the row's last value
                 changes[stored_key] = Gone(before) if isinstance(before, bytes) else gone
         else:
             _append(changes, stored_key, join_value(ordered, b""), value_row)

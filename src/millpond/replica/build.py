@@ -1,8 +1,10 @@
-"""Build a replica from nothing: the whole state of a batch.
+"""Builds a replica from the whole state of a batch.
 
-1. Read the newest snapshot of every store and partition and the changes after it; several files at the same time.
-2. Sort the rows of each table (`sorter`), and write them from first to last.  What can't be sorted (lists, and everything
-   where there is no compiled library) is written as it comes.  Nobody reads this generation yet: its transactions are small.
+1. Read the newest snapshot of every store and partition, and the changes after it; several files at
+   the same time.
+2. Sort the rows of each table (`external_sort`), and write them from first to last.  Rows that
+   can't be sorted (lists, and all rows without the compiled library) are written as they come.
+   Nobody reads this generation yet, so its transactions are small.
 3. Check that commits/N is still the one that was read.
 4. Write the record.
 """
@@ -33,7 +35,7 @@ from millpond.schema.store import StoreSchema
 
 Item = TypeVar("Item")
 Progress = Callable[[int, int, int], None]
-"""(partitions done, partitions in all, rows so far); may raise to end it"""
+"""(partitions done, partitions in all, rows so far); may raise to end the build"""
 
 
 def build(
@@ -47,11 +49,12 @@ def build(
     reads: int,
     progress: Progress,
 ) -> int:
-    """Fill an empty backend with the whole state of `batch`; how many records were read.
+    """Fill an empty backend with the whole state of `batch`; returns how many records were read.
 
-    chunk_rows:  rows a transaction
-    reads:       how many partitions are read at the same time
-    Raises:      FILE_GONE where Spark cleaned a file up meanwhile: begin again with a newer batch, in a new backend.
+    chunk_rows:  rows of a transaction
+    reads:       how many partitions to read at the same time
+    Raises:      FILE_GONE if Spark cleaned a file up meanwhile: begin again with a newer batch, in
+                 a new backend.
     """
     tables = plan_tables(stores.stores)
     backend.create(table_names(t.name for t in tables))
@@ -67,7 +70,7 @@ def build(
 
 
 def can_sort(store: StoreSchema) -> bool:
-    """Whether the rows of a store are sorted before they are written; lists, which are appended to, can't be."""
+    """Whether the rows of a store can be sorted before they are written; lists, which grow, can't."""
     return library() is not None and not store.many
 
 
@@ -79,7 +82,7 @@ class _Build:
         self._backend = backend
         self._batch = batch
         self._mark = stamp_at_most(batch.batch)
-        # In memory a transaction costs as much as all that is there, and nothing is gained by many.
+        # In memory, a transaction costs as much as all existing rows, so a single one is best.
         self._chunk_rows = chunk_rows if backend.folder is not None else None
         self._progress = progress
         self._lock = threading.Lock()
@@ -88,9 +91,9 @@ class _Build:
         self.records = 0
 
     def read(self, files: list[tuple[int, list[ReplicaTable]]], reads: int) -> None:
-        """Read and write everything.
+        """Read and write all rows.
 
-        files:  partitions, and the tables whose rows lie in the same files
+        files:  partitions, with the tables whose rows are in their files
         """
         self._of = sum(len(tables) for _, tables in files)
         if library() is None:
@@ -149,7 +152,7 @@ class _Build:
 
 
 def _ahead(items: Iterator[Item]) -> Iterator[Item]:
-    """The same, the next one made by another thread while one is used."""
+    """The same items; a thread makes the next one while the caller uses one."""
     with ThreadPoolExecutor(1, thread_name_prefix="millpond-merge") as pool:
         coming = pool.submit(next, items, None)
         while (item := coming.result()) is not None:
@@ -158,7 +161,7 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
 
 
 def _stored(table: ReplicaTable, rows: RowChunk | list[Record]) -> tuple[Spans, Spans, Array | None]:
-    """Rows as they are stored but for their stamps: keys, values, mask of those that were deleted."""
+    """Stored rows without stamps: keys, values, mask of deleted ones."""
     import numpy as np
 
     if isinstance(rows, RowChunk) and (keys := table.keys.spans(rows.keys)) is not None:

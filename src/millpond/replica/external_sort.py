@@ -1,11 +1,14 @@
-"""The rows of tables by their keys, of each key the newest, however many there are: an external merge sort.
+"""Sorts any number of rows by key and keeps the newest row of each key: an external merge sort.
 
-1. Rows are held as they come.  Where that gets too much, those of the table that holds most are sorted and become a run: a
-   temporary file in the replica's folder, which has no name, so that it is gone with the process.
-2. Where a table has many runs they are merged into one, with the keys that were deleted: an older run may have them.
-3. In the end all runs of a table are merged, two blocks of each held at a time.
+1. Collect rows in memory.  When there are too many, sort those of the largest table and write them
+   as a run: a temporary file without a name in the replica's folder, which vanishes with the
+   process.
+2. When a table has many runs, merge them into one that still has deleted keys, since an older run
+   may have their rows.
+3. At the end, merge all runs of a table, with two blocks of each in memory.
 
-So a table is written into the replica from its first key to its last, and each of its pages once.  Takes the compiled library.
+So a build writes a table from its first key to its last, and each page once.  This needs the
+compiled library.
 """
 
 from __future__ import annotations
@@ -23,14 +26,15 @@ from millpond.native import calls
 from millpond.native.library import library
 from millpond.replica.backends.lmdb import explained
 
-# While a run is made of what is held, some three times as much is needed.
+# Making a run of the collected rows needs about three times their memory.
 _HELD_BYTES = 12 << 20
 _BLOCK_BYTES = 32 << 10
-# A run that is merged takes about half a MiB, and merging some of them first costs as much time as all the sorting: where there
-# are many already, the next ones are larger.
+# Each run in a merge needs about half a MiB, and an extra merge costs as much time as all the
+# sorting: if there are many runs already, the next ones are larger.
 _MANY_RUNS, _LARGER = 64, 3
 _MOST_RUNS = 160
-# What a row takes beside its key and value while it is held: where these begin, how long they are, whether it is gone.
+# The bytes of a collected row besides key and value: their positions and sizes, and whether it is
+# deleted.
 _ROW_BYTES = 33
 
 
@@ -54,7 +58,7 @@ class _SortedFile:
     blocks: list[_Block] = field(default_factory=list)
 
     def write(self, keys: Spans, values: Spans, gone: Array) -> None:
-        """Put rows behind those that are there, all packed."""
+        """Append rows, all packed."""
         import numpy as np
 
         kinds = np.where(gone, DELETION, VALUE).astype(np.uint8)
@@ -67,7 +71,7 @@ class _SortedFile:
             self.blocks.append(_Block(len(kinds[some]), len(key_data), len(value_data)))
 
     def iter_windows(self, number: int) -> Iterator[Window]:
-        """The rows, with a sequence number that all of them have.  Once."""
+        """The rows, all with the same sequence number.  Call it once."""
         import numpy as np
 
         with self.file as file:
@@ -84,9 +88,9 @@ class _SortedFile:
 
 @dataclass(slots=True)
 class _Table:
-    """What is known of one table's rows.
+    """One table's rows.
 
-    keys, values, gone:  those that are held, oldest first
+    keys, values, gone:  those in memory, oldest first
     runs:                those in files, oldest first
     """
 
@@ -98,11 +102,14 @@ class _Table:
 
 
 class RowSorter:
-    """Takes rows in write order and gives them in key order.  Used within `with`, by one thread at a time.
+    """Takes rows in write order and returns them in key order.
 
-    folder:      on the disk of the replica; None: everything is held in memory
-    held_bytes:  of rows before they become a run, three times as much where a table has many
-    most_runs:   of a table before they are merged
+    Use it in a `with` block, by one thread at a time.
+
+    folder:      on the disk of the replica; None to sort in memory only
+    held_bytes:  the most bytes of rows before they become a run; three times that if a table has
+                 many runs
+    most_runs:   the most runs of a table before they are merged
     """
 
     def __init__(self, folder: Path | None, held_bytes: int = _HELD_BYTES, most_runs: int = _MOST_RUNS) -> None:
@@ -121,9 +128,9 @@ class RowSorter:
                 run.file.close()
 
     def add(self, name: str, keys: Spans, values: Spans, gone: Array | None) -> None:
-        """Rows of a table; of those with one key a later one counts.
+        """Add rows of a table; of several rows with one key, the last counts.
 
-        gone:    mask of keys that were deleted, whose values mean nothing; None where there are none
+        gone:    mask of deleted keys, whose values mean nothing; None if there are none
         Raises:  DISK_FULL, REPLICA_NOT_WRITABLE.
         """
         import numpy as np
@@ -146,7 +153,10 @@ class RowSorter:
             self._write_run(max(self._tables.values(), key=_held_bytes), self._folder)  # 1
 
     def iter_rows(self, name: str) -> Iterator[tuple[Spans, Spans]]:
-        """The keys of a table in order, each once, and their values, in chunks; without deleted ones.  Once."""
+        """The keys of a table in order, each once, with values, in chunks; without deleted keys.
+
+        Call it once.
+        """
         import numpy as np
 
         table = self._tables.get(name)
@@ -171,7 +181,7 @@ class RowSorter:
             self._write(table, folder, merged[0].merges + 1, rows)
 
     def _write(self, table: _Table, folder: Path, merges: int, chunks: Iterable[tuple[Spans, Spans, Array]]) -> None:
-        """Add a run of these rows, which are in order."""
+        """Add a run of these sorted rows."""
         with explained(folder):
             run = _SortedFile(tempfile.TemporaryFile(dir=folder), merges)  # noqa: SIM115 - it lives as long as the run
             table.runs.append(run)
@@ -181,7 +191,7 @@ class RowSorter:
 
 
 def _sort(table: _Table) -> tuple[Spans, Spans, Array]:
-    """What a table holds, in order, the newest of each key; it holds nothing afterwards."""
+    """Take a table's rows out of memory: sorted, the newest of each key."""
     import numpy as np
 
     keys, values, gone = join_spans(table.keys), join_spans(table.values), np.concatenate(table.gone)
@@ -193,7 +203,7 @@ def _sort(table: _Table) -> tuple[Spans, Spans, Array]:
 
 
 def _packed(pieces: Spans) -> Spans:
-    """The same, one after the other in a buffer of their own."""
+    """The same bytes, one after the other in a new buffer."""
     import numpy as np
 
     data = calls.gather(*pieces[:3])

@@ -1,16 +1,17 @@
-"""Where a job's replica lies on disk, who follows, and which generation serves.
+"""A job's replica on disk: its folder, the lock of its follower, and the generation that serves.
 
     <home>/replicas/<name>-<hash of the checkpoint's URI>/
-        lock            held by the process that follows
+        lock            of the process that follows
         current         name of the generation that serves; replaced by a rename
         status.json     what the follower does: progress of a build, its last error
-        generation-<n>-<unique>/  one LMDB environment, and in `boot` the run of the machine that it was made in
-        closed.json, closed-*/  rows that expired, flushed: see `journal`
+        generation-<n>-<unique>/  one LMDB environment, and in `boot` the machine's run that made it
+        closed.json, closed-*/    flushed expired rows: see `journal`
 
-The folder goes by the checkpoint's URI alone, so that everyone who reads that path finds a new generation when the job there
-is replaced; which job a generation belongs to is written inside it.
+The folder's name depends on the checkpoint's URI alone.  So after the job at a path is replaced,
+all readers of that path find the new generation.  A generation's record names its job.
 
-Batches aren't synced to disk: of another run of the machine nothing is trusted, and LMDB isn't even let near what it may have left.
+Batches aren't synced to disk.  So files of another run of the machine aren't trusted, and LMDB
+doesn't open them.
 """
 
 from __future__ import annotations
@@ -38,23 +39,27 @@ _BOOT = "boot"
 _GENERATION = re.compile(r"generation-([0-9]{1,9})-[0-9a-f]{8}")
 _BOUNDS = FileBounds()
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
-# LMDB needs shared memory maps and locks that these don't give.
+# LMDB needs shared memory maps and locks that these don't have.
 _NETWORK = frozenset({"nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "ceph", "glusterfs", "fuse.glusterfs", "afs", "lustre"})
 
 
 class FollowerStatus(msgspec.Struct, kw_only=True):
-    """What the follower of a replica does, for other processes and for statistics.
+    """The state of a replica's follower, for other processes and for statistics.
 
-    state:            waiting (no committed batch yet), building, following, failed (its last step raised)
+    state:            waiting (no committed batch yet), building, following, failed (its last step
+                      raised)
     partitions_done:  of a build, of `partitions` in all
     records:          read so far by a build
-    error:            condition, message and hint of the last error; None once a later step went well
-    looked_at:        seconds since 1970 of the last successful look at the checkpoint, 0 where there was none
-    newest:           the newest committed batch seen by it, -1 where there was none
-    oldest_commit_ns: when the first batch beyond the replica was committed, None where there was none
-    kept:             by store, in words, what is kept of it beside its rows
+    error:            condition, message and hint of the last error; None once a later step went
+                      well
+    looked_at:        seconds since 1970 of the last successful poll of the checkpoint, 0 if there
+                      was none
+    newest:           the newest committed batch that it saw, -1 if there was none
+    oldest_commit_ns: when the first batch beyond the replica was committed, None if there was none
+    kept:             the retention of each store, in words
 
-    Readers of a replica whose checkpoint is on an object store make no requests of their own: they go by the three before the last.
+    Readers of a replica whose checkpoint is on an object store make no requests: they use
+    looked_at, newest and oldest_commit_ns.
     """
 
     state: str = "waiting"
@@ -83,7 +88,7 @@ class ReplicaPlace:
     def prepare(self) -> None:
         """Make the folder.  Raises REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM."""
         try:
-            # Rows are for who may read the checkpoint, and other users of this machine may not be among them.
+            # Other users of this machine may not have the right to read the checkpoint.
             self.path.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             self.path.mkdir(mode=FOLDER_MODE, exist_ok=True)
             if os.stat(self.path).st_mode & 0o777 != FOLDER_MODE:  # made by an earlier version
@@ -94,13 +99,13 @@ class ReplicaPlace:
         if kind in _NETWORK:
             raise ReplicaError(
                 "NETWORK_FILE_SYSTEM",
-                f"{self.path} lies on a network file system ({kind}), where a replica can't be kept safely.",
+                f"{self.path} is on a network file system ({kind}), where a replica isn't safe.",
                 hint="Choose a folder on a local disk with --replica-dir or MILLPOND_HOME.",
                 path=str(self.path),
             )
 
     def try_lock(self) -> bool:
-        """Become the one who follows; False where somebody else is.  Raises REPLICA_NOT_WRITABLE."""
+        """Become the follower; False if another process follows.  Raises REPLICA_NOT_WRITABLE."""
         if self._lock is not None:
             return True
         try:
@@ -124,7 +129,7 @@ class ReplicaPlace:
             self._lock = None
 
     def current(self) -> Path | None:
-        """The generation that serves, None where there is none yet, or only one from before the machine started."""
+        """The generation that serves; None if there is none of this run of the machine."""
         try:
             name = self._files.read("current", _BOUNDS.note_bytes).decode("utf-8", "replace")
             if not _GENERATION.fullmatch(name):
@@ -137,9 +142,9 @@ class ReplicaPlace:
         return self.path / name if boot.decode("utf-8", "replace") == boot_id() else None
 
     def new_generation(self) -> Path:
-        """An empty folder for a generation that is going to be built."""
+        """An empty folder for a new generation."""
         taken = [int(found[1]) for p in self.path.glob("generation-*") if (found := _GENERATION.fullmatch(p.name))]
-        # Never a name that was used before: an environment of this process may still map the removed one.
+        # Use each name once: an environment of this process may still map a removed folder.
         path = self.path / f"generation-{max(taken, default=0) + 1}-{uuid.uuid4().hex[:8]}"
         try:
             path.mkdir(mode=FOLDER_MODE)
@@ -153,14 +158,17 @@ class ReplicaPlace:
         self._files.write("current", generation.name.encode())
 
     def clean(self) -> None:
-        """Remove generations that don't serve: left by a crash, or superseded.  Readers that map one keep it until they end."""
+        """Remove generations that don't serve: superseded ones, and those of crashed builds.
+
+        A reader that maps one keeps its data until the read ends.
+        """
         current = self.current()
         for path in self.path.glob("generation-*"):
             if path != current:
                 shutil.rmtree(path, ignore_errors=True)
 
     def write_status(self, status: FollowerStatus) -> None:
-        """Tell other processes; without a sync, since it means nothing after a crash."""
+        """Write the status for other processes; without a sync, since it means nothing after a crash."""
         temporary = self.path / f".status.{os.getpid()}.tmp"
         try:
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE), "wb") as file:
@@ -171,7 +179,7 @@ class ReplicaPlace:
                 temporary.unlink(missing_ok=True)
 
     def read_status(self) -> FollowerStatus | None:
-        """What the follower last said; None where it never did."""
+        """The follower's last status; None if it never wrote one."""
         try:
             return msgspec.convert(parse_json(self._files.read("status.json", _BOUNDS.note_bytes)), FollowerStatus)
         except (CheckpointError, ValueError):  # msgspec's errors are among these
@@ -190,7 +198,7 @@ class ReplicaPlace:
 
 
 def boot_id() -> str:
-    """What changes when the machine restarts; empty where the system doesn't tell."""
+    """An id that changes when the machine restarts; empty if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:
@@ -198,7 +206,7 @@ def boot_id() -> str:
 
 
 def file_system(path: Path) -> str:
-    """The kind of file system that a path lies on, as the system names it; empty where it doesn't tell."""
+    """The system's name for the kind of file system of a path; empty if unknown."""
     try:
         mounts = Path("/proc/self/mounts").read_text()
     except OSError:
@@ -207,7 +215,10 @@ def file_system(path: Path) -> str:
 
 
 def kind_in(mounts: str, target: str) -> str:
-    """The same from the lines of /proc/mounts: `device folder kind options 0 0`, blanks in folders as octal numbers."""
+    """The same from the lines of /proc/mounts: `device folder kind options 0 0`.
+
+    Blanks in folders are octal numbers.
+    """
     best, kind = "", ""
     for line in mounts.split("\n"):
         fields = line.split(" ")

@@ -2,16 +2,18 @@
 
 One step:
 
-1. Where this isn't the one who follows, try to become it; somebody else following is fine.
-2. Where there is no generation yet, or the one there is from another format, boot or checkpoint: build.
-3. Is it still the same job (`identity`)?  If not, refuse reads at once, and build.  If our batch was cleaned up: build.
-4. Where commits/N+1 is there: apply it, and go on with the next.  Where a file it needs isn't: build.
-5. Otherwise wait, and ask again: on a local disk when the system tells of a commit (`storage/watch.py`), and in any case after
-   milliseconds; on an object store, where a poll is two requests, after a tenth of the time since the last commit (0.25 to 3
-   seconds).
+1. If this process doesn't follow, try to become the follower; another one may follow instead.
+2. If there is no generation, or only one of another format, boot or checkpoint: build.
+3. Check that it is still the same job (`identity`).  If not, refuse reads at once, and build.  If
+   our batch was cleaned up: build.
+4. If commits/N+1 exists: apply it, and continue with the next.  If one of its files is missing:
+   build.
+5. Otherwise wait, then poll again: on a local disk when the system reports a commit
+   (`storage/watch.py`), or after milliseconds; on an object store, where a poll is two requests,
+   after a tenth of the time since the last commit (0.25 to 3 seconds).
 
-To build: read the newest committed batch into a new generation, let it serve, mark the old one superseded, remove it.  Until
-then the old generation serves, unless the job was replaced.
+To build: read the newest committed batch into a new generation, let it serve, mark the old one
+superseded, remove it.  Until then the old generation serves, unless the job was replaced.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ from millpond.storage import FileStamp, Storage
 from millpond.storage.names import numbers
 from millpond.storage.watch import FolderWatch
 
-# How often it is looked whether the folder is still ours.
+# How often to check that the folder is still ours.
 _FOLDER_SECONDS = 0.5
 _READERS_SECONDS = 10.0
 _STATUS_SECONDS = 0.25
@@ -55,17 +57,17 @@ _COUNT_SECONDS = 2.0
 
 
 Retentions = Callable[[StoresRecord], Mapping[str, Retention]]
-"""what a replica holds -> what is kept of its stores, by their ids"""
+"""a replica's stores -> the retention of each, by id"""
 Wanted = Callable[[StoresRecord], Mapping[str, tuple[str, Retention]]]
-"""what a replica holds -> for each table of which something was named: the id of its store, and what is wanted to be kept"""
+"""a replica's stores -> by table, the id of its store and the retention that was asked for"""
 log = EventLog(__name__)
-# What a follower meets where nothing is wrong yet: the job hasn't begun.
+# The errors of a job that hasn't begun, which are normal.
 _NOT_YET = frozenset({"NO_CHECKPOINT"})
 
 
 @dataclass(slots=True)
 class FollowerCounts:
-    """What a follower has done since it began."""
+    """A follower's counts since it began."""
 
     batches_applied: int = 0
     rows_applied: int = 0
@@ -78,7 +80,7 @@ class FollowerCounts:
 
 @dataclass(slots=True)
 class _Clock:
-    """Says at most every `seconds` that it is time."""
+    """Is due at most once in `seconds`."""
 
     seconds: float
     last: float = field(default=0.0)
@@ -96,8 +98,8 @@ class Follower:
 
     place:        the replica's folder, or None for a replica in memory
     on_backend:   called with each generation that begins to serve
-    retention:    what is kept of which store beside its rows, where it isn't what the settings say
-    wanted:       the same of those stores alone that whoever opened the replica has named, by table
+    retention:    the retention of stores that differs from the settings
+    wanted:       the retention that the replica's opener asked for, by table
     """
 
     def __init__(
@@ -142,7 +144,7 @@ class Follower:
         self._applied_last = False
         self._missing: tuple[Batch, float] | None = None
         self._readers_clock = _Clock(_READERS_SECONDS)
-        # Rows that expired are kept over restarts of the machine, too.
+        # Expired rows also outlive restarts of the machine.
         self.journal = JournalCopy(place.path) if place is not None else None
         self.status = FollowerStatus()
         self.counts = FollowerCounts()
@@ -163,7 +165,7 @@ class Follower:
         if self._thread is not None:
             self._thread.join(self.polling.stop_seconds)
             if self._thread.is_alive():
-                return  # it waits for an object store; when that answers or its time is over, it ends and unlocks
+                return  # the thread waits for an object store; after the answer or a time-out it ends and unlocks
         self._commits.close()
         self._let_go()
 
@@ -175,11 +177,11 @@ class Follower:
             self._place.unlock()
 
     def wake(self) -> None:
-        """Take the next step now, also where the last one failed and a pause was due."""
+        """Take the next step now, even if a pause is due after an error."""
         self._commits.wake()
 
     def wait_for_first_step(self, timeout_seconds: float) -> None:
-        """Return when it follows, has found that another process does, or can do neither; or after the timeout."""
+        """Return when this process follows, another one does, or neither is possible; or after the timeout."""
         self._begun.wait(timeout_seconds)
 
     def wait_for_step(self, timeout_seconds: float) -> None:
@@ -188,7 +190,7 @@ class Follower:
             self._stepped.wait(timeout_seconds)
 
     def statistics(self) -> dict[str, Any]:
-        """What this follower does and has done, with its last error."""
+        """This follower's state and counts, with its last error."""
         return {
             "following": self.following,
             **msgspec.to_builtins(self.status),
@@ -221,7 +223,7 @@ class Follower:
                 failures += 1
                 unknown = ReplicaError(
                     "FOLLOWER_FAILED",
-                    f"The follower met an error that it doesn't know: {error!r}.",
+                    f"The follower had an unexpected error: {error!r}.",
                     hint="Report this with the checkpoint's Spark version; deleting the replica's folder may help.",
                 )
                 log.debug("follower.traceback", raised=error, checkpoint=self._storage.uri)
@@ -243,7 +245,7 @@ class Follower:
         self._say(state="failed", error=facts, now=True)
 
     def step(self) -> bool:
-        """Do what there is to do; whether anything was applied or built."""
+        """Take one step; returns whether anything was applied or built."""
         if not self.following and not self._take_over():  # 1
             return False
         if self._place is not None and self._folder_clock.due() and self._folder_is_gone():
@@ -276,12 +278,13 @@ class Follower:
         return self._apply(generation, following)  # 4
 
     def _looked(self, batch: int, commit: FileStamp | None) -> None:
-        """Keep what the look at the checkpoint has shown, for readers that don't look themselves."""
+        """Record what a poll of the checkpoint has shown, for readers that don't poll."""
         status = self.status
         if commit is None:
             status.newest, status.oldest_commit_ns = batch, None
         else:
-            # The list of commits is one request: only where one batch comes right after another is it worth knowing how many.
+            # The list of commits is one request, which is only worth it while batches come one
+            # after the other.
             if self._applied_last and self.polling.shared and self._count_clock.due():
                 status.newest = max(committed_batches(self._storage), default=-1)
             status.newest = max(status.newest, batch + 1)
@@ -301,7 +304,7 @@ class Follower:
         return True
 
     def _say_what_is_ignored(self) -> None:
-        """Whoever follows decides what is kept: say so once where something else was named here."""
+        """Warn once if another process follows, and so decides on retention, with another one."""
         assert self._place is not None
         if self._wanted is None or (path := self._place.current()) is None or (status := self._place.read_status()) is None:
             return
@@ -313,10 +316,10 @@ class Follower:
                 log.warning(
                     "retention.ignored",
                     table=table,
-                    message=f"process {status.pid} follows the job, and what it keeps counts",
+                    message=f"process {status.pid} follows the job, so its retention applies",
                     wanted=retention.words(),
                     kept=kept,
-                    hint="Name it where that process is started; or end that process, then this one follows.",
+                    hint="Give the retention to that process; or end that process, so that this one follows.",
                 )
 
     def _folder_is_gone(self) -> bool:
@@ -378,7 +381,7 @@ class Follower:
         return True
 
     def _has_other_stores(self, generation: Generation, number: Batch) -> bool:
-        """Whether state variables were added, removed or changed by the run that this batch belongs to."""
+        """Whether this batch's run has added, removed or changed state variables."""
         metadata = tuple(metadata_path(self._storage, operator, number) for operator in generation.evolving)
         if metadata != generation.metadata:
             known = [store.to_json() for store in read_stores(self._storage, number)[0]]
@@ -388,22 +391,24 @@ class Follower:
         return False
 
     def _may_come_yet(self, batch: CommittedBatch, missing: CheckpointError) -> bool:
-        """Whether a state file that isn't there may be one that an object store doesn't show yet; for a while it may."""
+        """Whether an object store may not show a missing state file yet, which is possible for a while."""
         if not self.polling.lag_seconds:
             return False
         if self._missing is None or self._missing[0] != batch.batch:
             self._missing = (batch.batch, time.monotonic())
         if time.monotonic() - self._missing[1] > self.polling.lag_seconds:
             return False
-        # RocksDB without change logs writes a snapshot instead; which of them a job does is pinned nowhere.
+        # RocksDB without change logs writes a snapshot instead; no file says which of them a job
+        # writes.
         path = str(missing.context.get("path", "")).removeprefix(f"{self._storage.uri}/")
         return not path.endswith(".changelog") or self._storage.stamp(path.removesuffix("changelog") + "zip") is None
 
     def _skipped(self, generation: Generation) -> bool:
-        """Whether this generation can't go on as it is.
+        """Whether this generation can't continue.
 
-        Newer batches are committed while the next one isn't there: cleaned up, or skipped.  Or there are operators that it
-        doesn't have: a checkpoint is being copied to this path, and the replica was built from a part of it.
+        Either newer batches are committed, but the next one is missing: it was cleaned up or
+        skipped.  Or there are operators that the replica lacks: a checkpoint is being copied to
+        this path, and the replica was built from a part of it.
         """
         operators = set(numbers(self._storage.names("state")))
         if operators != generation.stores.operators():
@@ -416,7 +421,7 @@ class Follower:
         return bool(batches) and batches[-1] > generation.record.batch + 1 and generation.record.batch + 1 not in batches
 
     def _restamp(self, generation: Generation, identity: str, modified_ns: int, size_bytes: int) -> None:
-        """The files were copied with their content unchanged: remember the new stamp."""
+        """Record the new stamp of files that were copied with the same content."""
         record = msgspec.structs.replace(
             generation.record, commit_identity=identity, commit_modified_ns=modified_ns, commit_size_bytes=size_bytes
         )
@@ -470,13 +475,13 @@ class Follower:
         return True
 
     def _well(self, state: str, *, now: bool = False) -> None:
-        """A step went well."""
+        """Called after a step without an error."""
         self._say(state=state, error=None, now=now)
         self.last_error = None
         self._trouble.over()
 
     def _say(self, *, state: str, error: dict[str, Any] | None, now: bool = False) -> None:
-        """Tell other processes, when it is news or has been a while."""
+        """Write the status for other processes, if it changed or is due."""
         changed = state != self.status.state or error != self.status.error
         due = state == "building" or self.polling.shared
         self.status.state, self.status.error, self.status.pid = state, error, os.getpid()

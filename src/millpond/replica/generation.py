@@ -1,12 +1,13 @@
-"""A generation of a replica: opened where there is one that can go on, or built from the newest committed batch.
+"""A generation of a replica: opened if it can continue, or built from the newest committed batch.
 
 To build:
 
-1. Read what the checkpoint holds at its newest batch, and refuse what can't be served.
+1. Read the checkpoint's stores at its newest batch, and refuse a job that can't be served.
 2. Fill a new backend, which nobody reads yet.
-3. Carry over what the generation before had kept, of the same job; else put back what the journal has.
+3. Carry over the history and expired rows of the previous generation, if it is of the same job;
+   else restore those of the journal.
 
-Where any of it fails, nothing of the new generation is left.
+If any step fails, nothing of the new generation stays.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from millpond.storage import Storage
 
 @dataclass(slots=True)
 class Generation:
-    """What is followed.
+    """A generation that is followed.
 
     path:      its folder, None in memory
-    record:    where it stands
-    metadata:  the files that its operators' schemas are from, of those that may change from run to run
+    record:    its record
+    metadata:  the schema files of those operators whose schemas may change from run to run
     """
 
     path: Path | None
@@ -58,7 +59,7 @@ class Generation:
 
     @property
     def job_id(self) -> str:
-        """Of the job that it is a replica of."""
+        """The id of its job."""
         return self.stores.job_id
 
     @property
@@ -69,11 +70,12 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generations:
-    """Where generations of one checkpoint's replica come from.
+    """Opens and builds generations of one checkpoint's replica.
 
-    place:        the replica's folder, or None for a replica in memory, whose backends `new_backend` makes
-    make_keeper:  what is kept beside the rows of these stores
-    build_reads:  partitions that are read at the same time
+    place:        the replica's folder, or None for a replica in memory, whose backends
+                  `new_backend` makes
+    make_keeper:  makes the keeper for these stores
+    build_reads:  how many partitions to read at the same time
     """
 
     storage: Storage
@@ -84,7 +86,7 @@ class Generations:
     build_reads: int
 
     def open(self) -> Generation | None:
-        """The generation that serves, None where there is none that can go on.  Raises as `open_backend`."""
+        """The generation that serves; None if there is none that can continue.  Raises as `open_backend`."""
         path = self.place.current() if self.place is not None else None
         if path is None:
             return None
@@ -105,7 +107,10 @@ class Generations:
         return Generation(path, backend, record, stores, StateReader(self.storage), keeper)
 
     def plan(self, newest: Batch, before: Generation | None) -> tuple[CommittedBatch, StoresRecord]:
-        """A batch, and the stores that a generation built at it has.  Raises as `read_batch`; UNSUPPORTED in real-time mode."""
+        """A batch, and the stores of a generation that is built at it.
+
+        Raises:  as `read_batch`; UNSUPPORTED in real-time mode.
+        """
         identity = job_id(self.storage)  # 1
         batch = read_batch(self.storage, newest)
         refuse_real_time(self.storage, batch)
@@ -116,9 +121,9 @@ class Generations:
     def build(
         self, batch: CommittedBatch, stores: StoresRecord, before: Generation | None, progress: Progress
     ) -> tuple[Generation, int]:
-        """A new generation, and how many records were read; nobody has it yet.
+        """A new generation, which doesn't serve yet, and how many records were read.
 
-        before:  the generation that is followed now
+        before:  the present generation
         Raises:  as `build.build`.
         """
         if before is not None and before.job_id != stores.job_id:

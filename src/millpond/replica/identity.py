@@ -1,12 +1,12 @@
 """Whether the job at a path is still the one that a replica follows.
 
-People delete a checkpoint and start over, rewind it, or restore a copy to the same path.  The files then look alike, with the same
-numbers and other content; a replica that went on would mix two jobs.
+People delete a checkpoint and start over, rewind it, or restore a copy to the same path.  The new
+files have the same names with other content; a replica that continued would mix two jobs.
 
-1. commits/N, of the replica's own batch N, has the stamp that was recorded: the same.
-2. It has another stamp: the log files of N are read again.  Their fingerprint tells.
-3. It is gone.  With the same job id and a newer commit it was cleaned up, and the replica has only fallen behind; otherwise the
-   job was deleted, rewound or replaced.
+1. If commits/N, of the replica's own batch N, has the recorded stamp, the job is the same.
+2. If it has another stamp, read the log files of N again and compare their fingerprint.
+3. If it is gone: with the same job id and a newer commit, it was cleaned up, and the replica has
+   only fallen behind.  Otherwise the job was deleted, rewound or replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Verdict = Literal["same", "behind", "replaced"]
 
 
 class Reached(Protocol):
-    """How far a job was followed: a replica's record, or the mark of what was kept of it."""
+    """How far a job was followed: a replica's record, or the mark of its journal."""
 
     @property
     def batch(self) -> int:
@@ -30,17 +30,18 @@ class Reached(Protocol):
 
     @property
     def fingerprint(self) -> str:
-        """Of its log files."""
+        """The fingerprint of its log files."""
 
     @property
     def commit_stamp(self) -> FileStamp:
-        """Of commits/N."""
+        """The stamp of commits/N."""
 
 
 def judge(storage: Storage, record: Reached, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
-    """Whether the job is the same, the same but beyond what the log still tells, or another; and the stamp judged by.
+    """Whether the job is the same, the same with this batch cleaned up, or another; and the stamp.
 
-    Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED: a store that doesn't answer says nothing about the job.
+    Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED: a storage that doesn't answer says nothing about
+             the job.
     """
     stamp = storage.stamp(f"commits/{record.batch}")
     if stamp == record.commit_stamp:
@@ -64,10 +65,10 @@ def judge(storage: Storage, record: Reached, known_job_id: str) -> tuple[Verdict
 
 
 def replaced_error(storage: Storage, batch: int) -> ReplicaError:
-    """What readers get until a new replica serves."""
+    """The readers' error until a new replica serves."""
     return ReplicaError(
         "JOB_REPLACED",
-        f"The checkpoint at {storage.uri} is no longer the one that this replica follows: batch {batch} of it is gone or another.",
+        f"The checkpoint at {storage.uri} is no longer that of this replica: its batch {batch} is gone or has changed.",
         hint="Ask again in a moment: a new replica is built as soon as the job at this path has committed a batch.",
         checkpoint=storage.uri,
         batch=batch,

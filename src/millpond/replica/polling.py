@@ -1,7 +1,7 @@
-"""How a follower asks a storage: how often, how much at a time, how long it waits for an answer.
+"""How a follower polls a storage: how often, how much at a time, how long it waits for an answer.
 
-On a local disk a look costs microseconds, and the system tells of commits.  On an object store each look is a request, one that
-fails has been tried again already, and a file may show up late.
+On a local disk a poll costs microseconds, and the system reports commits.  On an object store each
+poll makes requests, a failed request was already tried several times, and a file may appear late.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage
 
-# How often it is looked whether commits were skipped, and the longest pause after errors.
+# How often to check whether commits were skipped, and the longest pause after errors.
 _CHECK_SECONDS, _REMOTE_CHECK_SECONDS = 0.5, 10.0
 _MAX_BACKOFF_SECONDS, _REMOTE_MAX_BACKOFF_SECONDS = 1.0, 5.0
 # How long `stop` waits for a request that nobody answers.
@@ -20,15 +20,15 @@ _STOP_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polling:
-    """How one storage is asked.
+    """How to poll one storage.
 
-    check_seconds:      how often it is looked whether commits were skipped
+    check_seconds:      how often to check whether commits were skipped
     longest_pause_seconds:  after errors
-    stop_seconds:       how long `stop` waits for the thread, None until it has ended
-    shared:             whether the looks of the follower are those of all readers, who don't look themselves
-    apply_reads:        files of a batch that are read at the same time
-    build_reads:        the same of partitions, when a replica is built
-    lag_seconds:        how long a file may not show up that is there
+    stop_seconds:       how long `stop` waits for the thread; None to wait until it has ended
+    shared:             whether readers use the follower's polls and make none themselves
+    apply_reads:        how many files of a batch to read at the same time
+    build_reads:        how many partitions a build reads at the same time
+    lag_seconds:        how long an existing file may stay invisible
     """
 
     settings: ReplicaSettings
@@ -41,9 +41,9 @@ class Polling:
     lag_seconds: float = 0.0
 
     def pause(self, quiet_seconds: float, *, is_notified: bool) -> float:
-        """How long to wait before the next look, so long after the last commit.
+        """How long to wait before the next poll, given the time since the last commit.
 
-        is_notified:  the system reported the last commit, so it will report the next
+        is_notified:  whether the system reported the last commit, so that it will report the next
         """
         settings = self.settings
         if not self.shared:
@@ -54,7 +54,7 @@ class Polling:
 
 
 def polling_of(storage: Storage, settings: ReplicaSettings) -> Polling:
-    """How this storage is asked."""
+    """How to poll this storage."""
     if not storage.is_remote:
         return Polling(settings=settings, build_reads=settings.build_reads)
     return Polling(

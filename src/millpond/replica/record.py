@@ -1,4 +1,4 @@
-"""What a replica says of itself, written in the same transaction as the rows."""
+"""A replica's own record, written in the same transaction as the rows."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from millpond.checkpoint.position import Batch, Position
 from millpond.schema.store import StoreSchema, parse_store
 from millpond.storage import FileStamp
 
-# A replica with another number is built again.  Where keys or values are stored otherwise, `journal.FORMAT` is another as well.
+# A replica with another number is built again. If the format of keys or values changes, change
+# `journal.FORMAT` too.
 FORMAT = 4
-# Why a store can't be read now and perhaps later: files that are missing, cut short or damaged.
+# The conditions of a store that may become readable later: missing, incomplete or damaged files.
 DAMAGED = frozenset({"FILE_GONE", "INCOMPLETE_FILE", "CORRUPT_FILE"})
 
 
 class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of one store beside its rows.
+    """The kept history and expired rows of one store.
 
-    history_from:      the first batch whose changes are kept, None where none are
-    collapsed:         (first, last) of batches whose changes are kept as one, of the last: the replica was built anew there
-    closed_bytes:      of rows that expired
-    closed_forgotten:  the newest batch of whose expired rows some aren't kept, or may never have been seen, None where all are
+    history_from:      the first batch whose changes are kept, None if none are
+    collapsed:         (first, last) of batches whose changes are kept as one change of the last,
+                       since the replica was built again there
+    closed_bytes:      bytes of expired rows
+    closed_forgotten:  the newest batch of whose expired rows some were removed or never seen; None
+                       if all are kept
     """
 
     history_from: int | None = None
@@ -35,15 +38,16 @@ class KeptRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a replica stands.
+    """A replica's position and state.
 
-    status:        live; replaced (the job at this path is another one: reads are refused); superseded (a newer generation serves)
+    status:        live; replaced (another job is at this path, so reads are refused); superseded (a
+                   newer generation serves)
     fingerprint:   of the batch's log files, see `checkpoint.log.fingerprint`
     commit_*:      the stamp of commits/N
-    planned_watermark_ms:  the watermark that the batch was planned with
-    committed_ns:  when it was written, None where its time doesn't tell
+    planned_watermark_ms:  the watermark with which the batch was planned
+    committed_ns:  when commits/N was written, None if its time isn't that of the commit
     partitions:    of stateful operators in that batch
-    kept:          by store, what is kept beside its rows
+    kept:          by store, its kept history and expired rows
     """
 
     status: Literal["live", "replaced", "superseded"] = "live"
@@ -63,11 +67,11 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def committed_ms(self) -> int:
-        """When the batch was committed, or began where that isn't known, in milliseconds since 1970."""
+        """When the batch was committed, or began if that isn't known, in milliseconds since 1970."""
         return self.started_ms if self.committed_ns is None else self.committed_ns // 1_000_000
 
     def age(self, now: float) -> tuple[float, str]:
-        """Seconds since the batch was committed, or began where that isn't known, and which of the two: `Lag.age_from`."""
+        """Seconds since the batch was committed, or began if that isn't known; and `Lag.age_from`."""
         if self.committed_ns is None:
             return max(0.0, now - self.started_ms / 1000), "batch_start"
         return max(0.0, now - self.committed_ns / 1e9), "commit"
@@ -89,7 +93,7 @@ class ReplicaRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnreadField(msgspec.Struct, frozen=True):
-    """A store that has none, and why."""
+    """A store that can't be read, and why."""
 
     operator: int
     operator_name: str
@@ -100,7 +104,7 @@ class UnreadField(msgspec.Struct, frozen=True):
 
 
 class _StoresFormat(msgspec.Struct, frozen=True):
-    """What can be read of any replica, older ones too."""
+    """The part of the record that all formats have."""
 
     format: int
 
@@ -109,9 +113,10 @@ _parse_format = msgspec.json.Decoder(_StoresFormat).decode
 
 
 class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a replica holds; doesn't change as long as it lives.
+    """The stores of a replica, which never change.
 
-    lineage:  the same for all replicas of one run of a job that carried over what the one before had kept
+    lineage:  the same for all replicas of one run of a job, if each carried over the history of the
+              one before
     """
 
     format: int
@@ -122,11 +127,11 @@ class StoresRecord(msgspec.Struct, frozen=True, kw_only=True):
     unread: list[UnreadField]
 
     def operators(self) -> set[int]:
-        """Spark's ids of the operators that it knows, whether their stores can be read or not."""
+        """Spark's ids of its operators, also of those that can't be read."""
         return {s.operator for s in self.stores} | {u.operator for u in self.unread}
 
     def is_damaged(self) -> bool:
-        """Whether a store couldn't be read for want of a whole file, which may come yet."""
+        """Whether a store couldn't be read because of a missing or incomplete file, which may still come."""
         return any(u.condition in DAMAGED for u in self.unread)
 
 
@@ -151,7 +156,7 @@ def make_record(batch: CommittedBatch) -> ReplicaRecord:
 def make_stores_record(
     job_id: str, checkpoint: str, stores: list[StoreSchema], unread: list[UnreadStore], lineage: str | None = None
 ) -> StoresRecord:
-    """What a replica that is being built will hold; `lineage` where it goes on from another one."""
+    """The stores of a new replica; `lineage` if it continues another one's."""
     return StoresRecord(
         format=FORMAT,
         job_id=job_id,
@@ -170,7 +175,7 @@ def encode_stores(record: StoresRecord) -> bytes:
 
 
 def parse_stores(data: bytes) -> StoresRecord | None:
-    """The reverse; None where a replica of another format wrote it."""
+    """The reverse; None if a replica of another format wrote it."""
     if not data or _parse_format(data).format != FORMAT:
         return None
     record = _parse_record(data)
@@ -179,7 +184,7 @@ def parse_stores(data: bytes) -> StoresRecord | None:
 
 
 class _Written(msgspec.Struct, kw_only=True):
-    """A `StoresRecord` as JSON has it."""
+    """The JSON form of a `StoresRecord`."""
 
     format: int
     job_id: str

@@ -1,4 +1,4 @@
-"""One job's replica as readers see it: a snapshot of all its tables at one batch, or a clear reason why there is none."""
+"""One job's replica for readers: a snapshot of all tables at one batch, or the reason for none."""
 
 from __future__ import annotations
 
@@ -26,24 +26,25 @@ from millpond.storage import FileStamp, Storage
 
 MEMORY = "memory://"
 Serving = tuple[Backend, StoresRecord]
-# How old a look at the checkpoint may be.
+# How old a poll of the checkpoint may be.
 _LOOK_SECONDS = 0.001
-# A follower tries again at least once a second, whatever it met.
+# A follower tries again at least once per second, after any error.
 _FOREIGN_RETRY_SECONDS = 1.5
 _REMOTE_FOREIGN_RETRY_SECONDS = 10.0
 _FOREIGN_STATUS_SECONDS = 0.02
-# How long a step of the follower is waited for, which tells only of those that left nothing to do.
+# How long to wait for a step of the follower, which only reports steps after which nothing was left
+# to do.
 _STEP_SECONDS = 0.05
-# Errors that a follower gets over by itself.
+# Errors from which a follower recovers by itself.
 _PASSING = PASSING | {"NO_CHECKPOINT"}
 
 
 @dataclass(frozen=True, slots=True)
 class Newer:
-    """What the job has committed beyond a batch.
+    """The batches that the job has committed after a given one.
 
     batches:           how many
-    oldest_commit_ns:  when the first of them was committed, None where there is none
+    oldest_commit_ns:  when the first of them was committed, None if there is none
     """
 
     batches: int
@@ -54,14 +55,17 @@ NOTHING_NEWER = Newer(0, None)
 
 
 class View:
-    """What a reader holds: rows, where they stand, and what the replica has.
+    """A reader's view: rows, their position, and the replica's stores.
 
-    A context manager that ends it.  A function that opens one and goes on to do what may fail returns `view.hand_on()` from its
-    `with` block: then it is ended by who gets it, and by the block only where something failed.
+    A context manager that ends it.  A function that opens a view and then does work that may fail
+    returns `view.hand_on()` from its `with` block.  Then the caller ends it, and the block only
+    does so after an error.
 
-    newer:       what is committed beyond it: at most a millisecond old on a local disk, of the last poll on an object store
+    newer:       the batches committed after it: at most a millisecond old on a local disk, of the
+                 last poll on an object store
     generation:  the name of the generation that it reads
-    is_own:      whether it is a snapshot that nobody else reads; not one that is lent, or that shows another batch than it holds
+    is_own:      whether it is a snapshot that nobody else reads; not a lent one, or one that shows
+                 another batch than its own
     """
 
     __slots__ = ("_end", "generation", "is_own", "newer", "record", "rows", "stores")
@@ -75,7 +79,7 @@ class View:
         generation: str,
         end: Callable[[], object] | None = None,
     ) -> None:
-        """A view of a snapshot, or one that is lent: `end` gives it back."""
+        """A view of a snapshot, or a lent one: `end` gives it back."""
         self.rows = rows
         self.record = record
         self.stores = stores
@@ -89,13 +93,13 @@ class View:
         return View(self.rows, self.record, self.stores, self.newer, self.generation, end)
 
     def hand_on(self) -> View:
-        """The same view, for another to end: leaving this one no longer does."""
+        """The same view, which the caller ends: leaving this one no longer ends it."""
         other = self.lend(_nothing)
         other.is_own, other._end, self._end = self.is_own, self._end, None
         return other
 
     def hand_on_as(self, rows: Snapshot, record: ReplicaRecord) -> View:
-        """As `hand_on`, with what it has seen otherwise: as of another batch."""
+        """As `hand_on`, but as of another batch."""
         other = self.hand_on()
         other.rows, other.record, other.is_own = rows, record, False
         return other
@@ -114,11 +118,11 @@ class View:
 
 
 def _nothing() -> None:
-    """The end of a view that has none yet."""
+    """The `end` of a view that has none yet."""
 
 
 class Replica:
-    """The replica of one job: follows it, or reads what another process keeps up to date."""
+    """The replica of one job: follows it, or reads a replica that another process follows."""
 
     def __init__(
         self,
@@ -156,16 +160,18 @@ class Replica:
             self._follower.start()
 
     def snapshot(self) -> View:
-        """All tables at one batch; ended by leaving its `with` block.
+        """A view of all tables at one batch; leaving its `with` block ends it.
 
-        Raises:  REPLICA_BUILDING (with progress), NO_COMMITTED_BATCH, NO_CHECKPOINT, JOB_REPLACED, REPLICA_CLOSED.
+        Raises:  REPLICA_BUILDING (with progress), NO_COMMITTED_BATCH, NO_CHECKPOINT, JOB_REPLACED,
+                 REPLICA_CLOSED.
         """
         serving = self._serving or self._attach()
         snapshot = serving[0].snapshot()
         try:
             record = snapshot.record()
             if record.status != "live":
-                # This generation stopped serving.  There is a newer one, or a reason why not.
+                # This generation no longer serves. There is a newer one, or a reason why there
+                # isn't.
                 snapshot.__exit__()
                 serving = self._next_generation(serving, record)
                 snapshot = serving[0].snapshot()
@@ -178,12 +184,12 @@ class Replica:
             raise
 
     def wait_until_begun(self, timeout_seconds: float) -> None:
-        """Return when this replica follows, or knows that it can't; or after the timeout."""
+        """Return when this replica follows, or can't follow; or after the timeout."""
         if self._follower is not None:
             self._follower.wait_for_first_step(timeout_seconds)
 
     def newer_than(self, view: View) -> Newer:
-        """What is committed beyond a view that was kept.  Raises JOB_REPLACED."""
+        """The batches committed after a kept view.  Raises JOB_REPLACED."""
         return self._look(view.record, view.stores)
 
     def wait_for_step(self, timeout_seconds: float) -> None:
@@ -201,9 +207,12 @@ class Replica:
         return self._serving or self._attach()
 
     def _look(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
-        """Look at the checkpoint: is it the same job, and what is committed beyond?  Raises JOB_REPLACED.
+        """Poll the checkpoint: check that it is the same job, and find newer commits.
 
-        Two system calls, which cost as much as the rest of a read: within a millisecond the last look counts.
+        Raises JOB_REPLACED.
+
+        The two system calls cost as much as the rest of a read, so a poll is valid for a
+        millisecond.
         """
         if self._storage.is_remote:
             return self._newer_by_follower(record, stores)
@@ -216,10 +225,11 @@ class Replica:
         return newer
 
     def _newer_by_follower(self, record: ReplicaRecord, stores: StoresRecord) -> Newer:
-        """What the follower saw at its last poll: on an object store no read makes a request.
+        """The result of the follower's last poll: on an object store, reads make no request.
 
-        A follower that has been silent for long can't tell what was committed since: all that time counts as behind.  Where nobody
-        follows at all, and this replica isn't going to either, it looks itself, as seldom as an idle follower.
+        If the follower has been silent for long, all that time counts as behind, since nobody knows
+        what was committed.  If nobody follows, and this replica won't either, it polls by itself,
+        as rarely as an idle follower.
         """
         status = self._status()
         if status is not None and status.newest > record.batch and status.oldest_commit_ns is not None:
@@ -247,7 +257,7 @@ class Replica:
         return newer
 
     def _status(self) -> FollowerStatus | None:
-        """What whoever follows says, at most a few milliseconds old."""
+        """The follower's status, at most a few milliseconds old."""
         if self._follower is not None and (self._follower.following or self._place is None):
             return self._follower.status
         assert self._place is not None
@@ -264,9 +274,11 @@ class Replica:
         return Newer(len(newest) or 1, first.modified_ns)
 
     def catch_up(self, timeout_seconds: float, on_progress: Callable[[str], None] | None = None) -> None:
-        """Wait until everything that is committed now is applied; a job without a committed batch counts as caught up.
+        """Wait until all that is committed now is applied.
 
-        Raises:  what the follower met, where it can't go on; REPLICA_BEHIND where the time is over.
+        A job without a committed batch counts as caught up.
+
+        Raises:  the follower's error, if it can't continue; REPLICA_BEHIND after the timeout.
         """
         deadline = time.monotonic() + timeout_seconds
         goal, began = self._newest_committed(), time.monotonic()
@@ -275,12 +287,12 @@ class Replica:
         errors = self._follower.counts.errors if self._follower is not None else 0
         if self._follower is not None:
             self._follower.wake()
-            self.wait_until_begun(timeout_seconds)  # by then what is kept is what was asked for
+            self.wait_until_begun(timeout_seconds)  # from then on, the requested retention applies
         while True:
             reached, problem = self._reached()
             if reached is not None and reached >= goal:
                 return
-            # An error counts when it was met since we asked: what stopped the follower before may be mended.
+            # Only errors since this call count: the cause of an earlier one may be mended.
             own = self._follower is not None and self._follower.following
             fresh = self._follower.counts.errors > errors if self._follower is not None and own else self._is_old(began)
             if problem is not None and problem.condition not in _PASSING and fresh:
@@ -291,7 +303,7 @@ class Replica:
                 raise problem or ReplicaError(
                     "REPLICA_BEHIND",
                     f"The replica is at batch {reached}, the job at {goal}, after {timeout_seconds:g} seconds.",
-                    hint="Wait longer, or read what there is.",
+                    hint="Wait longer, or read the present batch.",
                     batch=reached,
                     newest=goal,
                 )
@@ -302,13 +314,13 @@ class Replica:
         if not committed:
             return None
         newest = committed[-1]
-        # Where lists lag behind, names don't.
+        # Listings may lag behind; reads by name don't.
         while self._storage.is_remote and self._storage.stamp(f"commits/{newest + 1}") is not None:
             newest = Batch(newest + 1)
         return newest
 
     def statistics(self) -> dict[str, Any]:
-        """Where the replica lies, its size, requests made, and what its follower does, with its last error."""
+        """The replica's folder, size and requests, and its follower's state with its last error."""
         follower = self._follower.statistics() if self._follower is not None else {"following": False}
         if not follower["following"] and self._place is not None and (status := self._place.read_status()) is not None:
             follower |= msgspec.to_builtins(status)
@@ -351,7 +363,7 @@ class Replica:
         raise self._why_nothing()
 
     def _check_identity(self, record: ReplicaRecord, stores: StoresRecord) -> None:
-        """Refuse a snapshot of a job that is no longer at this path, also before the follower has noticed.
+        """Refuse a snapshot of a job that is no longer at this path, even before the follower notices.
 
         Raises:  JOB_REPLACED.
         """
@@ -373,7 +385,7 @@ class Replica:
         if status is not None and status.error is not None:
             return _revive(status.error)
         if self._storage.is_remote:
-            # As the follower saw it: readers make no requests.
+            # By the follower's poll: readers make no requests.
             nothing_yet = status is not None and status.state == "waiting" and status.looked_at > 0
         else:
             nothing_yet = not committed_batches(self._storage)
@@ -403,7 +415,7 @@ class Replica:
         return reached, self._follower_error()
 
     def _follower_error(self) -> MillpondError | None:
-        """What stops the follower, whichever process it is in."""
+        """The error that stops the follower, in this process or another one."""
         if self._follower is not None and self._follower.following:
             return self._follower.last_error
         status = self._place.read_status() if self._place is not None else None

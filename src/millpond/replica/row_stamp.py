@@ -1,9 +1,10 @@
-"""What a replica knows of each row beside its value: the batch that last changed it, and whether it is final.
+"""The stamp of each row in a replica: the batch that last changed it, and whether it is final.
 
-stored value = what `ordered.join_value` makes, then a little-endian uint64: four times the batch, plus
+stored value   the output of `codec.join_value`, then a little-endian uint64:
+               four times the batch, plus
                0  changed in that batch
-               1  changed in that batch or before: the replica was built there, from a snapshot that doesn't tell
-               2  expired in that batch, by a watermark or a TTL: the row is as it was in the end
+               1  changed in that batch or before: the replica was built from a snapshot there
+               2  expired in that batch, by a watermark or a TTL: these are its last values
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ _AT_MOST, _FINAL = 1, 2
 
 
 def stamp(batch: int) -> bytes:
-    """Of a row that `batch` changed."""
+    """The stamp of a row that `batch` changed."""
     return (batch << 2).to_bytes(STAMP_BYTES, "little")
 
 
 def stamp_at_most(batch: int) -> bytes:
-    """Of a row that was there when the replica was built at `batch`."""
+    """The stamp of a row that existed when the replica was built at `batch`."""
     return (batch << 2 | _AT_MOST).to_bytes(STAMP_BYTES, "little")
 
 
 def stamp_final(batch: int) -> bytes:
-    """Of a row that expired in `batch`."""
+    """The stamp of a row that expired in `batch`."""
     return (batch << 2 | _FINAL).to_bytes(STAMP_BYTES, "little")
 
 
 def as_final(stored: bytes) -> bytes:
-    """The stamp of a stored value, saying that the row has expired: its TTL has passed, and it is still in the state."""
+    """The stored value's stamp, marked final: the row's TTL has passed, but it is still in the state."""
     return (int.from_bytes(stored[-STAMP_BYTES:], "little") | _FINAL).to_bytes(STAMP_BYTES, "little")
 
 
 def changed_batch(stored: bytes) -> int | None:
-    """The batch that last changed a row, for a final one: took it out of the state.  None where the replica was built since."""
+    """The batch that last changed a row, or removed a final one.  None if the replica was built since."""
     number = int.from_bytes(stored[-STAMP_BYTES:], "little")
     return None if number & _AT_MOST else number >> 2
 
 
 def is_final(stored: bytes) -> bool:
-    """Whether the row expired, and is as it was in the end."""
+    """Whether the row has expired, so that these are its last values."""
     return bool(stored[-STAMP_BYTES] & _FINAL)
 
 
@@ -51,14 +52,14 @@ def without_stamp(stored: bytes) -> bytes:
 
 
 def stamp_batch(stored: bytes) -> int:
-    """The batch in a stamp, whatever it says of it."""
+    """The batch in a stamp of any kind."""
     return int.from_bytes(stored[-STAMP_BYTES:], "little") >> 2
 
 
 def newest_stamp(values: Iterable[bytes]) -> bytes:
-    """The stamp of one row that is made of several: of that which changed last; final where all are."""
+    """The stamp of a row that is merged from several: that of the last change; final if all are."""
     numbers = [int.from_bytes(stored[-STAMP_BYTES:], "little") for stored in values]
-    # Of one batch the stamp counts that tells it exactly.
+    # Of stamps with the same batch, prefer the exact one.
     newest = max(numbers, key=lambda number: (number >> 2, not number & _AT_MOST))
     if newest & _FINAL and not all(number & _FINAL for number in numbers):
         newest &= ~_FINAL

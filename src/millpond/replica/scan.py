@@ -1,7 +1,7 @@
-"""Rows between two keys, in key order or against it, long keys included.
+"""Rows between two keys, in key order or against it, with long keys.
 
-Keys that agree in their first 495 bytes may lie in the order of their hashes; such a group is read whole and sorted by the keys
-that lie beside the values.
+Keys with equal first 495 bytes are stored in the order of their hashes.  Such a group is read whole
+and sorted by the whole keys, which are stored beside the values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ def iter_prefix(snapshot: Snapshot, table: str, prefix: bytes) -> Pairs:
 
 
 def iter_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, *, reverse: bool = False) -> Pairs:
-    """(ordered key, row) of every row from the ordered key `low` on and below `high`, ascending, or descending with `reverse`.
+    """(ordered key, row) of every row from `low` on and below `high`, ascending; descending if `reverse`.
 
-    high:  None where there is no end
+    high:  None if there is no end
     """
     if high is not None and high <= low:
         return iter(())
@@ -30,13 +30,13 @@ def iter_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, *
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The least key above every key that begins with `prefix`; None where there is none."""
+    """The least key above every key that begins with `prefix`; None if there is none."""
     trimmed = prefix.rstrip(b"\xff")
     return trimmed[:-1] + bytes([trimmed[-1] + 1]) if trimmed else None
 
 
 def _in_range(snapshot: Snapshot, table: str, low: bytes, high: bytes | None, reverse: bool) -> Pairs:
-    # All keys of a group have their cut keys' first bytes in common: those decide where the stored keys begin and end.
+    # All keys of a group share their first bytes: these decide where the stored keys begin and end.
     begin = low[:PREFIX_BYTES]
     end = None if high is None else high if len(high) <= PREFIX_BYTES else after_prefix(high[:PREFIX_BYTES])
     group: list[tuple[bytes, bytes]] = []

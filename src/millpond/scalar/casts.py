@@ -39,17 +39,17 @@ _UNIT_SIZES = {
 _COMPOSED = frozenset({"array", "map", "struct"})
 _LOCAL = frozenset({"date", "timestamp_ntz"})
 _LONG = SparkType("long", "long")
-# Decimals of so many digits may be held as a long.
+# Spark may store decimals of so many digits as a long.
 _LONG_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
 class Casting:
-    """What a cast goes by.
+    """The options of a cast.
 
     mode:  ansi, try or legacy; see ranges
-    java:  the job's version of Java, None where it isn't known
-    zone:  the session's, where a time needs it
+    java:  the job's version of Java, None if unknown
+    zone:  the session's, if a time needs it
     """
 
     mode: str
@@ -58,7 +58,7 @@ class Casting:
 
 
 def malformed(target: SparkType) -> SparkFails:
-    """A text that is no value of a type, in ANSI mode."""
+    """The error of a text that isn't a value of the type, in ANSI mode."""
     return SparkFails(
         "VALUE_OUT_OF_RANGE",
         f"Its expression casts a text to {target} that is none.",
@@ -115,7 +115,7 @@ def _to_integer(source: SparkType, target: SparkType, casting: Casting) -> Conve
         if value == value and abs(value) != math.inf:
             whole = math.trunc(value)
             if mode != "legacy":
-                # Java compares with the largest long as a double, which is one more.
+                # Java compares with the largest long as a double, which is larger by one.
                 return 2**63 - 1 if whole == 2**63 and target.kind == "long" else wrap(whole, target, mode)
         elif mode != "legacy":
             if mode == "ansi":
@@ -127,7 +127,7 @@ def _to_integer(source: SparkType, target: SparkType, casting: Casting) -> Conve
 
 
 def _decimal_to_integer(source: SparkType, target: SparkType, mode: str) -> Convert:
-    """In ANSI mode Spark goes by way of a double, but for longs, and but for decimals that it holds as a long."""
+    """In ANSI mode Spark converts to a double first, unless source or target is stored as a long."""
     if mode == "legacy" or target.kind == "long":
         return lambda v: wrap(truncated(v), target, mode)
     always_wide = source.precision > _LONG_DIGITS
@@ -148,7 +148,7 @@ def _decimal_to_integer(source: SparkType, target: SparkType, mode: str) -> Conv
 
 
 def java_narrow(value: float, target: SparkType) -> int | None:
-    """Java's cast of a double: NaN is zero, the rest saturates at long or int, and bytes and shorts are cut out of the int."""
+    """Java's cast of a double: NaN is 0; others saturate; bytes and shorts are the int's low bits."""
     bound = 1 << (63 if target.kind == "long" else 31)
     if value != value:
         return 0
@@ -169,7 +169,7 @@ def _to_decimal(source: SparkType, target: SparkType, casting: Casting) -> Conve
 
 
 def float_to_decimal(target: SparkType, casting: Casting) -> Convert:
-    """A double, or a float as the double that it is, by the text that Java gives it."""
+    """A double, or a float widened to a double, by Java's text of it."""
     mode = casting.mode
 
     def convert(value: float) -> Decimal | None:
@@ -177,7 +177,7 @@ def float_to_decimal(target: SparkType, casting: Casting) -> Convert:
             return None
         if casting.java is not None:
             return fit(Decimal(text(value)), target, mode)
-        # The texts may differ where the decimals don't.
+        # Different texts may give the same decimal.
         old, new = (fit(Decimal(by(value)), target, mode) for by in both)
         return new if old == new else fit(Decimal(text(value)), target, mode)
 
@@ -231,7 +231,7 @@ def _parser(target: SparkType, casting: Casting) -> Convert:
 
 
 def _timestamp_parser(zone: Zone | None) -> Convert:
-    """zone:  of the session; None for a timestamp_ntz, which passes over what zone a text has."""
+    """zone:  of the session; None for a timestamp_ntz, which ignores the text's zone."""
 
     def parse(text: str) -> int | None:
         found = parse_timestamp(text)
@@ -245,7 +245,7 @@ def _timestamp_parser(zone: Zone | None) -> Convert:
 
 
 def fit_text(value: Decimal, target: SparkType, mode: str) -> Decimal | None:
-    """A decimal out of a text in a type; far too many digits are none at all."""
+    """A decimal from a text, fitted to a type; NULL for far too many digits."""
     if value and value.adjusted() > 300:
         return fit(Decimal(10) ** 100, target, mode)
     if value and value.adjusted() < -400:
@@ -287,7 +287,10 @@ def _zone(casting: Casting) -> Zone:
 
 
 def _timestamp_of_decimal(value: Decimal) -> int | None:
-    """Spark wraps what is out of range.  Of more than 34 digits it rounds some first, and not always: none is given here."""
+    """Spark wraps values out of range.
+
+    With more than 34 digits it sometimes rounds first, so these are refused.
+    """
     micros = EXACT.multiply(value, Decimal(MICROS))
     if SCALA.plus(micros) != micros:
         raise RequestError(
@@ -406,7 +409,7 @@ def _composed(source: SparkType, target: SparkType, casting: Casting) -> Convert
 # ---------------------------------------------------------------- which are known
 
 
-# Of more, Spark itself keeps no digits that it reads.
+# With more digits, Spark itself can't read back what it writes.
 _TIME_PLACES = 6
 _PARSED = INTEGERS | {"boolean", "double", "float", "decimal", "date", "binary", "timestamp", "timestamp_ntz", "time"}
 _SHOWN = NUMBERS | {"boolean", "binary", "date", "timestamp", "timestamp_ntz", "time", *_INTERVALS}
@@ -465,7 +468,7 @@ def _reads(e: Expression) -> tuple[str, ...]:
 
 
 def casting_of(e: Expression) -> Casting:
-    """What the options of an expression say."""
+    """The options of an expression for a cast."""
     zone = e.options.get("zone")
     return Casting(e.options["mode"], e.options.get("java"), None if zone is None else parse_zone(zone))
 

@@ -1,7 +1,7 @@
-"""What a scalar function is here: its name in definitions, the classes of Spark that mean it, which operands, how it is evaluated.
+"""Scalar functions: name in definitions, Spark's classes, allowed operands, and evaluation.
 
-A function is declared once, for both sides: the job's side takes it from Spark's plan by the names of its classes, the reader's
-side evaluates it.
+A function is declared once, for both sides: the job's side finds it in Spark's plan by the names of
+its classes, and the reader's side evaluates it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ class Function:
     """One scalar function.
 
     op:        its name in definitions
-    catalyst:  Spark's classes that mean it
-    build:     makes what evaluates it
-    refuse:    why an expression of it isn't known here, None where it is
-    reads:     what the job's side reads off Spark's node, by names of its readers: the names of the options
+    catalyst:  Spark's classes for it
+    build:     makes the function that evaluates it
+    refuse:    why an expression of it isn't known here, None if it is
+    reads:     options that the job's side reads from Spark's node: name of the reader -> names of
+               the options
     """
 
     op: str
@@ -109,7 +110,7 @@ def literal_of(e: Expression) -> Stored:
 
 
 def strict(make: Callable[[Expression], Values]) -> Build:
-    """NULL where an operand is NULL; those after it aren't evaluated.
+    """NULL if an operand is NULL; later operands aren't evaluated.
 
     make:  makes the function of the operands' values
     """
@@ -126,7 +127,7 @@ def strict(make: Callable[[Expression], Values]) -> Build:
 
 
 def plain(compute: Values) -> Build:
-    """The same for a function that needs nothing of its expression."""
+    """The same for a function that doesn't depend on its expression."""
     return strict(lambda _: compute)
 
 

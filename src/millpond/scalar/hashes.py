@@ -1,4 +1,4 @@
-"""Spark's hash of any values, which also tells the partition of a row.
+"""Spark's hash of any values, which also determines the partition of a row.
 
 Source:  Murmur3Hash, Spark 4.3.
 """

@@ -37,7 +37,7 @@ _COMPARE: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
 
 
 def refuse_unordered(op: str, type_: SparkType) -> str | None:
-    """Why values of a type can't be compared here: Spark gives them no order, or one that isn't known here."""
+    """Why values of a type can't be compared here: they have no order, or one that isn't known here."""
     if not type_.is_ordered or not _is_comparable(type_):
         return f"{op} on {type_} isn't known here"
     return refuse_collation(op, type_)
@@ -94,7 +94,7 @@ def _in(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _extreme(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """greatest and least: NULLs are passed over, and of equals the first stays."""
+    """greatest and least: ignore NULLs, and take the first of equal values."""
     ranked = rank(e.type)
     better = operator.gt if e.op == "greatest" else operator.lt
 
@@ -151,7 +151,7 @@ def _is_nan(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _nan_value(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """The second where the first is NaN."""
+    """The second operand if the first is NaN."""
     first, second = operands
 
     def evaluate(key: Row, buffers: Row) -> Stored:
@@ -184,7 +184,7 @@ def _at_least(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _case(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Conditions and values by turns, at the end perhaps a value for the rest; `if` is the same with three operands."""
+    """Alternating conditions and values, with an optional default at the end; `if` has three operands."""
     branches = list(zip(operands[0::2], operands[1::2], strict=False))
     otherwise = operands[-1] if len(operands) % 2 else None
 
@@ -198,7 +198,7 @@ def _case(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _try(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """NULL where Spark fails; what isn't known here stays an error."""
+    """NULL if Spark would fail; a value that isn't known here stays an error."""
     (operand,) = operands
 
     def evaluate(key: Row, buffers: Row) -> Stored:

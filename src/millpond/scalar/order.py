@@ -1,4 +1,4 @@
-"""Spark's order of values in stored form: NaN is above all numbers, strings go by bytes, NULL comes first within values."""
+"""Spark's order of values in stored form: NaN above all numbers, strings by bytes, inner NULLs first."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def rank(type_: SparkType) -> Rank:
 
 
 def nullable_rank(type_: SparkType) -> Rank:
-    """The same where NULLs are among the values: they come first."""
+    """The same for values with NULLs, which come first."""
     inner = rank(type_)
     return lambda v: (0,) if v is None else (1, inner(v))

@@ -1,4 +1,4 @@
-"""The error of a value that Spark fails on as well: only such a one is NULL in a try_ function."""
+"""The error of a value on which Spark fails too: only such a value is NULL in a try_ function."""
 
 from __future__ import annotations
 
@@ -6,4 +6,4 @@ from millpond.errors import RequestError
 
 
 class SparkFails(RequestError):
-    """Spark's own error of a value.  Where a value only isn't known here, it's another."""
+    """Spark's own error of a value; a value that merely isn't known here has another error."""

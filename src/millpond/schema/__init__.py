@@ -1,1 +1,1 @@
-"""What columns are: Spark's types, expressions over them, and the definition of a table.  Pure data, no I/O."""
+"""Spark's types, expressions over them, and the definition of a table.  Pure data, no I/O."""

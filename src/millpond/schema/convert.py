@@ -1,8 +1,10 @@
-"""Values between stored form (what Spark's rows hold) and the form that Python programs expect.
+"""Values between stored form (as in Spark's rows) and Python's form.
 
-Stored form is what `checkpoint.unsaferow` makes: microseconds, days, tuples.  Python's form: timestamp an aware datetime in UTC,
-timestamp_ntz a naive one, date, of all three a `FarTime` where Python has no year for it, time, day-time interval a timedelta,
-struct a dict, map a dict (a list of pairs where its keys can't be hashed), year-month interval its months; the rest alike in both.
+Stored form is the output of `checkpoint.rows.unsaferow`: microseconds, days, tuples.  Python's
+form: a timestamp is an aware datetime in UTC, timestamp_ntz a naive one; for all dates and times
+outside Python's years, a `FarTime`.  A day-time interval is a timedelta, a year-month interval its
+months, a struct a dict, a map a dict (or a list of pairs if its keys can't be hashed).  Other
+values are the same in both forms.
 """
 
 from __future__ import annotations
@@ -33,12 +35,12 @@ _UNHASHABLE = frozenset({"struct", "array", "map"})
 
 
 def same(value: Any) -> Any:
-    """The value itself: the conversion of kinds that are alike in both forms."""
+    """The value itself: the conversion of kinds with the same value in both forms."""
     return value
 
 
 def to_python(type_: SparkType) -> Callable[[Stored], Python]:
-    """A function from stored form to Python's; `same` where nothing is to be done."""
+    """A function from stored form to Python's; `same` if there is nothing to do."""
     convert = _TO_PYTHON.get(type_.kind)
     if convert is not None:
         return convert
@@ -55,7 +57,8 @@ def to_python(type_: SparkType) -> Callable[[Stored], Python]:
 def to_stored(type_: SparkType, *, column: str = "value") -> Callable[[Python], Stored]:
     """A function from Python's form to stored form, strict about types; None stays None.
 
-    Floats come back as Spark keeps them in keys: one NaN, and no negative zero.
+    Floats are those of Spark's keys: one NaN, and no negative zero.
+
     column:  name for its errors
     Raises (the function):  WRONG_TYPE.
     """
@@ -159,7 +162,7 @@ def _map_to_python(type_: SparkType) -> Convert:
 def _refuse(type_: SparkType, column: str, value: Python, hint: str) -> NoReturn:
     raise RequestError(
         "WRONG_TYPE",
-        f"{column} is of type {type_}, and {value!r} ({type(value).__name__}) is no value of it.",
+        f"{column} is of type {type_}, but {value!r} ({type(value).__name__}) isn't a value of that type.",
         hint=hint,
         column=column,
         type=str(type_),
@@ -180,11 +183,11 @@ def _checker(type_: SparkType, column: str) -> Convert:
 
     def check(value: Python) -> Stored:
         if expected is None:
-            _refuse(type_, column, value, "Values of this type can't be given in a request; use another column.")
+            _refuse(type_, column, value, "A request can't give values of this type; use another column.")
         if isinstance(value, FarTime) and value.type == kind:
             return value.since_1970
         wanted, hint, convert = expected
-        # bool and datetime are subclasses of int and date, and mean something else.
+        # bool and datetime are subclasses of int and date, but not valid here.
         if not isinstance(value, wanted) or (kind == "date" and isinstance(value, dt.datetime)):
             _refuse(type_, column, value, hint)
         try:
@@ -196,7 +199,8 @@ def _checker(type_: SparkType, column: str) -> Convert:
 
 
 def _from_text(value: str) -> str:
-    # UnicodeEncodeError is a ValueError; bytes that aren't UTF-8 come as the surrogates that `surrogateescape` makes of them.
+    # UnicodeEncodeError is a ValueError; bytes that aren't UTF-8 come as the surrogates that
+    # `surrogateescape` makes of them.
     value.encode("utf-8", "surrogateescape")
     return value
 

@@ -1,7 +1,8 @@
 """Dates and times that Python's `datetime` can't hold: before the year 1 and after 9999.
 
-Spark has dates from the year -5877641 to 5881580 and times from -290308 to 294247, in the calendar that Python has between its own
-ends.  A year has four digits; one after 9999 begins with a plus sign, one before 0 with a minus sign, as ISO 8601 and Spark write
+Spark has dates from the year -5877641 to 5881580 and times from -290308 to 294247, in Python's
+calendar extended both ways.  A year has four digits; one after 9999 begins with a plus sign, one
+before 0 with a minus sign, as ISO 8601 and Spark write
 them: +12345-03-01, 0000-01-01, -0044-03-15.
 """
 
@@ -16,7 +17,7 @@ DAY_MICROSECONDS = 86_400_000_000
 YEAR = r"(\+[0-9]{5,7}|-(?!0000)[0-9]{4,7}|[0-9]{4})"
 _DATE = re.compile(YEAR + r"-([0-9]{2})-([0-9]{2})")
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
-# The calendar repeats itself after so many years, which are so many days.
+# The calendar repeats after so many years, of so many days.
 _CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097
 _MAX_DAYS, _MAX_MICROSECONDS = 2**31, 2**63
 
@@ -26,7 +27,8 @@ _MAX_DAYS, _MAX_MICROSECONDS = 2**31, 2**63
 class FarTime:
     """A date or time outside the years 1 to 9999, in place of a `datetime` object.
 
-    `str` is its ISO 8601 text.  It can be given in a key.  It comes before or after every `date` or `datetime` of its type.
+    `str` is its ISO 8601 text.  It can be given in a key.  It comes before or after every `date` or
+    `datetime` of its type.
 
     type:        date, timestamp or timestamp_ntz
     since_1970:  days of a date, microseconds of the others
@@ -74,12 +76,12 @@ def write_micros(micros: int) -> str:
 
 
 def read_days(text: str) -> int:
-    """Days since 1970 of a date.  Raises ValueError where it is none, or none that Spark can hold."""
+    """Days since 1970 of a date.  Raises ValueError if it isn't a date, or isn't one of Spark's."""
     found = _DATE.fullmatch(text)
     if not found:
         raise ValueError("it must be a date, YYYY-MM-DD")
     cycles, year = divmod(int(found[1]), _CYCLE_YEARS)
-    # The cycle that begins with 1970's own: its years are Python's.
+    # Move the year into a cycle of Python's years.
     date = dt.date(year + 5 * _CYCLE_YEARS, int(found[2]), int(found[3]))
     days = date.toordinal() - _EPOCH_DAY + (cycles - 5) * _CYCLE_DAYS
     if not -_MAX_DAYS <= days < _MAX_DAYS:
@@ -88,7 +90,7 @@ def read_days(text: str) -> int:
 
 
 def check_micros(micros: int) -> int:
-    """The same microseconds.  Raises ValueError where Spark can't hold them."""
+    """The same microseconds.  Raises ValueError if Spark has no such time."""
     if not -_MAX_MICROSECONDS <= micros < _MAX_MICROSECONDS:
         raise ValueError("Spark has no time as far as that")
     return micros

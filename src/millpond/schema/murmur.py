@@ -1,7 +1,8 @@
-"""Spark's hash of a row, and the partition that it names: pmod(murmur3 of its columns, number of partitions).
+"""Spark's hash of a row, and its partition: pmod(murmur3 of its columns, number of partitions).
 
-Spark's Murmur3 isn't quite the usual one: each byte after the last whole word is a word of its own, with its sign.  Columns are
-hashed one after the other, each with the hash so far as its seed; NULL leaves the hash as it is.
+Spark's Murmur3 isn't the usual one: each byte after the last whole word is a signed word of its
+own. Columns are hashed one after the other, each with the hash so far as its seed; NULL leaves the
+hash unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType
 
 Stored = Any
-"""a value in stored form, see `checkpoint.unsaferow`"""
+"""a value in stored form, see `checkpoint.rows.unsaferow`"""
 _SEED = 42
 _WORD = 0xFFFFFFFF
 _LONG = (1 << 64) - 1
@@ -24,7 +25,7 @@ _SMALL_DECIMAL = 18
 _EXACT = Context(prec=80)
 _INTS = frozenset({"byte", "short", "integer", "date", "year_month_interval"})
 _LONGS = frozenset({"long", "timestamp", "timestamp_ntz", "day_time_interval", "time"})
-# What every NaN counts as.
+# The bits that stand for every NaN.
 _FLOAT_NAN, _DOUBLE_NAN = 0x7FC00000, 0x7FF8000000000000
 
 
@@ -32,14 +33,18 @@ def partition_of(fields: tuple[Field, ...], values: tuple[Stored, ...], partitio
     """The partition of a row with these columns, in stored form.
 
     Raises:  UNSUPPORTED for a type that Spark doesn't hash.
-    Source:  HashPartitioning, Murmur3Hash, Murmur3_x86_32, Spark 4.3; every row of every golden checkpoint.
+    Source:  HashPartitioning, Murmur3Hash, Murmur3_x86_32, Spark 4.3; every row of every golden
+             checkpoint.
     """
     hashed = hash_of([f.type for f in fields], values, _SEED)
     return (hashed - (hashed >> 31 << 32)) % partitions
 
 
 def hash_of(types: Sequence[SparkType], values: Sequence[Stored], seed: int) -> int:
-    """Spark's hash of some values in stored form, as a number of 32 bits without a sign.  Raises as `partition_of`."""
+    """Spark's hash of some values in stored form, as an unsigned number of 32 bits.
+
+    Raises as `partition_of`.
+    """
     hashed = seed
     for type_, value in zip(types, values, strict=True):
         hashed = _hash(type_, value, hashed)

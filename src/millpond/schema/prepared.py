@@ -1,7 +1,7 @@
-"""Types that msgspec reads, made ready while their module is imported.
+"""Prepares types for msgspec while their module is imported.
 
-msgspec looks at a type when it is first used, and keeps what it found with the type.  Two threads that do so at once crash the
-process (msgspec 0.22); an import is done by one.
+msgspec inspects a type at its first use, and stores the result with the type.  Two threads that do
+so at once crash the process (msgspec 0.22); only one thread runs an import.
 """
 
 from __future__ import annotations
@@ -10,6 +10,6 @@ import msgspec
 
 
 def prepare(*kinds: type) -> None:
-    """Let msgspec look at these types, and at all that they hold, now."""
+    """Let msgspec inspect these types, and the types of their members, now."""
     for kind in kinds:
         msgspec.json.Decoder(kind)

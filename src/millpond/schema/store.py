@@ -1,7 +1,7 @@
-"""One state store of a job, or one column family of it: whose it is, and what its rows look like.
+"""One state store of a job, or one of its column families: its operator and its columns.
 
-A checkpoint's schema files describe stores (`checkpoint.operators`), a query's plan does too (`spark.derive`), and a replica keeps
-what it was built with, as JSON (`replica.record`).
+A checkpoint's schema files describe stores (`checkpoint.operators`), a query's plan does too
+(`spark.derive`), and a replica's record has those of its build as JSON (`replica.record`).
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ Variable = Literal["", "value", "list", "map", "timer"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSchema:
-    """One store of an operator, or one column family of it, and its rows.
+    """One store of an operator, or one of its column families, and the columns of its rows.
 
     operator:       Spark's operator id
     operator_name:  Spark's name, e.g. stateStoreSave
     store:          Spark's store name
-    family:         the column family; empty where the store has none
+    family:         the column family; empty if the store has none
     index:          the store's place in the operator's list, which orders its ids in commits/N
     key, value:     the columns of its rows
     single:         whether only partition 0 has it (limit, aggregation without keys)
-    variable:       what kind of state variable of transformWithState it is; empty for other operators
+    variable:       the kind of state variable of transformWithState; empty for other operators
     ttl:            whether its values are wrapped with the time at which they expire
     many:           whether a key has a list of rows, not one
     encoder:        how keys are laid out in RocksDB
-    ordinals:       the columns that stand in front: of `prefix` the first ones, of `range` the ordered ones
-    watermarked:    the key's columns that the watermark goes by: a time, or a window
-    writers:        value schema id -> columns, of every value schema that Avro rows of this store may have been written with
-    schema_file:    where its columns are from, empty where they are from elsewhere
+    ordinals:       the leading columns: for `prefix` the first ones, for `range` the ordered ones
+    watermarked:    the key's columns that are compared with the watermark: a time, or a window
+    writers:        value schema id -> columns, of every value schema that Avro rows of this store
+                    may have
+    schema_file:    the file of its columns, empty if they are from elsewhere
     """
 
     operator: int
@@ -55,11 +56,11 @@ class StoreSchema:
 
     @property
     def id(self) -> str:
-        """What tells this store from the others of its job: operator/store or operator/store/family."""
+        """The store's id in its job: operator/store or operator/store/family."""
         return store_id(self.operator, self.store, self.family)
 
     def folder(self, partition: int) -> str:
-        """Where the files of one partition lie, below the checkpoint."""
+        """The folder of one partition, below the checkpoint."""
         return store_folder(self.operator, partition, self.store)
 
     def to_json(self) -> dict[str, Any]:
@@ -73,8 +74,12 @@ class StoreSchema:
 
 
 def parse_store(data: dict[str, Any]) -> StoreSchema:
-    """The reverse of `to_json`.  Raises ValueError, LookupError, TypeError, UNKNOWN_FORMAT where it isn't one."""
-    # By hand: threads that let msgspec convert to a dataclass at the same time crashed the process (msgspec 0.22).
+    """The reverse of `to_json`.
+
+    Raises ValueError, LookupError, TypeError, UNKNOWN_FORMAT if it isn't one.
+    """
+    # By hand: threads that let msgspec convert to a dataclass at the same time crashed the process
+    # (msgspec 0.22).
     given: dict[str, Any] = {name: data[name] for name in _FORMS if name in data}
     for name, value in given.items():
         _check(name, value, _FORMS[name])
@@ -101,7 +106,7 @@ _FORMS: dict[str, type | tuple[str, ...]] = {
     "many": bool,
     "encoder": get_args(KeyEncoder),
 }
-"""What a plain member is: a type, or the texts that it may be."""
+"""The values of a plain member: a type, or the allowed texts."""
 
 
 def _check(name: str, value: Any, form: type | tuple[str, ...]) -> None:
@@ -115,5 +120,5 @@ def store_id(operator: int, store: str, family: str = "") -> str:
 
 
 def store_folder(operator: int, partition: int, store: str) -> str:
-    """The folder of one partition of a store; the store called `default` has no level of its own."""
+    """The folder of one partition of a store; the store `default` has no folder level of its own."""
     return f"state/{operator}/{partition}" + ("" if store == "default" else f"/{store}")

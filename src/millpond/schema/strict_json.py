@@ -1,6 +1,7 @@
-"""JSON of files that somebody else may have written: one meaning, or an error.
+"""JSON of untrusted files: it has exactly one meaning, or it is an error.
 
-Python's own parser takes more than JSON says.  Of two members of one name it takes the last, where another parser takes the first.
+Python's own parser accepts more than JSON.  Of two members of one name it takes the last, while
+another parser may take the first.
 """
 
 from __future__ import annotations
@@ -10,20 +11,24 @@ import math
 from decimal import Decimal
 from typing import Any
 
-# Whoever takes the value apart calls itself for each level.  No tree of Spark's types or expressions is half as deep.
+# Code that takes the value apart recurses for each level. No tree of Spark's types or expressions
+# is half as deep.
 MOST_DEEP = 500
 DAMAGE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What taking apart a value of JSON raises where it isn't of the form that was expected."""
-# More than any whole number that Spark, or a decimal of 38 digits, needs; and no number of so few digits is beyond a double.
+"""The errors of code that takes apart a JSON value of an unexpected form."""
+# More than any whole number of Spark, or a decimal of 38 digits, needs; and few enough for a
+# double.
 _MOST_DIGITS = 100
 
 
 def parse_json(text: bytes | str, *, exact: bool = False) -> Any:
-    """The value that a JSON text means.
+    """The value of a JSON text.
 
-    exact:   numbers with a fraction or an exponent are Decimal; one beyond a double is refused all the same
-    Raises:  ValueError where it isn't JSON in UTF-8, or says what has no one meaning: two members of one name, NaN, an infinite
-             number; where it is nested more than 500 deep, or a whole number has more than 100 digits.
+    exact:   numbers with a fraction or an exponent become Decimal; a number too large for a double
+             is refused all the same
+    Raises:  ValueError if it isn't JSON in UTF-8, or has no single meaning: two members of one
+             name, NaN, an infinite number; if it is nested more than 500 deep, or a whole number
+             has more than 100 digits.
     """
     try:
         found = (_EXACT if exact else _DECODER).decode(text.decode() if isinstance(text, bytes) else text)
@@ -39,7 +44,7 @@ def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         for name, _ in pairs:
             if name in seen:
-                raise ValueError(f"the member {name!r:.80} is there twice")
+                raise ValueError(f"the member {name!r:.80} occurs twice")
             seen.add(name)
     return found
 
@@ -58,12 +63,12 @@ def _fraction(text: str) -> float:
 
 
 def _exact(text: str) -> Decimal:
-    _fraction(text)  # an exponent without end is no number that Spark has
+    _fraction(text)  # Spark has no number with such an exponent
     return Decimal(text)
 
 
 def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is no number of JSON's")
+    raise ValueError(f"{word} isn't a JSON number")
 
 
 def _check_depth(found: Any) -> None:

@@ -1,8 +1,8 @@
 """Times and intervals as text: ISO 8601, read strictly.
 
-Python's own `fromisoformat` takes more than one could mean (week dates, digits cut off after the sixth), so each form is
-matched first.  A fraction is written with as many digits as it needs.  Readers raise ValueError saying what is wrong.  Years that
-Python hasn't are written and read as `schema.far_time` says.
+Python's own `fromisoformat` accepts too much (week dates, digits cut off after the sixth), so each
+form is matched first.  Fractions have as many digits as necessary.  Readers raise ValueError with
+the reason.  `schema.far_time` writes and reads years that Python lacks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DAY_TIME = re.compile(
 )
 _YEAR_MONTH = re.compile(r"(?P<sign>[+-])?P((?P<years>[0-9]{1,9})Y)?((?P<months>[0-9]{1,10})M)?")
 _MICROSECOND = dt.timedelta(microseconds=1)
-# Spark keeps intervals in an int64 of microseconds and an int32 of months.
+# Spark stores intervals as an int64 of microseconds and an int32 of months.
 _MAX_MICROSECONDS = 2**63
 _MAX_MONTHS = 2**31
 
@@ -55,7 +55,7 @@ def read_timestamp_ntz(text: str, type_: SparkType) -> dt.datetime | FarTime:
 
 def _read_ntz(text: str) -> int:
     if _ZONE.search(text) and ":" in text:
-        raise ValueError("it has no time zone, so none may stand here")
+        raise ValueError("the type has no time zone, so the text may not have one")
     return _read_local(text)
 
 
@@ -67,7 +67,7 @@ def write_timestamp(value: dt.datetime | FarTime) -> str:
 
 
 def read_timestamp(text: str, type_: SparkType) -> dt.datetime | FarTime:
-    """With Z or an offset; without either it is UTC."""
+    """A time with Z or an offset; without either it is UTC."""
     time: dt.datetime | FarTime = to_python(type_)(check_micros(_read_zoned(text)))
     return time
 

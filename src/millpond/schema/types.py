@@ -1,6 +1,6 @@
 """Spark's data types, from and to the JSON that Spark writes into schema files.
 
-One class for all of them: `kind` says which, the other fields hold what that kind needs.
+One class for all of them: `kind` says which, the other fields are the parameters of that kind.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _NANOS = re.compile(r"timestamp_(ntz|ltz)\(([789])\)")
 
 INTEGERS = frozenset({"byte", "short", "integer", "long"})
 TIMES = frozenset({"timestamp", "timestamp_ntz", "date"})
-# What Spark writes into the metadata of a column that `window` or `session_window` made.
+# Spark's metadata of a column that `window` or `session_window` made.
 WINDOW_METADATA = ("spark.timeWindow", "spark.sessionWindow")
-# Types that Spark gives no order (ORDER BY refuses them): keys of these can be looked up, not ranged over.
+# Types without an order in Spark (ORDER BY refuses them): their keys allow lookups, but no ranges.
 UNORDERED = frozenset({"map", "variant", "calendar_interval", "geo"})
 
 
@@ -49,10 +49,11 @@ UNORDERED = frozenset({"map", "variant", "calendar_interval", "geo"})
 class SparkType:
     """One Spark data type.
 
-    kind:            boolean, byte, short, integer, long, float, double, decimal, string, binary, date, timestamp, timestamp_ntz,
-                     timestamp_nanos, time, year_month_interval, day_time_interval, calendar_interval, variant, geo, void,
-                     struct, array, map
-    name:            Spark's JSON name for atomic types, e.g. `decimal(10,2)`; the kind for struct, array and map
+    kind:            boolean, byte, short, integer, long, float, double, decimal, string, binary,
+                     date, timestamp, timestamp_ntz, timestamp_nanos, time, year_month_interval,
+                     day_time_interval, calendar_interval, variant, geo, void, struct, array, map
+    name:            Spark's JSON name for atomic types, e.g. `decimal(10,2)`; the kind for struct,
+                     array and map
     precision/scale: of decimals (0 otherwise)
     fields:          of structs
     element:         of arrays
@@ -70,14 +71,14 @@ class SparkType:
 
     @property
     def is_time(self) -> bool:
-        """Whether values are points in time, or a struct of nothing else (a window)."""
+        """Whether values are points in time, or structs of only these (windows)."""
         if self.kind == "struct":
             return bool(self.fields) and all(f.type.is_time for f in self.fields)
         return self.kind in TIMES
 
     @property
     def is_ordered(self) -> bool:
-        """Whether Spark orders values of this type, so that ranges over it mean something."""
+        """Whether Spark orders values of this type, so that ranges make sense."""
         if self.kind == "struct":
             return all(f.type.is_ordered for f in self.fields)
         if self.kind == "array":
@@ -117,8 +118,9 @@ class SparkType:
 class Field:
     """A named column or struct member.
 
-    window:  of a column: whether Spark's `window` or `session_window` made it, as Spark's metadata says.  It changes nothing of how
-             bytes are read, and two fields that differ in nothing else are equal
+    window:  whether Spark's `window` or `session_window` made this column, according to Spark's
+             metadata.  It doesn't change how bytes are decoded, and fields that differ in nothing
+             else are equal
     """
 
     name: str
@@ -134,7 +136,7 @@ class Field:
 def parse_type(data: Json) -> SparkType:
     """Turn Spark's JSON for a type into a SparkType.
 
-    Raises:  UNKNOWN_FORMAT where the name is none that Spark 4.3 writes.
+    Raises:  UNKNOWN_FORMAT if Spark 4.3 doesn't write such a name.
     Source:  org.apache.spark.sql.types.DataType.json, Spark 4.3.
     """
     if isinstance(data, str):
@@ -164,7 +166,7 @@ def _is_made_by_spark(column: Field, data: Json) -> bool:
 
 
 def is_window(type_: SparkType) -> bool:
-    """Whether windows are of this type: a start and an end.  A user's struct may be as well."""
+    """Whether this is the type of windows: a start and an end.  A user's struct may have it too."""
     if type_.kind != "struct" or [f.name for f in type_.fields] != ["start", "end"]:
         return False
     return type_.fields[0].type == type_.fields[1].type and type_.fields[0].type.kind in ("timestamp", "timestamp_ntz")
@@ -220,7 +222,7 @@ def _unknown(data: Json) -> CheckpointError:
 
 
 def shape_of(type_: SparkType) -> Any:
-    """A type without the names in it."""
+    """A type without its names."""
     if type_.kind == "struct":
         return ("struct", [shape_of(f.type) for f in type_.fields])
     if type_.kind == "array":

@@ -1,10 +1,11 @@
 """Values of each Spark type as JSON and as text, both ways; docs/types.md shows them all in one table.
 
-Exactness decides the form: what a JSON number can't carry everywhere (long beyond 2^53 - 1, decimal) travels as a string, and
-comes back as the value that Spark holds.  Reading is stricter than writing is rich: a text that could mean two values is refused.
+Exactness decides the form: a number that not every JSON reader keeps (a long beyond 2^53 - 1, a
+decimal) is a string, and is read back as Spark's value.  Reading is strict: a text that could mean
+two values is refused.
 
-The Python side is the reader's form that `schema.convert` makes.  NULL is None on both sides and never reaches a text: each
-door has a form of its own for it.
+The Python side is the reader's form that `schema.convert` makes.  NULL is None on both sides and is
+never a text: each door has a form of its own for it.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Form:
 
 
 def to_json(type_: SparkType) -> Callable[[Value], Json]:
-    """A function from Python values of this type to what `encode_json` takes: None, bool, int, float, str, list, dict."""
+    """A function from Python values of this type to JSON's: None, bool, int, float, str, list, dict."""
     write = _form(type_).to_json
     return lambda value: None if value is None else write(value)
 
@@ -60,22 +61,24 @@ def from_json(type_: SparkType, *, column: str) -> Callable[[Json], Value]:
     """A function from decoded JSON to Python values of this type.
 
     column:             the name that errors give
-    Raises (function):  WRONG_TYPE where the JSON isn't a form of this type, or the value doesn't fit it exactly.
+    Raises (function):  WRONG_TYPE if the JSON isn't a form of this type, or the value doesn't fit
+    it exactly.
     """
     read = _form(type_).from_json
     return lambda data: None if data is None else read(data, column)
 
 
 def to_text(type_: SparkType) -> Callable[[Value], str]:
-    """A function from Python values of this type, None excepted, to text: the form in URLs and on the command line."""
+    """A function from Python values of this type, without None, to the text in URLs and commands."""
     return _form(type_).to_text
 
 
 def from_text(type_: SparkType, *, column: str) -> Callable[[str], Value]:
-    """A function from text to Python values of this type; the empty text is the empty string, never NULL.
+    """A function from text to Python values of this type; empty text is the empty string, not NULL.
 
     column:             the name that errors give
-    Raises (function):  WRONG_TYPE where the text isn't a form of this type, or the value doesn't fit it exactly.
+    Raises (function):  WRONG_TYPE if the text isn't a form of this type, or the value doesn't fit
+    it exactly.
     """
     read = _form(type_).from_text
     return lambda text: read(text, column)
@@ -88,9 +91,10 @@ _TOO_MUCH = {True: "it is nested too deeply", False: "a number in it has too lar
 
 
 def encode_json(data: Json) -> bytes:
-    """JSON bytes of what `to_json` gives.
+    """JSON bytes of the output of `to_json`.
 
-    Shape:  UTF-8 without spaces; a byte of a Spark string that isn't UTF-8 is the escape of a lone surrogate, U+DC80 to U+DCFF.
+    Shape:  UTF-8 without spaces; a byte of a Spark string that isn't UTF-8 is the escape of a lone
+            surrogate, U+DC80 to U+DCFF.
     """
     try:
         return msgspec.json.encode(data)
@@ -99,9 +103,9 @@ def encode_json(data: Json) -> bytes:
 
 
 def decode_json(data: bytes | str) -> Json:
-    """Decoded JSON for `from_json`: numbers with a fraction or an exponent are Decimal, so that no digit is lost.
+    """Decoded JSON for `from_json`: fractions become Decimal, so that no digit is lost.
 
-    Raises:  ValueError where it isn't JSON, or nested too deeply to read.
+    Raises:  ValueError if it isn't JSON, or is nested too deeply.
     """
     try:
         return _decoder.decode(data)
@@ -111,7 +115,7 @@ def decode_json(data: bytes | str) -> Json:
         text = data if isinstance(data, str) else data.decode()
         if "\\ud" not in text.lower() and text.isascii():
             raise
-    # msgspec refuses lone surrogates, which are how a string's bytes outside UTF-8 are written.
+    # msgspec refuses lone surrogates, the form of a string's bytes outside UTF-8.
     try:
         return json.loads(text, parse_float=Decimal, parse_constant=_refuse_constant)
     except (RecursionError, ArithmeticError) as wrong:
@@ -119,7 +123,7 @@ def decode_json(data: bytes | str) -> Json:
 
 
 def with_floats(data: Json) -> Json:
-    """Decoded JSON that holds no values of rows: numbers with a fraction are floats, as in Spark's own JSON and in our files."""
+    """Decoded JSON without values of rows: its fractions become floats, as in Spark's and our own files."""
     if isinstance(data, dict):
         return {name: with_floats(value) for name, value in data.items()}
     if isinstance(data, list):
@@ -128,7 +132,7 @@ def with_floats(data: Json) -> Json:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON; write it as a string")
+    raise ValueError(f"{name} isn't JSON; write it as a string")
 
 
 # ---------------------------------------------------------------- forms
@@ -227,7 +231,8 @@ def _floating(type_: SparkType) -> _Form:
     single = struct.Struct("<f")
 
     def fit(number: float, given: object, column: str) -> float:
-        # A finite literal that overflows is a mistake, not an infinity; floats are rounded as Spark's cast rounds them.
+        # A finite literal that overflows is an error, not an infinity; floats are rounded as in
+        # Spark's cast.
         try:
             fitted = float(single.unpack(single.pack(number))[0]) if type_.kind == "float" else number
         except OverflowError:
@@ -300,7 +305,7 @@ def _string(type_: SparkType) -> _Form:
             try:
                 data.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError:
-                raise _wrong(type_, column, data, "it has a surrogate that stands for no byte") from None
+                raise _wrong(type_, column, data, "it has a surrogate without a byte") from None
         return data
 
     return _Form(str, str, read_json, lambda text, _column: text)
@@ -408,14 +413,14 @@ def _map(type_: SparkType) -> _Pair:
         entries = [_members(item, ("key", "value"), type_, column) for item in data]
         pairs = [(read_key(e["key"]), read_value(e["value"])) for e in entries]
         if hashable and len(dict(pairs)) < len(pairs):
-            raise _wrong(type_, column, data, "each key may stand in it once")
+            raise _wrong(type_, column, data, "each key may occur once")
         return dict(pairs) if hashable else pairs
 
     return write, read
 
 
 def _calendar_interval(type_: SparkType) -> _Pair:
-    """Python's form is (months, days, microseconds), three numbers that can't be merged: a month has no length in days."""
+    """Python's form is (months, days, microseconds), which can't be merged: months differ in length."""
     names = ("months", "days", "microseconds")
     readers = (_integer(atomic("integer")), _integer(atomic("integer")), _integer(atomic("long")))
 
@@ -438,7 +443,7 @@ def _geo(type_: SparkType) -> _Pair:
 
 
 def _variant(type_: SparkType) -> _Pair:
-    """Python's form is (value, metadata), the two byte strings of Spark's variant encoding; they aren't decoded further."""
+    """Python's form is (value, metadata), the two undecoded byte strings of Spark's variant encoding."""
     names = ("value", "metadata")
     binary = _form(atomic("binary"))
 

@@ -1,1 +1,1 @@
-"""The doors that other programs use.  This package imports without Starlette; `app` and `server` need `millpond[serve]`."""
+"""The doors for other programs.  Only `app` and `server` need Starlette, of `millpond[serve]`."""

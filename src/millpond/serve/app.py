@@ -1,7 +1,7 @@
-"""The HTTP door: who is answered, and by what.
+"""The HTTP door: dispatch of requests.
 
-Lookups run on the event loop (microseconds, no I/O but memory); whatever may take long runs in a thread.  A path is decoded
-segment by segment from its raw bytes, so that a name may hold a slash.
+Lookups run on the event loop (microseconds, in memory only); reads that may take long run in a
+thread.  A path is decoded segment by segment from its raw bytes, so that a name may have a slash.
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ class HttpDoor:
         self.patience.use(settings)
 
     def end(self) -> None:
-        """The server ends: streams do, too."""
+        """End the streams, since the server ends."""
         self.is_ending = True
 
     def endpoint(self, route: RouteText) -> Callable[[Request], Awaitable[Response]]:
-        """What answers a route: a question about one table, or the method of that name."""
+        """The function that answers a route: a question about one table, or the method of that name."""
         if issubclass(route.question, Question):
 
             async def answer(request: Request) -> Response:
@@ -140,7 +140,7 @@ class HttpDoor:
         if not _reader(request).metrics:
             raise RequestError(
                 "NOT_ALLOWED",
-                "This token doesn't open /metrics, which speaks of all jobs.",
+                "This token doesn't open /metrics, which covers all jobs.",
                 hint="Make one that does: millpond token FILE NAME --metrics",
             )
         statistics = await run_in_threadpool(self.ponds.statistics)
@@ -156,7 +156,7 @@ class HttpDoor:
         bound = self.settings.ready_behind_seconds if given is None else given
         ready, reason = await run_in_threadpool(self.ponds.ready, bound)
         if not ready:
-            # Who asks needs no token, and the reason names jobs.
+            # The route needs no token, but the reason names jobs.
             details = reason if self.settings.tokens is None else "/metrics says of which job"
             raise ReplicaError(
                 "REPLICA_BEHIND",
@@ -167,7 +167,7 @@ class HttpDoor:
         return replies.as_json(ReadyAnswer(ready=True, max_behind_seconds=bound))
 
     async def refuse(self, request: Request, error: Exception) -> Response:
-        """An error of ours; where another door can read what this one can't, that one's answer."""
+        """An error of ours; or the answer of another door, if that one can read the batch."""
         assert isinstance(error, MillpondError)
         if "holder" in error.context and "is_neighbours" not in request.scope:
             answer = await self.neighbours.try_ask(error.context["holder"], request.scope)
@@ -178,7 +178,7 @@ class HttpDoor:
     # ------------------------------------------------------------ tables
 
     def shape(self, name: str, table: Table) -> replies.Shape:
-        """How the rows of a table are written that goes by this name, made once for each definition."""
+        """How to write the rows of a table under this name; made once for each definition."""
         definition: TableDefinition = table.definition
         known = self._shapes.get(name)
         if known is None or known.definition is not definition:
@@ -193,7 +193,7 @@ class HttpDoor:
         except RequestError as error:
             if error.condition != "UNKNOWN_TABLE" or reader is EVERYBODY:
                 raise
-            raise unknown_table(name, "what this token opens", self._names(reader)) from None
+            raise unknown_table(name, "the tables that this token opens", self._names(reader)) from None
 
     def _names(self, reader: Reader) -> list[str]:
         return [name for name in self.ponds.tables() if reader is EVERYBODY or reader.may_read(self.ponds.names_of(name))]
@@ -207,13 +207,16 @@ class HttpDoor:
             return unread_json(name, error)
 
     def _check_still(self, scope: Scope, name: str) -> None:
-        """Raise TOKEN_NEEDED or NOT_ALLOWED where whoever asked may not any more."""
+        """Raise TOKEN_NEEDED or NOT_ALLOWED if the request's reader may no longer read."""
         if scope["reader"] is not EVERYBODY and "is_neighbours" not in scope:
             check_reader(self.ponds, self.access.peek(dict(scope["headers"])), name)
 
 
 def create_app(door: HttpDoor) -> tuple[ASGIApp, ASGIApp]:
-    """The HTTP door as an ASGI application, and what is behind its gate.  The caller opens the ponds and closes them."""
+    """The HTTP door as an ASGI application, and what is behind its gate.
+
+    The caller opens the ponds and closes them.
+    """
     routes = [Route(r.path, door.endpoint(r), methods=[r.method]) for r in ROUTES]
     handlers: Mapping[Any, Callable[[Request, Exception], Any]] = {
         MillpondError: door.refuse,
@@ -226,12 +229,12 @@ def create_app(door: HttpDoor) -> tuple[ASGIApp, ASGIApp]:
 
 
 def check_reader(ponds: Ponds, reader: Reader, name: str) -> None:
-    """Raise NOT_ALLOWED where this reader may not read that table, whether there is one or not."""
+    """Raise NOT_ALLOWED if this reader may not read that table, even if it doesn't exist."""
     if reader is not EVERYBODY and not reader.may_read(ponds.names_of(name)):
         raise RequestError(
             "NOT_ALLOWED",
             f"This token doesn't open the table {name!r}.",
-            hint="GET /tables lists those that it opens; whoever runs the server changes that.",
+            hint="GET /tables lists those that it opens; ask the server's operator for more.",
             table=name,
         )
 

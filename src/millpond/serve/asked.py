@@ -1,4 +1,4 @@
-"""A request as a route's question: read once, at the door."""
+"""A request as a route's question, parsed once."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from millpond.wire.questions import ListChanges, Question
 
 
 async def read_question(request: Request, route: RouteText, settings: ServeSettings) -> Asked[Question]:
-    """What a request asks of one table.
+    """A request's question about one table.
 
     Raises:  REQUEST_TOO_LARGE, INVALID_REQUEST, INVALID_LIMIT, INVALID_BOUND.
     """
     question, columns = await _read(request, route, settings)
     assert isinstance(question, Question)
     if isinstance(question, ListChanges) and question.since in (None, "") and not route.has_body:
-        # A stream of events that broke off goes on from here.
+        # A stream of events that broke off continues from here.
         question = msgspec.structs.replace(question, since=parse_when(request.headers.get("last-event-id") or None))
     return Asked(question, columns)
 
 
 async def read_plain(request: Request, route: RouteText, settings: ServeSettings) -> msgspec.Struct:
-    """What a request asks that isn't of one table.  Raises as `read_question`."""
+    """A request's question that isn't about one table.  Raises as `read_question`."""
     question, _ = await _read(request, route, settings)
     return question
 
@@ -65,4 +65,4 @@ async def _read_body(request: Request, maximum: int) -> Json:
     try:
         return decode_json(bytes(body))
     except ValueError as wrong:
-        raise RequestError("INVALID_REQUEST", f"The body is no JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None
+        raise RequestError("INVALID_REQUEST", f"The body isn't JSON: {wrong}.", hint="Send a JSON object as UTF-8.") from None

@@ -1,11 +1,12 @@
-"""Changes of a table as server-sent events: one event a page of changes, whose id is the token to go on from.
+"""Changes of a table as server-sent events: one event per page; its id is the token to continue.
 
     id: <token>
     event: changes
     data: {"table": …, "batch": …, "changes": […], "more": false, "token": "…"}
 
-A client that comes back with that id in `Last-Event-ID`, as browsers do by themselves, gets the next change, and none twice.  Where
-there is nothing to tell, a comment goes out now and then, so that proxies and dead connections are noticed.
+A client that returns with that id in `Last-Event-ID`, as browsers do by themselves, gets the next
+change, and none twice.  Without changes, the stream sends a comment now and then, so that proxies
+keep it open and dead connections are noticed.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from millpond.schema.values import encode_json
 from millpond.serve.waits import Watch
 from millpond.wire.answers import ChangesAnswer, error_json
 
-# So soon a stream notices that the server ends, or that its token doesn't count any more.
+# How soon a stream notices that the server ends, or that its token is no longer valid.
 _TICK_SECONDS = 0.4
 _ALIVE_SECONDS = 10.0
-# Errors that a stream outlives.
+# Errors that don't end a stream.
 _PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "STORAGE_UNAVAILABLE", "FILE_GONE"})
 _RETRY_MS = 1000
 
@@ -30,9 +31,9 @@ _RETRY_MS = 1000
 class Event(NamedTuple):
     """A page of changes, written.
 
-    token:        where it ends
-    has_changes:  whether there is something to tell
-    text:         as a stream has it
+    token:        the place where it ends
+    has_changes:  whether the page has changes
+    text:         the event in the stream's form
     """
 
     token: str
@@ -41,7 +42,7 @@ class Event(NamedTuple):
 
 
 def event_of(page: ChangesAnswer) -> Event:
-    """The event of an answer to a look for changes."""
+    """The event of a page of changes."""
     text = b"id: %b\nevent: changes\ndata: %b\n\n" % (page.token.encode(), encode_json(page))
     return Event(page.token, bool(page.changes), text)
 
@@ -55,8 +56,8 @@ async def event_stream(
 ) -> AsyncIterator[bytes]:
     """Events from the first one on, until the server ends or the changes are gone.
 
-    look:   what there is behind a token, now
-    check:  raises where the reader may not read on
+    look:   reads the present changes after a token
+    check:  raises if the reader may no longer read
     Shape:  an error that ends the stream is an event `error`, with the error's JSON; it has no id.
     """
     yield b"retry: %d\n\n" % _RETRY_MS + first.text

@@ -1,7 +1,8 @@
-"""The forms of an answer: chosen by Accept, written piece by piece, packed where the client takes gzip.
+"""The forms of an answer: chosen by Accept, written in pieces, packed if the client takes gzip.
 
-JSON is one object with the cut and the rows.  The others are rows alone, and the cut travels in the header `Millpond-Cut`.  What is
-broken off by an error lacks its last piece, so that no client takes a part for the whole.
+JSON is one object with the cut and the rows.  The other forms have rows only, and the header
+`Millpond-Cut` has the cut.  If an error breaks an answer off, its last piece is missing, so that no
+client takes a part for the whole.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from millpond.tables.failed import FailedValue
 from millpond.tables.table import Table
 from millpond.wire.rows import row_writer, typed_columns
 
-# Pieces are about so large.
+# The approximate size of a piece.
 PIECE_BYTES = 1 << 16
 
 
@@ -32,7 +33,7 @@ class Format(NamedTuple):
 
     @property
     def content_type(self) -> str:
-        """What the header Content-Type says."""
+        """The header Content-Type."""
         return self.media_type + self.charset
 
 
@@ -45,9 +46,9 @@ ROW_FORMATS = (JSON, NDJSON, CSV, ARROW)
 
 
 def choose_format(accept: str, offered: tuple[Format, ...]) -> Format:
-    """The offered form that an Accept header likes best; the first of equals, and where there is no header.
+    """The offered form that an Accept header prefers; the first of equals, and without a header the first.
 
-    Raises:  NOT_ACCEPTABLE where it likes none.
+    Raises:  NOT_ACCEPTABLE if it accepts none.
     """
     if not accept.strip():
         return offered[0]
@@ -90,9 +91,9 @@ def _quality(form: Format, ranges: list[tuple[str, float]]) -> float:
 
 
 def write_pages(form: Format, definition: TableDefinition, pages: Iterable[Rows]) -> Iterator[bytes]:
-    """Pages of rows, one after the other, in one of the forms that are rows alone.
+    """Pages of rows, one after the other, in a form with rows only.
 
-    A row that isn't there is `null` in NDJSON, and left out in the others.
+    A missing row is `null` in NDJSON, and left out in the other forms.
 
     Raises:  LIBRARY_MISSING, WRONG_TYPE, VALUE_OUT_OF_RANGE for Arrow.
     """
@@ -130,7 +131,10 @@ def _ndjson(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]
 
 
 def _csv(definition: TableDefinition, rows: Iterable[Row]) -> Iterator[bytes]:
-    """RFC 4180: NULL is nothing, the empty text is two quotes; # and a condition, without quotes, is a value that failed."""
+    """RFC 4180; NULL is empty, the empty text is two quotes.
+
+    # and a condition, without quotes, is a value that can't be computed.
+    """
     writers = [(name, _csv_field(to_text(type_))) for name, type_ in typed_columns(definition)]
     yield _csv_line([_quoted(name) for name, _ in writers])
     for row in rows:
@@ -167,7 +171,7 @@ def packed(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def bounded(pieces: Iterable[bytes], maximum: int, too_large: Callable[[], RequestError]) -> Iterator[bytes]:
-    """The same, up to so many bytes.  Raises what `too_large` gives where there are more."""
+    """The same, up to so many bytes.  Raises the error of `too_large` if there are more."""
     size = 0
     for piece in pieces:
         size += len(piece)

@@ -1,14 +1,18 @@
-"""Doors of one server answer for each other: a batch that only one of them can read is read by that one.
+"""Doors of one server answer for each other, if only one of them can read a batch.
 
-Every process can read the newest batch.  An earlier one, of a page or a cut, is readable only in the process that keeps it; the
-token names that process (`tables.job.held_views.HOLDER`).  A door that can't read a token's batch forwards the request there.
+Every process can read the newest batch.  Only the process that keeps an earlier batch, of a page or
+a cut, can read that; the token names the process (`tables.job.held_views.HOLDER`).  A door that
+can't read a token's batch forwards the request there.
 
-1. The first door checks who asks and what that reader may read.  The request keeps its reader, and isn't counted twice.
-2. A request is forwarded once at most.  If nobody listens there any more, the batch is gone, and the first door says so.
+1. The first door checks who asks and what that reader may read.  The request keeps its reader, and
+   isn't counted twice.
+2. A request is forwarded once at most.  If nobody listens there any more, the batch is gone, and
+   the first door says so.
 
-Wire:  a Unix socket for each door, in a folder that this user alone may enter.  A message is a length (4 bytes, big-endian) and so
-       many bytes.  A request is one message, `ForwardedRequest`.  An answer is one `Answered`, chunks of its body, and an empty
-       message.  An answer that ends without it was broken off.
+Wire:  a Unix socket for each door, in a folder that this user alone may enter.  A message is a
+       length (4 bytes, big-endian) and so many bytes.  A request is one message,
+       `ForwardedRequest`.  An answer is one `Answered`, chunks of its body, and an empty message.
+       An answer that ends without it was broken off.
 """
 
 from __future__ import annotations
@@ -36,12 +40,12 @@ from millpond.tables.job.held_views import HOLDER
 log = EventLog(__name__)
 _LENGTH = struct.Struct(">I")
 _HOLDER = re.compile(r"[0-9a-f]{8}")
-# What a neighbour may take for a message beyond the time that a read may take.
+# The extra time for a neighbour's message, beyond the time of a read.
 _SLACK_SECONDS = 5.0
 
 
 class ForwardedRequest(msgspec.Struct, array_like=True):
-    """A request that another door goes on with."""
+    """A request that another door continues."""
 
     method: str
     path: str
@@ -52,7 +56,7 @@ class ForwardedRequest(msgspec.Struct, array_like=True):
 
 
 class Answered(msgspec.Struct, array_like=True):
-    """How its answer begins."""
+    """The beginning of its answer."""
 
     status: int
     headers: list[tuple[bytes, bytes]]
@@ -61,8 +65,8 @@ class Answered(msgspec.Struct, array_like=True):
 class Neighbours:
     """The other doors of this server.
 
-    folder:       where their sockets are, None where there is one door
-    read_seconds: what a read may take
+    folder:       where their sockets are, None if there is one door
+    read_seconds: how long a read may take
     """
 
     def __init__(self, folder: Path | None, read_seconds: float) -> None:
@@ -72,7 +76,10 @@ class Neighbours:
         self._answering: set[asyncio.Task[None]] = set()
 
     async def listen(self, app: ASGIApp) -> None:
-        """Answer the others by `app`, from here on.  Where that can't be, this door's batches are its own."""
+        """Answer the other doors with `app` from here on.
+
+        If this door can't listen, only it can read its batches.
+        """
         if self._folder is None:
             return
 
@@ -90,10 +97,10 @@ class Neighbours:
         try:
             self._server = await asyncio.start_unix_server(answer, self._socket(HOLDER))
         except OSError as refused:
-            log.warning("neighbours.unreachable", message=f"pages and cuts of this door can't be had at another one: {refused}")
+            log.warning("neighbours.unreachable", message=f"other doors can't read pages and cuts of this one: {refused}")
 
     async def close(self, seconds: float) -> None:
-        """Answer no more; what is being answered may take so long."""
+        """Accept no more requests; running ones may take so long."""
         if self._server is not None:
             self._server.close()
             self._socket(HOLDER).unlink(missing_ok=True)
@@ -101,10 +108,10 @@ class Neighbours:
             await asyncio.wait(self._answering, timeout=seconds)
 
     async def try_ask(self, holder: object, scope: Scope) -> Response | None:
-        """The answer of the door of that name; None where there is none.
+        """The answer of the door of that name; None if there is none.
 
-        holder:  as a token names it, so anything
-        scope:   of the request; its body under `asked_body`
+        holder:  the name in a token, which may be anything
+        scope:   of the request; its body is under `asked_body`
         """
         if self._folder is None or not isinstance(holder, str) or holder == HOLDER or not _HOLDER.fullmatch(holder):
             return None
@@ -162,7 +169,7 @@ async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.St
     known = Reader(name, tuple(tables), metrics)
     scope: dict[str, Any] = {
         "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},  # answers in pieces need no word of a client that is gone
+        "asgi": {"version": "3.0", "spec_version": "2.4"},  # answers in pieces need no message about a client that has left
         "http_version": "1.1",
         "method": request.method,
         "scheme": "http",

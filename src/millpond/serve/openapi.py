@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document: paths from the list of routes, schemas from what `wire` declares."""
+"""The OpenAPI 3.1 document: paths from the list of routes, schemas from the structs of `wire`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.wire.parse import LIMITS
 
 Json = dict[str, Any]
 _REF = "#/components/schemas/{name}"
-# How a limit of the server's stands in a schema.
+# How a schema shows a limit of the server.
 _MAXIMUM = {"array": "maxItems", "integer": "maximum", "number": "maximum"}
 
 
@@ -53,7 +53,7 @@ def _schemas(settings: ServeSettings) -> Json:
 
 
 def _limit(name: str, schema: Json, settings: ServeSettings) -> None:
-    """Say in a field's schema how large the server lets it be."""
+    """Add the server's limit to a field's schema."""
     if name in LIMITS:
         for form in schema.get("anyOf", [schema]):
             if form.get("type") in _MAXIMUM:
@@ -111,7 +111,7 @@ def _parameters(route: RouteText, settings: ServeSettings) -> list[Json]:
 
 
 def _in_url(kinds: frozenset[type], schema: Json) -> Json:
-    """The schema of a control: what isn't a text or a number is written as a text."""
+    """The schema of a control: values other than texts and numbers are texts in a URL."""
     if bool in kinds:
         return {"type": "string", "enum": ["0", "1", "true", "false"]}
     if dict in kinds:

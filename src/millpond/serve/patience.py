@@ -1,4 +1,4 @@
-"""Reads in threads, and requests that wait: for a table, for a batch, for their turn."""
+"""Reads in threads, and requests that wait for a table, a batch, or their turn."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from millpond.tables.job.bounds import ARRIVING, Bounds, after, is_of_stopped, m
 from millpond.tables.table import Table
 
 Result = TypeVar("Result")
-# So often a request that waits looks whether it still may, and a bound of time whether it holds.
+# How often a waiting request checks whether it still may wait, and whether a bound of time holds.
 _TICK_SECONDS = 1.0
 
 
 class Patience:
-    """How many may wait, read and download at once, and the waiting itself.
+    """Waits, reads and downloads, and how many of each may run at once.
 
-    known_names:  gives the names of all tables that are there, and may take long
-    check:        raises where the request of a scope may not read the table of a name any more
+    known_names:  returns the names of all tables; may take long
+    check:        raises if the request of a scope may no longer read the table of a name
     """
 
     def __init__(self, settings: ServeSettings, known_names: Callable[[], set[str]], check: Callable[[Scope, str], None]) -> None:
@@ -59,7 +59,7 @@ class Patience:
         self._settings = settings
 
     def use(self, settings: ServeSettings) -> None:
-        """Go by these settings from here on."""
+        """Use these settings from here on."""
         self._settings = settings
         self.streams.use(settings.max_streams, settings.max_streams_per_client)
         self.waits.use(settings.max_waits, settings.max_waits_per_client)
@@ -67,13 +67,13 @@ class Patience:
         self._turns.use(settings.max_large_answers)
 
     def is_large(self, rows: int | None) -> bool:
-        """Whether an answer of so many rows, or of all, has to wait for its turn."""
+        """Whether an answer of so many rows, or of all, must wait for its turn."""
         return rows is None or rows > self._settings.limit_rows
 
     async def until_there(self, scope: Scope, name: str, look: Callable[[], Result], wait_seconds: float) -> Result:
-        """The table that `look` finds; where nobody has defined it yet, after so many seconds at most.
+        """The table that `look` finds; if nobody has defined it yet, wait at most so many seconds.
 
-        What is waited for afterwards is waited for in the same seconds.
+        Later waits of the request share these seconds.
         Raises:  TOO_MANY_WAITS; as `look`.
         """
         try:
@@ -91,7 +91,7 @@ class Patience:
         return look()
 
     async def read(self, asker: str, read: Callable[[], Result], *, is_large: bool) -> Result:
-        """What a read gives, in a thread; a large answer in its turn.  Raises TOO_MANY_ANSWERS."""
+        """The result of a read in a thread; a large answer waits for its turn.  Raises TOO_MANY_ANSWERS."""
         if not is_large:
             return await run_in_threadpool(read)
         async with self._turns.turn(asker, self._settings.max_seconds):
@@ -107,7 +107,7 @@ class Patience:
         *,
         is_large: bool = False,
     ) -> Result:
-        """What a read gives, in a thread; where its bounds may be waited for, it is read again with each new batch."""
+        """The result of a read in a thread; while it waits for bounds, it reads again with each new batch."""
         asker = scope["asker"]
         if bounds is None or not bounds.wait_seconds:
             return await self.read(asker, partial(read, bounds), is_large=is_large)
@@ -128,7 +128,8 @@ class Patience:
                     if left <= 0 or (stopped_at is not None and now - stopped_at >= settle_seconds):
                         raise after(error, min(wait_seconds, round(now - began, 3))) from None
                 await self.next_batch(scope, name, seat, watch, count, left if stopped_at is None else min(left, settle_seconds))
-                # As long as that batch isn't there, nothing is read, but now and then, to see whether the job has stopped.
+                # Until that batch exists, read only now and then, to see whether the job has
+                # stopped.
                 look = time.monotonic() + _TICK_SECONDS
                 while watch.is_below(bounds.min_batch) and stopped_at is None and (left := look - time.monotonic()) > 0:
                     await self.next_batch(scope, name, seat, watch, watch.count, left)
@@ -140,7 +141,7 @@ class Patience:
         self._check(scope, name)
 
     def _take_seat(self, scope: Any, seat: ExitStack) -> None:
-        """Count the request among those that wait, once.  Raises TOO_MANY_WAITS."""
+        """Count the request among the waiting ones, once.  Raises TOO_MANY_WAITS."""
         if "waits" not in scope:
             scope["waits"] = True
             seat.enter_context(self.waits.taken(scope["asker"]))

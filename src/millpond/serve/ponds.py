@@ -1,7 +1,7 @@
 """Several ponds and checkpoints behind one server.
 
-A table is asked for by its own name where one pond has it, and always by `pond/table`; where two have it, the second alone will do.
-So a name means the same table for ever or is refused, also when a pond gets a table that another has.
+`pond/table` always names a table.  Its own name is enough if only one pond has it.  So a name
+always means the same table or is refused, even after another pond gets a table of that name.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from millpond.tables.job.bounds import Bounds
 from millpond.tables.pond import Pond
 from millpond.tables.table import Table
 
-# How long it isn't looked again which pond has a name.
+# For so long the owners of a name aren't looked up again.
 _OWNERS_SECONDS = 1.0
 _NAMED = re.compile(r"([A-Za-z0-9_.\-]+)=(.+)", re.DOTALL)
 
@@ -31,14 +31,17 @@ class Ponds:
     """The tables of several ponds by name."""
 
     def __init__(self, ponds: dict[str, Pond]) -> None:
-        """Ponds by the names that stand before their tables."""
+        """The ponds by the names that precede their tables."""
         self._ponds = ponds
         self._owners: dict[str, list[str]] = {}
         self._looked_at = 0.0
         self._only: Pond | None = next(iter(ponds.values())) if len(ponds) == 1 else None
 
     def __getitem__(self, name: str) -> Table:
-        """The table of that name.  Raises UNKNOWN_TABLE, AMBIGUOUS_TABLE; REPLICA_BUILDING where it may be there in a moment."""
+        """The table of that name.
+
+        Raises:  UNKNOWN_TABLE, AMBIGUOUS_TABLE; REPLICA_BUILDING if it may exist in a moment.
+        """
         try:
             if self._only is not None and "/" not in name:
                 return self._only[name]
@@ -58,17 +61,17 @@ class Ponds:
         return pond.cut(name, bounds=bounds)
 
     def tables(self) -> list[str]:
-        """The names of all tables, sorted: with their pond's where another has a table of the same name."""
+        """The names of all tables, sorted; with their pond's name if another pond has a table of that name."""
         self._look()
         return sorted(table if len(owners) == 1 else f"{pond}/{table}" for table, owners in self._owners.items() for pond in owners)
 
     def known_names(self) -> set[str]:
-        """Every name that a table can be asked for by; each pond is asked anew."""
+        """Every name of every table; this asks each pond again."""
         self._look()
         return {*self._owners, *(f"{pond}/{table}" for table, owners in self._owners.items() for pond in owners)}
 
     def names_of(self, name: str) -> tuple[str, ...]:
-        """The names that mean the same table: the one in the list, and the one with the pond's name."""
+        """The names of the same table: the one in the list, and the one with the pond's name."""
         try:
             pond, table = self._find(name)
         except RequestError:
@@ -77,7 +80,7 @@ class Ponds:
         return (table, full) if self._owners.get(table) == [pond] else (full,)
 
     def ready(self, max_behind_seconds: float) -> tuple[bool, str]:
-        """Whether every job can be read and isn't further behind; if not, why."""
+        """Whether every job can be read and isn't further behind than this; if not, why."""
         for pond in self._ponds.values():
             ready, reason = pond.ready(max_behind_seconds)
             if not ready:
@@ -85,7 +88,7 @@ class Ponds:
         return True, "ready"
 
     def statistics(self) -> dict[str, dict[str, Any]]:
-        """What `Pond.statistics` says of each job; with several ponds a job's name has the pond's before it."""
+        """`Pond.statistics` of each job; with several ponds, the pond's name precedes the job's."""
         return {
             job if self._only is not None else f"{name}/{job}": facts
             for name, pond in self._ponds.items()
@@ -104,7 +107,7 @@ class Ponds:
             raise RequestError(
                 "AMBIGUOUS_TABLE",
                 f"{len(owners)} ponds of this server have a table {name!r}.",
-                hint="Name the pond too, as the list of tables does: POND/TABLE, in a URL POND%2FTABLE.",
+                hint="Name the pond too, as in the list of tables: POND/TABLE, in a URL POND%2FTABLE.",
                 table=name,
             )
         if not owners:
@@ -119,7 +122,7 @@ class Ponds:
         self._owners, self._looked_at = owners, time.monotonic()
 
     def _refuse_while_building(self) -> None:
-        """A job whose replica is being built for the first time shows the tables that nobody defined only later."""
+        """Raise REPLICA_BUILDING while a first build runs: it may show tables that nobody defined."""
         for name, facts in self.statistics().items():
             error = facts.get("error")
             if facts.get("batch") is None and error and error["condition"] == "REPLICA_BUILDING":
@@ -135,9 +138,9 @@ def open_ponds(names: Iterable[str], open_pond: Callable[[str], Pond]) -> Iterat
 
 
 def name_places(words: Iterable[str]) -> dict[str, str]:
-    """The names of ponds from `place` and `name=place`: a place without one goes by its folder.
+    """The names of ponds from `place` and `name=place`; without a name, the folder's name counts.
 
-    Raises:  INVALID_REQUEST where two go by the same.
+    Raises:  INVALID_REQUEST if two ponds have the same name.
     """
     places: dict[str, str] = {}
     for word in words:
@@ -157,21 +160,23 @@ def name_places(words: Iterable[str]) -> dict[str, str]:
 
 
 def check_room(places: Iterable[str], max_bytes: int, allow: Iterable[str] = ()) -> int:
-    """The disk that replicas of these places need, by an estimate that reads all state once; thrice while one is built anew.
+    """An estimate of the disk that replicas of these places need, which reads all state once.
+
+    While a replica is built again, it needs three times that.
 
     allow:   as for `millpond.open`
-    Raises:  REPLICA_TOO_LARGE where that is more, or is unknown.
+    Raises:  REPLICA_TOO_LARGE if that is more than `max_bytes`, or unknown.
     """
     needed = 0
     for place in places:
         for folder in open_jobs(place, allow=allow):
             estimate = _estimate(folder)
             if estimate is None:
-                raise _too_large(f"How much the job {folder.job} needs is unknown: not all of its state can be read.", max_bytes)
+                raise _too_large(f"The size of the job {folder.job} is unknown: some of its state can't be read.", max_bytes)
             needed += estimate
     if 3 * needed > max_bytes:
         raise _too_large(
-            f"Replicas would take about {needed} bytes, and three times that while they are built anew.", max_bytes, needed
+            f"Replicas would take about {needed} bytes, and three times that while they are built again.", max_bytes, needed
         )
     return needed
 

@@ -1,4 +1,4 @@
-"""Answers as HTTP has them: forms, ETags, packing, and the one shape of errors."""
+"""HTTP responses: forms, ETags, packing, and the one shape of errors."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from millpond.wire.answers import answer_json, cut_json, error_json, members
 from millpond.wire.rows import row_writer
 
 log = EventLog(__name__)
-# Clients read and write values by a table's definition; when this header changes they get it anew.
+# Clients encode and decode values by a table's definition; when this header changes, they get the
+# definition again.
 DEFINITION = "millpond-definition"
 CUT = "millpond-cut"
 _NOT_KEPT = {"cache-control": "no-store"}
-# An answer may be kept by whoever asked, and is asked for again each time: only so does the batch stay true.
+# A client may keep an answer, but must ask each time whether it has changed.
 CACHE_CONTROL = "private, no-cache"
 VARY = "accept, accept-encoding, authorization"
 _RETRY_SECONDS = 1
 
 
 class Shape:
-    """How the rows of one definition are written.
+    """How to write the rows of one definition.
 
     digest:  tells this definition from others
     """
@@ -48,7 +49,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """How somebody wants an answer."""
+    """The form in which a client wants an answer."""
 
     form: Format
     if_none_match: str
@@ -57,18 +58,18 @@ class Ask:
 
 
 def etag(cut: Cut, shape: Shape, form: Format) -> str:
-    """What stays the same as long as the rows do: the batch, in which build of the replica, and how it is shown.
+    """An ETag that is the same as long as the rows are: of the batch, the replica's build and the form.
 
-    Weak, for the lag that an answer tells goes on.  Rows with a TTL may go from one moment to the next, between two batches.
+    It is weak, since the lag in an answer changes.  Rows with a TTL may expire between two batches.
     """
     judged = "" if cut.judged_ms is None else f".{cut.judged_ms}"
     return f'W/"{cut.position.batch}.{cut.generation}.{shape.digest}.{form.name}{judged}"'
 
 
 def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) -> Response:
-    """An answer of rows, in the form that was asked for; 304 where the client has it.
+    """An answer of rows, in the requested form; 304 if the client has it.
 
-    gaps:    whether a row that isn't there is shown as null
+    gaps:    whether a missing row is shown as null
     Raises:  ANSWER_TOO_LARGE, and as `formats.write_pages`.
     """
     if (known := try_known(ask, shape, rows.cut, more=rows.more)) is not None:
@@ -86,10 +87,10 @@ def reply(ask: Ask, name: str, shape: Shape, rows: Rows, *, gaps: bool = False) 
 
 
 def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: bool) -> Response:
-    """An answer in pieces.  Raises what the first of them raise."""
+    """An answer in pieces.  Raises the errors of its first pieces."""
     settings, headers = ask.settings, _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
     pieces = bounded(pieces, settings.max_answer_bytes, lambda: _too_large(settings))
-    # Most of what can go wrong goes wrong here, while it can be said.
+    # Most errors happen here, before the response has begun.
     begun = list(_until(pieces, PIECE_BYTES))
     pieces = chain(begun, pieces)
     if sum(map(len, begun)) >= settings.gzip_bytes and takes_gzip(ask.accept_encoding):
@@ -99,7 +100,7 @@ def stream(ask: Ask, shape: Shape, cut: Cut, pieces: Iterator[bytes], *, more: b
 
 
 def try_known(ask: Ask, shape: Shape, cut: Cut, *, more: bool) -> Response | None:
-    """304 where the client has this answer; None where it hasn't."""
+    """304 if the client has this answer, else None."""
     if etag(cut, shape, ask.form) not in ask.if_none_match:
         return None
     headers = _headers(ask, shape, cut) | {CUT: _cut_header(cut, more)}
@@ -118,7 +119,7 @@ def _headers(ask: Ask, shape: Shape, cut: Cut) -> dict[str, str]:
 
 
 class ChunkedResponse(StreamingResponse):
-    """Pieces that an error of ours breaks off: the last one isn't sent."""
+    """An answer in pieces; after an error of ours, the last piece isn't sent."""
 
     async def stream_response(self, send: Send) -> None:
         try:
@@ -136,7 +137,7 @@ def _until(pieces: Iterator[bytes], size: int) -> Iterator[bytes]:
 
 
 def _cut_header(cut: Cut, more: bool) -> str:
-    """The cut as JSON in ASCII; without the offsets, which may be longer than a header may be."""
+    """The cut as JSON in ASCII, without the offsets, which may be too long for a header."""
     header = members(cut_json("", cut))
     del header["table"], header["position"]["offsets"]
     return json.dumps({**header, "more": more}, separators=(",", ":"))
@@ -152,12 +153,12 @@ def _too_large(settings: ServeSettings) -> RequestError:
 
 
 def as_json(data: Json, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """An answer that nobody keeps."""
+    """A JSON answer that clients don't cache."""
     return Response(encode_json(data), status_code=status, media_type="application/json", headers={**_NOT_KEPT, **(headers or {})})
 
 
 def answer_error(_request: Request | None, error: Exception) -> Response:
-    """An error of ours, with what HTTP wants beside it."""
+    """An error of ours, with HTTP's headers for it."""
     assert isinstance(error, MillpondError)
     status, headers = http_status(error), {}
     if status == 401:
@@ -169,7 +170,7 @@ def answer_error(_request: Request | None, error: Exception) -> Response:
 
 
 def answer_routing(request: Request, error: Exception) -> Response:
-    """A path or method that isn't there."""
+    """The error of an unknown path or method."""
     assert isinstance(error, HTTPException)
     path = request.scope["path"]
     if error.status_code == 405:
@@ -186,11 +187,12 @@ def answer_routing(request: Request, error: Exception) -> Response:
 
 
 def answer_mistake(_request: Request, error: Exception) -> Response:
-    """A mistake of ours."""
-    # Starlette raises it again once this is sent, so the server logs the traceback; the caller gets none of it.
+    """The error of a bug in Millpond."""
+    # Starlette raises it again after this response, so the server logs the traceback, which the
+    # caller doesn't get.
     mistake = MillpondError(
         "INTERNAL_ERROR",
-        f"Millpond made a mistake ({type(error).__name__}); the request may be all right.",
+        f"This is a bug in Millpond ({type(error).__name__}); the request may be correct.",
         hint="Report it with the server's log.",
     )
     return as_json(error_json(mistake), status=500)

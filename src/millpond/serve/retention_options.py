@@ -1,4 +1,4 @@
-"""What a server keeps of tables beside their rows, from words: `page_views=100`, `page_minutes=24h`, `visits=no`."""
+"""The retention of a server's tables from words: `page_views=100`, `page_minutes=24h`, `visits=no`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from millpond.tables.default_tables import unknown_table
 
 
 def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, RetentionWords]:
-    """What was named, by table; the rest is kept as the table's definition says.
+    """The named parts of retentions, by table; definitions decide the others.
 
-    history:  `TABLE=` and what `Retention.parse` takes as history
-    closed:   the same of keep_closed
+    history:  `TABLE=` and a word for `history` of `Retention.parse`
+    closed:   the same for `keep_closed`
     Raises:   INVALID_REQUEST.
     """
     out: dict[str, RetentionWords] = {}
@@ -32,7 +32,7 @@ def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, 
 
 
 def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[str]) -> dict[str, dict[str, RetentionWords]]:
-    """The same for each pond: of `pond/table` in that pond, of a table's own name in each that has it."""
+    """The same for each pond: `pond/table` counts for that pond, a table's own name for each that has it."""
     out: dict[str, dict[str, RetentionWords]] = {place: {} for place in places}
     for name, words in retention.items():
         pond, slash, table = name.partition("/")
@@ -45,11 +45,12 @@ def retention_by_pond(retention: Mapping[str, RetentionWords], places: Iterable[
 
 
 def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str, str], allow: Iterable[str] = ()) -> list[str]:
-    """Refuse names that no table has, so that nobody believes that something is kept.
+    """Refuse names that no table has, since their retention would have no effect.
 
-    places:  pond's name -> where it lies
+    places:  pond's name -> its place
     allow:   as for `millpond.open`
-    Returns: names that no table has yet: some job hasn't committed a batch, can't be read, or isn't there
+    Returns: names that no table has yet, if a job hasn't committed a batch, can't be read, or
+             doesn't exist
     Raises:  UNKNOWN_TABLE.
     """
     if not retention:
@@ -59,13 +60,13 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
     for pond, place in places.items():
         try:
             folders = open_jobs(place, allow=allow)
-            whole = whole and bool(folders)  # a pond without jobs is waiting for its first
+            whole = whole and bool(folders)  # a pond without jobs may get some
             for folder in folders:
                 names, all_of_them = find_names(folder)
                 known |= {title for name in names for title in (name, f"{pond}/{name}")}
                 whole = whole and all_of_them
         except MillpondError:
-            whole = False  # what is wrong there, reads will say
+            whole = False  # reads will report the error
     missing = sorted(set(retention) - known)
     if missing and whole:
         raise unknown_table(missing[0], ", ".join(places.values()), known)
@@ -75,5 +76,5 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
 def _split(option: str, word: str) -> tuple[str, str]:
     table, equals, text = word.rpartition("=")
     if not equals or not table:
-        raise RequestError("INVALID_REQUEST", f"{option} {word!r} names no table and time.", hint=f"Write {option} TABLE=24h.")
+        raise RequestError("INVALID_REQUEST", f"{option} {word!r} has no table and time.", hint=f"Write {option} TABLE=24h.")
     return table, text

@@ -1,4 +1,4 @@
-"""The routes of the HTTP door: one list, from which dispatch, `GET /` and the OpenAPI document come."""
+"""The routes of the HTTP door: one list for dispatch, `GET /` and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _CHANGES = ("since", "limit", "wait_seconds", *questions.AsOf.__struct_fields__)
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True):
-    """A question that says nothing but its path."""
+    """A question without parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RouteText:
-    """A route as dispatch, `GET /`, OpenAPI and the manual have it.
+    """A route for dispatch, `GET /`, OpenAPI and the manual.
 
     endpoint:  its name in metrics and in the OpenAPI document
-    question:  what a URL or a body says, as `wire.questions` declares it
-    answer:    the struct of its JSON; None where it is no JSON, or a document of its own
-    only:      the fields of the question that its URL may have; None: all
-    formats:   the forms it can answer in; empty where there is one
-    open:      whether it answers without a token, as orchestrators ask
+    question:  the struct of its URL or body, of `wire.questions`
+    answer:    the struct of its JSON; None if it isn't JSON, or is a document of its own
+    only:      the question's fields that its URL may have; None for all
+    formats:   its forms of answers; empty if there is one
+    open:      whether it answers without a token, for orchestrators
     """
 
     method: str
@@ -55,7 +55,7 @@ class RouteText:
 
     @property
     def controls(self) -> dict[str, Field]:
-        """The parameters that it takes beside columns, by name."""
+        """Its parameters besides columns, by name."""
         return {} if self.has_body else controls(self.question, self.only)
 
     @property
@@ -71,14 +71,14 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}",
-        summary="what a table means: columns, types, key, warnings",
+        summary="a table's definition: columns, types, key, warnings",
         endpoint="table",
         answer=answers.TableAnswer,
     ),
     RouteText(
         method="GET",
         path="/tables/{table}/definition",
-        summary="its definition, with which clients read and write values",
+        summary="its definition in the form that clients use to read and write values",
         endpoint="definition",
         question=questions.Define,
         only=("wait_seconds",),
@@ -113,7 +113,7 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}/count",
-        summary="how many rows, of all or of those with column=value",
+        summary="the number of rows, of all or of those with column=value",
         endpoint="count",
         question=questions.CountRows,
         answer=answers.CountAnswer,
@@ -129,7 +129,7 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}/changes",
-        summary="what happened to rows, in order; as a stream of server-sent events, too",
+        summary="changes of rows, in order; also as a stream of server-sent events",
         endpoint="changes",
         question=questions.ListChanges,
         only=_CHANGES,
@@ -163,7 +163,7 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}/event",
-        summary="is this event in: which batch read it, is it applied, was it late",
+        summary="where one event is: which batch read it, whether it is applied, whether it was late",
         endpoint="event",
         question=questions.FindEvent,
         answer=answers.EventFound,
@@ -179,7 +179,7 @@ ROUTES = (
     RouteText(
         method="GET",
         path="/tables/{table}/cut",
-        summary="keep the newest batch readable for a while: several reads of it, of all tables of the job",
+        summary="keep the newest batch readable for a while, for several reads of any tables of the job",
         endpoint="cut",
         question=questions.KeepCut,
         only=_BOUNDS,
@@ -188,7 +188,7 @@ ROUTES = (
     RouteText(
         method="POST",
         path="/at",
-        summary="at which batches tables of several jobs have read the same input",
+        summary="the batches at which tables of several jobs have read the same input",
         endpoint="at",
         question=questions.Align,
         answer=answers.AlignedAnswer,

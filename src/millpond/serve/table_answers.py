@@ -1,4 +1,4 @@
-"""What is answered to each question about one table."""
+"""The answer to each question about one table."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from millpond.wire.answers import ChangesAnswer, answer_json
 from millpond.wire.parse import Asked
 from millpond.wire.questions import Define, Keys, ListChanges, ListVersions, Question, Scan
 
-# Lookups up to this many keys are answered on the event loop: about a millisecond.
+# Lookups of up to so many keys run on the event loop: they take about a millisecond.
 _SHORT = 64
-# Changes of one answer where no limit is named.
+# The most changes of one answer without a limit.
 _PAGE_CHANGES = 1000
-# Whose turn it is where all streams of a table are read for.
+# The client in `Turns` for reads on behalf of all streams of a table.
 _STREAMS = "streams"
 ShapeOf = Callable[[str, Table], replies.Shape]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request on one table: how its answer is wanted, and what makes it.
+    """A request on one table, with the means to answer it.
 
-    shape_of:   how the rows of a table are written that goes by a name
-    cut:        keeps the newest batch of a table's job that meets bounds readable for as long as it is entered: its tables by name
+    shape_of:   how to write the rows of a table under a name
+    cut:        a context in which the newest batch of a job that meets bounds stays readable: its
+                tables by name
     is_ending:  whether the server ends
     """
 
@@ -60,11 +61,11 @@ class Call:
 
     @property
     def shape(self) -> replies.Shape:
-        """How rows of the table are written, as its state is now."""
+        """How to write rows of the table in its present state."""
         return self.shape_of(self.name, self.table)
 
     def ask(self) -> replies.Ask:
-        """In which form rows are wanted.  Raises NOT_ACCEPTABLE."""
+        """The requested form of rows.  Raises NOT_ACCEPTABLE."""
         headers = self.request.headers
         return replies.Ask(
             form=choose_format(",".join(headers.getlist("accept")), self.route.formats or (JSON,)),
@@ -78,7 +79,7 @@ class Call:
         return question.ask(question.state_of(self.table))
 
     async def within(self, bounds: Bounds | None, read: Callable[[Bounds | None], Any], *, is_large: bool = False) -> Any:
-        """What a read gives that meets bounds, in a thread."""
+        """The result of a read that meets bounds, in a thread."""
         return await self.patience.read_within(self.request.scope, self.name, self.table, bounds, read, is_large=is_large)
 
 
@@ -154,7 +155,7 @@ def _lookup(call: Call, ask: replies.Ask, question: Scan) -> Response:
 
 
 def _download(call: Call, ask: replies.Ask, question: Scan) -> Response:
-    """All rows of one batch in pieces: as many as there are, within the limits of bytes and time."""
+    """All rows of one batch in pieces, within the limits of bytes and time."""
     with ExitStack() as opened:
         table = call.table
         if question.is_newest:
@@ -163,7 +164,7 @@ def _download(call: Call, ask: replies.Ask, question: Scan) -> Response:
             question = structs.replace(question, bounds=None)  # the cut meets them
         reads = question.state_of(table)
         pages = question.pages(reads)
-        first = next(pages)  # the table is read as its state is now
+        first = next(pages)  # reads the table in its present state
         shape = call.shape_of(call.name, reads)
         if (known := replies.try_known(ask, shape, first.cut, more=False)) is not None:
             return known
@@ -176,7 +177,7 @@ def _download(call: Call, ask: replies.Ask, question: Scan) -> Response:
 
 @contextmanager
 def _in_time(table: str, seconds: float) -> Iterator[None]:
-    """Where a cut that nobody asked for ends by time, the read was too long.  Raises READ_TOO_LONG for that."""
+    """Raise READ_TOO_LONG if the read's own cut ends by time, since no client asked for that cut."""
     ends = time.monotonic() + seconds
     try:
         yield
@@ -213,7 +214,7 @@ async def _changes(call: Call, question: ListChanges) -> Response:
 
 
 def _page(call: Call, question: ListChanges, bounds: Bounds | None) -> ChangesAnswer:
-    """The changes that there are behind a place."""
+    """The present changes after a place."""
     page = answer_json(call.name, call.read(structs.replace(question, bounds=bounds)), call.shape.write)
     assert isinstance(page, ChangesAnswer)
     return page
@@ -228,7 +229,7 @@ async def _stream(call: Call, question: ListChanges) -> Response:
     first = await patience.read(scope["asker"], partial(_page, call, begin, None), is_large=patience.is_large(begin.limit))
 
     async def look(token: str) -> Event:
-        """What there is behind a token: read once for all streams that have come as far."""
+        """The changes after a token, read once for all streams at the same place."""
 
         async def make() -> Event:
             on = structs.replace(question, since=token, limit=_PAGE_CHANGES)

@@ -1,7 +1,8 @@
-"""Requests that wait for a batch or a table, and streams of changes: one look for all of them.
+"""Requests that wait for a batch or a table, and streams of changes, with one poll for all.
 
-For each job that somebody waits for, one thread looks whether there is a new batch, and wakes everybody.  Who waits costs nothing
-until then, and what streams of one table have to tell is read and written once for all that have come as far.
+For each job with waiting requests, one thread polls for a new batch, and wakes all.  Until then,
+waiting costs nothing.  The changes for streams of one table are read and written once for all
+streams at the same place.
 """
 
 from __future__ import annotations
@@ -20,17 +21,17 @@ from millpond.errors import MillpondError, RequestError
 from millpond.replica.replica import Replica
 
 Result = TypeVar("Result")
-# One look; a replica that this process follows wakes sooner.
+# The time between two polls; a replica that this process follows wakes sooner.
 _LOOK_SECONDS = 0.05
-# A watch goes on for so long after the last one that waited.
+# A watch continues for so long after the last request that waited.
 _QUIET_LOOKS = 40
 
 
 class Watch:
-    """The batches of one job, as somebody waits for them.
+    """The batches of one job, for those that wait.
 
-    count:  grows with each new batch, and whenever the job can be read no more, or again
-    batch:  the newest that can be read, None where none can
+    count:  grows with each new batch, and whenever the job becomes unreadable or readable again
+    batch:  the newest that can be read, None if none can
     """
 
     def __init__(self, replica: Replica) -> None:
@@ -45,7 +46,7 @@ class Watch:
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody waits, or did a moment ago."""
+        """Whether a request waits, or did a moment ago."""
         return self._thread is not None
 
     def is_below(self, batch: int | None) -> bool:
@@ -53,7 +54,7 @@ class Watch:
         return batch is not None and self.batch is not None and self.batch < batch
 
     async def beyond(self, count: int, seconds: float) -> None:
-        """Return when `count` is another one, or after so many seconds."""
+        """Return when `count` has changed, or after so many seconds."""
         if self.count != count:
             return
         if self._thread is None:
@@ -69,7 +70,7 @@ class Watch:
             self._waiting -= 1
 
     async def once(self, key: Hashable, make: Callable[[], Awaitable[Result]]) -> Result:
-        """What `make` makes: once for all that ask by the same key until the next batch."""
+        """The result of `make`, made once per key until the next batch."""
         task = self._pages.get(key)
         if task is None:
             task = self._pages[key] = asyncio.ensure_future(make())
@@ -86,7 +87,7 @@ class Watch:
 
     def _ended(self) -> None:
         self._thread = None
-        self._wake(None)  # what is known is old from here on
+        self._wake(None)  # from here on, the known batch is out of date
 
     def _run(self) -> None:
         last: object = None
@@ -115,7 +116,7 @@ def _take_error(task: asyncio.Task[Any]) -> None:
 
 
 class Watches:
-    """A watch for each job that is waited for."""
+    """A watch for each job with waiting requests."""
 
     def __init__(self) -> None:
         self._watches: dict[Replica, Watch] = {}
@@ -130,9 +131,9 @@ class Watches:
 
 
 class Arrivals:
-    """Requests that wait for a table that isn't there yet: one look at the catalogue for all of them.
+    """Requests that wait for a table that doesn't exist yet, with one poll of the catalogue for all.
 
-    look:  gives the names of all tables that are there, and may take long
+    look:  returns the names of all tables; may take long
     """
 
     def __init__(self, look: Callable[[], set[str]]) -> None:
@@ -140,7 +141,7 @@ class Arrivals:
         self._names: asyncio.Task[set[str]] | None = None
 
     async def next(self, seconds: float, name: str) -> bool:
-        """Whether a table is there at the next look; False where that takes longer than so many seconds."""
+        """Whether the next poll finds a table; False if that takes longer than so many seconds."""
         if self._names is None or self._names.done():
             self._names = asyncio.ensure_future(self._next())
             self._names.add_done_callback(_take_error)
@@ -155,22 +156,22 @@ class Arrivals:
 
 
 class Turns:
-    """Work of which only so much is done at one time; who comes then waits, and who has least of it goes first."""
+    """Limits parallel work: further work waits, and clients with the least running work go first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._taken: Counter[str] = Counter()
-        # Whose turn each is, in the order in which they came.
+        # The client of each turn, in the order in which they came.
         self._line: dict[asyncio.Future[None], str] = {}
 
     def use(self, most: int) -> None:
-        """Allow so many from here on; those that there are go on."""
+        """Allow so many from here on; running ones continue."""
         self._most = most
         self._go_on()
 
     @contextlib.asynccontextmanager
     async def turn(self, asker: str, seconds: float) -> AsyncIterator[None]:
-        """One more, as long as it is entered.  Raises TOO_MANY_ANSWERS where its turn doesn't come in so many seconds."""
+        """A context that waits for a turn.  Raises TOO_MANY_ANSWERS if it doesn't come in so many seconds."""
         await self._come(asker, seconds)
         try:
             yield
@@ -185,14 +186,14 @@ class Turns:
             async with asyncio.timeout(seconds):
                 await turn
         except BaseException as ended:
-            if self._line.pop(turn, None) is None:  # its turn came just then
+            if self._line.pop(turn, None) is None:  # its turn came at that moment
                 self._leave(asker)
             if not isinstance(ended, TimeoutError):
                 raise
             raise RequestError(
                 "TOO_MANY_ANSWERS",
-                f"{self._most} large answers are made at one time, and the turn of this one didn't come in {seconds:g} seconds.",
-                hint="Try again later, or ask for fewer rows; whoever runs the server sets --max-large-answers.",
+                f"The server makes {self._most} large answers at one time, and this one waited {seconds:g} seconds for its turn.",
+                hint="Try again later, or ask for fewer rows; the server's operator sets --max-large-answers.",
                 maximum=self._most,
                 retry_after_seconds=1.0,
             ) from None
@@ -208,17 +209,17 @@ class Turns:
             turn = min(self._line, key=lambda turn: self._taken[self._line[turn]])
             asker = self._line.pop(turn)
             self._taken[asker] += 1
-            if turn.cancelled():  # whoever waited is about to leave, and finds its turn gone
+            if turn.cancelled():  # the waiting request is about to leave, and will find its turn gone
                 continue
             turn.set_result(None)
 
 
 class Quota:
-    """How many of something there may be at one time: in all, and of one client.
+    """Limits how many of something there may be at one time, in all and per client.
 
-    condition:  of the error that says there are too many
-    what:       they are, for people
-    option:     by which the number is set
+    condition:  of the error for one too many
+    what:       a name of these things, for people
+    option:     the option that sets the limit
     """
 
     def __init__(self, most: int, per_client: int, *, condition: str, what: str, option: str) -> None:
@@ -230,19 +231,19 @@ class Quota:
         return self._taken.total()
 
     def use(self, most: int, per_client: int) -> None:
-        """Allow so many from here on; those that there are stay."""
+        """Allow so many from here on; existing ones stay."""
         self._most, self._per_client = most, per_client
 
     @contextlib.contextmanager
     def taken(self, asker: str) -> Iterator[None]:
-        """One more, as long as it is entered.  Raises the quota's condition."""
+        """A context that counts one more.  Raises the quota's condition."""
         of_client = self._taken[asker] >= self._per_client
         if of_client or len(self) >= self._most:
             most = self._per_client if of_client else self._most
             raise RequestError(
                 self._condition,
                 f"There may be {most} {self._what} at one time{' for each client' if of_client else ''}.",
-                hint=f"End some, or try again later; whoever runs the server sets {self._option}.",
+                hint=f"End some, or try again later; the server's operator sets {self._option}.",
                 maximum=most,
                 retry_after_seconds=1.0,
             )

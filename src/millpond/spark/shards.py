@@ -1,7 +1,7 @@
-"""Values to group by so that each has a partition of its own, and which of them a row goes to.
+"""Values to group by, each with a partition of its own, and which of them a row gets.
 
-Spark sends a row to the partition that its group's hash names, and small numbers collide: of 0 and 1 both fall into one of two
-partitions.
+Spark sends a row to a partition by the hash of its group, and small numbers collide: of two
+partitions, 0 and 1 get the same one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
 SHARD = "shard"
-"""The column that is grouped by."""
+"""The column to group by."""
 _COLUMN = (Field(SHARD, atomic("integer")),)
 
 
 def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None) -> tuple[int, ...]:
     """The values of a job's shards.
 
-    shards:      None for one a core, or a partition where these are fewer
+    shards:      None for one per core, or one per partition if there are fewer of these
     partitions:  None for as many as shards
     Raises:      INVALID_REQUEST.
     """
@@ -37,10 +37,10 @@ def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None)
 
 
 def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
-    """The smallest whole numbers from 0 on whose partitions all differ; always the same for the same two numbers.
+    """The smallest whole numbers from 0 on with different partitions; they depend on the arguments alone.
 
     Shape:   one for each shard, ascending; 32 bits in Spark
-    Raises:  INVALID_REQUEST where there is no shard, or not a partition for each.
+    Raises:  INVALID_REQUEST if there is no shard, or not a partition for each.
     """
     if type(shards) is not int or type(partitions) is not int or not 1 <= shards <= partitions:
         raise RequestError(
@@ -59,9 +59,10 @@ def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
 
 
 def place_of(names: Iterable[str], parts: int) -> Column:
-    """Which of so many parts a row goes to, from 0.
+    """The part of a row among so many, from 0.
 
-    A hash of its columns, never a random number, by which a task that is tried again would send it elsewhere.
+    It is a hash of the row's columns, never a random number: with that, a task that runs again
+    would choose other parts.
     """
     from pyspark.sql import functions as F
 
@@ -70,19 +71,19 @@ def place_of(names: Iterable[str], parts: int) -> Column:
 
 
 def quoted(name: str) -> str:
-    """A column's name as Spark's expressions take it, whatever is in it."""
+    """A column's name quoted for Spark's expressions."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def shard_of(names: Iterable[str], values: Sequence[int]) -> Column:
-    """Which of these shards a row goes to."""
+    """The shard of a row."""
     from pyspark.sql import functions as F
 
     return F.element_at(F.array(*[F.lit(value) for value in values]), place_of(names, len(values)) + 1)
 
 
 def unhashable(schema: StructType, names: Iterable[str]) -> list[str]:
-    """Those of the columns that Spark has no hash of: maps, variants, and what holds one."""
+    """Those of the columns that Spark can't hash: maps, variants, and types that contain one."""
     return [name for name in names if _holds_unhashable(schema[name].dataType)]
 
 

@@ -1,7 +1,8 @@
-"""The three ways to name the state of a job: start it, publish a running query, or define a table over a checkpoint.
+"""The three ways to name a job's state: start it, publish a running query, or define a table.
 
-All derive the definition from the plan and put it beside the checkpoint; `start` also runs the query with its checkpoint in the
-pond.  A definition of other state than the checkpoint holds is refused by name, before anything runs (`same_state`).
+All derive the definition from the plan and write it beside the checkpoint; `start` also runs the
+query with its checkpoint in the pond.  If a definition is of other state than the checkpoint's, it
+is refused before anything runs, and the error names the difference (`same_state`).
 """
 
 from __future__ import annotations
@@ -69,23 +70,29 @@ def start(
 ) -> Job:
     """Start a streaming job whose state can be read as tables, or continue from its checkpoint.
 
-    table:        the name that readers use; for a join or transformWithState its tables' names begin with it (docs/operators.md)
-    pond:         folder of jobs; it is made if it isn't there
+    table:        the name that readers use; for a join or transformWithState, the first part of its
+                  tables' names (docs/operators.md)
+    pond:         folder of jobs; made if it doesn't exist
     job:          the job's name, by default the table's
-    trigger:      None for one batch after another, an interval such as `1 second`, or `available-now` to end with the input.  A
-                  query that goes by processing time (timers, a TTL, time-outs, `buffered`) never does: Spark wants a batch after
-                  each, unless the session has spark.sql.streaming.noDataMicroBatches.enabled=false
+    trigger:      None for one batch after another, an interval such as `1 second`, or
+                  `available-now` to end with the input.  A query that uses processing time (timers,
+                  a TTL, time-outs, `buffered`) never ends: Spark plans a batch after each one,
+                  unless the session has spark.sql.streaming.noDataMicroBatches.enabled=false
     output_mode:  Spark's update, complete or append
-    sink:         None for none, a format's name (`console`), or a function: with one parameter it gets the DataStreamWriter to
-                  configure and return, with two it gets each batch and its id (foreachBatch)
-    partitions:   of the state; by default the number of cores, at least 8 (of a broadcast: as many as it has shards); an existing
-                  checkpoint keeps its own.  Its provider is the session's; for transformWithState RocksDB, which alone it takes
-    retention:    what every follower keeps of the tables besides their newest rows, e.g. Retention.parse(keep_closed="forever");
-                  it is part of the definition, which is written anew each time.  None leaves it to the follower
-    strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE; INVALID_REQUEST, also
-             where it would never end; UNSUPPORTED where the sink function sets a real-time trigger; and what Spark raises where
-             the query can't start.
+    sink:         None for no sink, a format's name (`console`), or a function: with one parameter
+                  it configures and returns the DataStreamWriter; with two it gets each batch and
+                  its id (foreachBatch)
+    partitions:   of the state; by default the number of cores, at least 8 (for a broadcast, its
+                  number of shards); an existing checkpoint keeps its own number.  The provider is
+                  the session's; for transformWithState it is RocksDB, the only one that it supports
+    retention:    which expired rows and history every follower keeps of the tables, e.g.
+                  Retention.parse(keep_closed="forever"); it is part of the definition, which each
+                  start writes again.  None leaves it to the follower
+    strict:       refuse a state whose meaning can't be derived, instead of serving raw buffers with
+                  a MillpondWarning
+    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME,
+             NOT_WRITABLE; INVALID_REQUEST, also if the query would never end; UNSUPPORTED if the
+             sink function sets a real-time trigger; and Spark's own error if the query can't start.
     """
     require_classic(df, "_jdf")
     if output_mode not in OUTPUT_MODES:
@@ -120,17 +127,17 @@ def publish(
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry | None:
-    """Name the state of a query that runs already.  Whatever happens here, the query itself isn't touched.
+    """Name the state of a query that runs already.  This never changes or ends the query.
 
-    If the state can't be described at all, this gives a MillpondWarning and returns None: one line after your `start()` mustn't end
-    your program.
+    If the state can't be described at all, this gives a MillpondWarning and returns None: a line
+    after your own `start()` must not end your program.
 
-    table:   as `start` has it
-    pond:    where the definition is written; None: in the folder beside the query's checkpoint
-    retention: as `start` has it
-    strict:  refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict), SPARK_CONNECT, TABLE_EXISTS,
-             INVALID_NAME, NOT_WRITABLE.
+    table:   as for `start`
+    pond:    where to write the definition; None for the folder beside the query's checkpoint
+    retention: as for `start`
+    strict:  as for `start`
+    Raises:  UNSUPPORTED for a query in real-time mode; DEFINITION_CHANGED, NOT_DERIVABLE (strict),
+             SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
     """
     require_classic(query, "_jsq")
     from pyspark import SparkContext
@@ -172,19 +179,22 @@ def define(
     retention: Retention | None = None,
     strict: bool = False,
 ) -> Entry:
-    """Name the state in a checkpoint by the DataFrame that its query runs.  This starts nothing.
+    """Name the state in a checkpoint, by the DataFrame that its query runs.  This starts nothing.
 
     checkpoint:   the query's checkpointLocation
-    table:        as `start` has it
-    pond:         where the definition is written; None: in the folder beside the checkpoint
-    output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in append mode only
-    session_time_zone:  spark.sql.session.timeZone of the job, which its checkpoint doesn't keep; by default what a definition by
-                  `start` or `publish` says.  Where neither says it, columns that depend on it aren't computed
-    retention:    as `start` has it
-    strict:       refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
-    Raises:  UNSUPPORTED where a query of this session runs there in real-time mode (readers refuse it as well, where the
-             checkpoint shows it); INVALID_REQUEST for a time zone that isn't one, or isn't the job's; DEFINITION_CHANGED,
-             NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE.
+    table:        as for `start`
+    pond:         where to write the definition; None for the folder beside the checkpoint
+    output_mode:  the query's; it matters for a limit over an aggregation, which keeps state in
+                  append mode only
+    session_time_zone:  spark.sql.session.timeZone of the job, which the checkpoint doesn't record;
+                        by default that of a definition by `start` or `publish`.  Without either,
+                        columns that depend on it aren't computed
+    retention:    as for `start`
+    strict:       as for `start`
+    Raises:  UNSUPPORTED if a query of this session runs there in real-time mode (readers refuse it
+             too, if the checkpoint shows it); INVALID_REQUEST for a time zone that doesn't exist,
+             or isn't the job's; DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS,
+             INVALID_NAME, NOT_WRITABLE.
     """
     uri = open_storage(checkpoint).uri
     require_classic(df, "_jdf")
@@ -208,9 +218,9 @@ def define(
 
 
 def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str, named: str | None) -> str | None:
-    """The session time zone of the job at a checkpoint, None where nothing says it.
+    """The session time zone of the job at a checkpoint; None if it is unknown.
 
-    Raises:  INVALID_REQUEST where the one that the caller names isn't one, or isn't the job's.
+    Raises:  INVALID_REQUEST if the caller's time zone doesn't exist, or isn't the job's.
     """
     folders = [*folders_of(checkpoint), *([] if pond is None else [job_of(pond, table)])]
     entries = [entry for folder in folders for entry in folder.entries()]
@@ -220,7 +230,7 @@ def _zone_of_job(jvm: Java, checkpoint: str, pond: str | Path | None, table: str
     if known not in (None, named):
         raise _invalid(f"the session time zone of the job is {known} and not {named}", "Leave session_time_zone out.", "defined")
     if not is_time_zone(jvm, named):
-        raise _invalid(f"{named!r} is no time zone", "Use a name such as Europe/Berlin, or an offset such as +02:00.", "defined")
+        raise _invalid(f"{named!r} isn't a time zone", "Use a name such as Europe/Berlin, or an offset such as +02:00.", "defined")
     return named
 
 
@@ -230,7 +240,7 @@ def _checkpoint_of(execution: Any) -> str:
 
 
 def _pinned_format(pinned: dict[str, str]) -> int | None:
-    # Where a checkpoint has batches and lacks the setting, it is older than the setting, and format 1.
+    # A checkpoint with batches but without the setting is older than the setting, and has format 1.
     return int(pinned.get(_AGGREGATION_FORMAT, "1")) if pinned else None
 
 
@@ -255,9 +265,12 @@ def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
 
 
 def _refuse_trigger(writer: DataStreamWriter, df: DataFrame) -> None:
-    """Refuse before anything is written what `start` or the sink function has configured; Spark shows no writer's trigger.
+    """Refuse triggers that can't work, before anything is written.
 
-    Raises:  UNSUPPORTED for real-time mode; INVALID_REQUEST for available-now of a query that never ends.
+    `start` or the sink function has configured them; Spark doesn't show a writer's trigger.
+
+    Raises:  UNSUPPORTED for real-time mode; INVALID_REQUEST for available-now of a query that never
+             ends.
     """
     jwriter = writer._jwrite
     for field in jwriter.getClass().getDeclaredFields():
@@ -273,8 +286,8 @@ def _refuse_endless(df: DataFrame) -> None:
     clock = find_clock(df._jdf.queryExecution().analyzed())
     if clock is not None and str(df.sparkSession.conf.get(_EMPTY_BATCHES)).lower() == "true":
         raise _invalid(
-            f"with available-now it would never end, since it goes by processing time ({clock}) and Spark wants a batch after each",
-            f'Use trigger="1 second", and stop it; or set {_EMPTY_BATCHES} to false, where what is due may wait for rows.',
+            f"with available-now it would never end: it uses processing time ({clock}), so Spark plans a batch after each one",
+            f'Use trigger="1 second", and stop it; or set {_EMPTY_BATCHES} to false, if work that is due may wait for new rows.',
         )
 
 
@@ -294,7 +307,7 @@ def _with_trigger(writer: DataStreamWriter, trigger: str | None) -> DataStreamWr
 
 
 def _check_pond(definition: Entry, pond: str | Path) -> None:
-    """Refuse a pond other than the one that the query was made for.  Raises INVALID_REQUEST."""
+    """Refuse any pond but the one for which the query was made.  Raises INVALID_REQUEST."""
     parts = definition.parts if isinstance(definition, NamedOperator) else None
     if parts is None or parts.pond is None:
         return
@@ -303,23 +316,23 @@ def _check_pond(definition: Entry, pond: str | Path) -> None:
     is_same = made_for.resolve() == given.resolve() if made_for and given else places[0].uri == places[1].uri
     if not is_same:
         raise _invalid(
-            f"its models are kept in the pond {places[0].uri}, and it is to run in {places[1].uri}",
-            "Give serve_models and start the same pond.",
+            f"its models are in the pond {places[0].uri}, but it is to run in {places[1].uri}",
+            "Name the same pond in serve_models and start.",
         )
 
 
 def _shards(definition: Entry) -> int | None:
-    """How many instances of its own a job has, whose numbers were chosen for as many partitions; None where it has none."""
+    """How many shards a job has, whose values were chosen for as many partitions; None without shards."""
     return len(definition.parts.values) if isinstance(definition, NamedOperator) and definition.parts is not None else None
 
 
 def _needs_rocksdb(definition: Entry) -> bool:
-    """Whether it is transformWithState's, which Spark runs on no other provider."""
+    """Whether it is transformWithState's, which Spark runs on RocksDB only."""
     return isinstance(definition, NamedOperator) and definition.operator_name.startswith("transformWithState")
 
 
 def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], wanted: int | None) -> None:
-    """Say on stderr what the checkpoint keeps for ever."""
+    """Write to stderr which choices the checkpoint keeps for ever."""
     provider = (pinned.get(_PROVIDER) or conf[_PROVIDER]).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
     if pinned:
         kept = pinned.get(_PARTITIONS, "?")
@@ -332,7 +345,7 @@ def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], wanted
 
 @contextmanager
 def _session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
-    """Set these while a query starts, which clones the session, and put back what was there."""
+    """Set these while a query starts, which clones the session; then restore the old values."""
     with _conf_lock:
         before = {name: str(spark.conf.get(name)) for name in conf}
         try:

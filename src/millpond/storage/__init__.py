@@ -17,8 +17,9 @@ __all__ = ["Fence", "FileStamp", "LocalStorage", "Storage", "open_storage", "syn
 def open_storage(uri: str | Path, *, fence: Fence | None = None) -> Storage:
     """The storage behind a path or URI.
 
-    fence:   where links of a local disk may lead; by default nowhere but into this folder
-    Raises:  UNSUPPORTED for a scheme that has no backend; LIBRARY_MISSING for an object store without `millpond[object-store]`.
+    fence:   where links on a local disk may lead; by default only into this folder
+    Raises:  UNSUPPORTED for a scheme that has no backend; LIBRARY_MISSING for an object store
+             without `millpond[object-store]`.
     """
     place = uri_of(uri)
     if is_local_uri(place):
@@ -29,9 +30,9 @@ def open_storage(uri: str | Path, *, fence: Fence | None = None) -> Storage:
 
 
 def uri_of(uri: str | Path) -> str:
-    """The one form in which a place is known, as `Storage.uri` has it; nothing is asked for it.
+    """The canonical URI of a place, that of `Storage.uri`; this makes no request.
 
-    That of a place in this form is itself.  Raises UNSUPPORTED.
+    A canonical URI stays as it is.  Raises UNSUPPORTED.
     """
     text = str(uri)
     if is_local_uri(text):

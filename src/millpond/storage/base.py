@@ -1,4 +1,4 @@
-"""What a storage backend offers.  Paths are relative, with forward slashes."""
+"""The interface of storage backends.  Paths are relative, with forward slashes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class FileStamp:
-    """What tells one version of a file from another without reading it.
+    """Facts that tell one version of a file from another without reading it.
 
     identity:    inode on a local disk, ETag on an object store
-    modified_ns: nanoseconds since 1970; object stores tell whole seconds
+    modified_ns: nanoseconds since 1970; object stores give whole seconds
     size_bytes:  length
     """
 
@@ -25,12 +25,13 @@ class FileStamp:
 class Storage(Protocol):
     """A folder of files, local or remote.
 
-    Every call that asks an object store raises STORAGE_UNAVAILABLE or ACCESS_DENIED where it doesn't answer.
+    Every call that asks an object store raises STORAGE_UNAVAILABLE or ACCESS_DENIED if it doesn't
+    answer.
     """
 
     @property
     def uri(self) -> str:
-        """Where this is, absolute, without a final slash."""
+        """The absolute URI, without a final slash."""
 
     @property
     def is_remote(self) -> bool:
@@ -41,36 +42,43 @@ class Storage(Protocol):
         """Requests made so far, by kind: head, get, list, put; of these `retried`.  Empty on a local disk."""
 
     def folder(self, path: str) -> Storage:
-        """A folder in this one, which needn't exist yet; what may be read stays the same."""
+        """A folder in this one, which needn't exist yet, with the same fence."""
 
     def read(self, path: str, most_bytes: int) -> bytes:
         """The whole file.
 
-        most_bytes:  a larger one is refused before it is read, see `settings.FileBounds`
-        Raises:      FILE_GONE where it isn't there; CORRUPT_FILE where it is no regular file, is too large or can't be read;
-                     PLACE_NOT_ALLOWED where links lead out of what may be read.
+        most_bytes:  a larger file is refused before it is read, see `settings.FileBounds`
+        Raises:      FILE_GONE if it doesn't exist; CORRUPT_FILE if it isn't a regular file, is too
+                     large or can't be read; PLACE_NOT_ALLOWED if links lead to a place that isn't
+                     allowed.
         """
 
     def iter_pieces(self, path: str, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:
-        """The same in pieces, of one version of the file; an object store gives it in one.  Raises as `read`, at the first."""
+        """The same in pieces, all of one version of the file; an object store gives one piece.
+
+        Raises as `read`, at the first piece.
+        """
 
     def read_ours(self, path: str, most_bytes: int) -> tuple[bytes, bool]:
-        """As `read`; and whether nobody but this user can have written it, as far as the system tells: never of an object store."""
+        """As `read`; and whether only this user can have written it, which is never known on an object store."""
 
     def open_file(self, path: str, most_bytes: int) -> int | None:
-        """The file's descriptor, which whoever calls closes; None where the backend isn't a local disk.  Raises as `read`."""
+        """The file's descriptor, which the caller closes; None if the backend isn't a local disk.
+
+        Raises as `read`.
+        """
 
     def stamp(self, path: str) -> FileStamp | None:
-        """The file's stamp, None where it isn't there."""
+        """The file's stamp; None if it doesn't exist."""
 
     def names(self, path: str = "") -> list[str]:
-        """Names in a folder, sorted, without hidden ones; empty where the folder isn't there."""
+        """Names in a folder, sorted, without hidden ones; empty if the folder doesn't exist."""
 
     def sizes(self, path: str = "") -> dict[str, int]:
-        """The same of files alone, with their lengths in bytes."""
+        """The same for files only, with their lengths in bytes."""
 
     def write(self, path: str, data: bytes) -> None:
         """Put a whole file in place at once: readers see the old one or the new one, also after a crash."""
 
     def local_path(self, path: str = "") -> Path | None:
-        """The file as a local path, None where the backend isn't a local disk."""
+        """The file as a local path, None if the backend isn't a local disk."""

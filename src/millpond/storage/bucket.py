@@ -1,8 +1,8 @@
-"""URIs of buckets, and where their credentials and addresses come from.  Nothing here asks the network.
+"""URIs of buckets, with their credentials and addresses.  This makes no request.
 
-s3://bucket/folder                                    s3a:// is the same
-gs://bucket/folder
-abfss://container@account.dfs.core.windows.net/folder abfs:// is the same; without an account, AZURE_STORAGE_ACCOUNT_NAME's
+s3://bucket/folder                                    s3a:// is the same gs://bucket/folder
+abfss://container@account.dfs.core.windows.net/folder abfs:// is the same; without an account,
+AZURE_STORAGE_ACCOUNT_NAME's
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from millpond.errors import CheckpointError, library_missing
 
-# As written -> the one form in which a place is known here: a replica goes by its checkpoint's URI.
+# As written -> canonical: a replica's folder depends on its checkpoint's canonical URI.
 SCHEMES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfss", "abfss": "abfss"}
 _PREFIXES = {"s3": ("AWS_",), "gs": ("GOOGLE_", "STORAGE_EMULATOR_HOST"), "abfss": ("AZURE_",)}
 _CLASSES = {"s3": "S3Store", "gs": "GCSStore", "abfss": "AzureStore"}
@@ -36,12 +36,12 @@ _ENDPOINTS = {
 # A profile with one of these gets its credentials in ways that only the AWS SDK knows.
 _NEEDS_SDK = ("role_arn", "sso_session", "sso_start_url", "credential_process", "login_session")
 
-# Keys from a file are read again after this time, less the five minutes that the library keeps for itself.
+# Keys from a file are read again after this time, less the library's margin of five minutes.
 _KEYS_KEPT = timedelta(minutes=10)
 
 
 Provider = Callable[[], Any]
-"""called by the library for credentials"""
+"""a function that the library calls for credentials"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Bucket:
 
     @property
     def uri(self) -> str:
-        """In its one form, without a final slash."""
+        """The canonical URI, without a final slash."""
         return f"{self.scheme}://{self.name}" + (f"@{self.host}" if self.host else "")
 
     @property
@@ -68,27 +68,28 @@ class Bucket:
 
     @property
     def credentials_hint(self) -> str:
-        """What to do where it refuses us."""
+        """What to do if it refuses us."""
         return _CREDENTIALS[self.scheme]
 
     @property
     def endpoint_hint(self) -> str:
-        """What to do where it doesn't answer."""
+        """What to do if it doesn't answer."""
         return _ENDPOINTS[self.scheme]
 
     def config(self, environment: Mapping[str, str]) -> tuple[dict[str, Any], Provider | None]:
-        """The library's settings for it, and what gives credentials where the library can't itself.
+        """The library's settings for it, and a provider of credentials if the library can't find them itself.
 
-        The library reads the environment by itself: key variables, web identity, container and instance metadata.
+        The library reads the environment by itself: key variables, web identity, container and
+        instance metadata.
 
-        Raises:  LIBRARY_MISSING where a profile of ~/.aws needs the AWS SDK.
+        Raises:  LIBRARY_MISSING if a profile of ~/.aws needs the AWS SDK.
         """
         if self.scheme == "abfss":
             return ({"account_name": self.host.split(".")[0]} if self.host else {}), None
         return _aws(self.name, environment) if self.scheme == "s3" else (_google(environment), None)
 
     def is_plain_http(self, config: Mapping[str, Any]) -> bool:
-        """Whether the server that these settings name is asked without TLS."""
+        """Whether these settings name a server without TLS."""
         account = json.loads(config.get("service_account_key", "{}"))
         return str(config.get("endpoint") or account.get("gcs_base_url", "")).startswith("http://")
 
@@ -96,7 +97,7 @@ class Bucket:
 def parse_bucket_uri(uri: str) -> tuple[Bucket, str]:
     """The bucket, and the folder in it without slashes around it.
 
-    Raises:  UNSUPPORTED where the URI names no bucket.
+    Raises:  UNSUPPORTED if the URI names no bucket.
     """
     # Names of objects have no escapes, and may have ? and # in them.
     scheme, _, rest = uri.partition("://")
@@ -113,7 +114,7 @@ def parse_bucket_uri(uri: str) -> tuple[Bucket, str]:
 
 
 def ambient(scheme: str) -> tuple[tuple[str, str], ...]:
-    """What the environment says of this kind of storage: another environment gives another connection."""
+    """The environment's variables for this kind of storage; other values give another connection."""
     wanted = (*_PREFIXES[scheme], "HOME")
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(wanted)))
 
@@ -129,7 +130,7 @@ def _aws(bucket: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], P
     if endpoint:
         config["endpoint"] = endpoint.rstrip("/")
         if environment.get("AWS_VIRTUAL_HOSTED_STYLE_REQUEST", "").lower() in ("true", "1"):
-            # Of another server than Amazon's the library wants the whole name.
+            # For a server other than Amazon's, the library needs the whole name.
             config["endpoint"] = config["endpoint"].replace("://", f"://{bucket}.", 1)
     region = environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or profile.get("region")
     if region:
@@ -144,18 +145,18 @@ def _aws(bucket: str, environment: Mapping[str, str]) -> tuple[dict[str, Any], P
 
 
 def _google(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Another server than Google's, named as for Google's own clients; it is asked without credentials."""
+    """A server other than Google's, named as for Google's own clients; it needs no credentials."""
     host = environment.get("STORAGE_EMULATOR_HOST", "").rstrip("/")
     if not host:
         return {}
     url = host if "://" in host else f"http://{host}"
-    # The library takes it from a key file alone; the other members have to be there.
+    # The library takes it only from a key file, which must have the other members too.
     account = {"gcs_base_url": url, "disable_oauth": True, "client_email": "", "private_key": "", "private_key_id": ""}
     return {"service_account_key": json.dumps(account, separators=(",", ":"))}
 
 
 def profile_credentials(environment: Mapping[str, str]) -> dict[str, Any]:
-    """The keys of the profile as its file has them now: programs that fetch keys for an hour or so write them there."""
+    """The profile's present keys: programs that fetch keys for about an hour write them into its file."""
     profile = _profile(environment)
     return {
         "access_key_id": profile.get("aws_access_key_id", ""),
@@ -166,7 +167,7 @@ def profile_credentials(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _profile(environment: Mapping[str, str]) -> dict[str, str]:
-    """What ~/.aws/config and ~/.aws/credentials say of the profile; the second counts where both do."""
+    """The profile in ~/.aws/config and ~/.aws/credentials; if both have a value, the second counts."""
     name = environment.get("AWS_PROFILE") or "default"
     folder = Path(environment.get("HOME", "~")).expanduser() / ".aws"
     found: dict[str, str] = {}

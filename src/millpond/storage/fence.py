@@ -1,9 +1,10 @@
-"""Files that somebody else may have put there: looked up without waiting, never outside of a fence, never beyond a bound.
+"""Untrusted files: opened without waiting, never outside a fence, never beyond a size.
 
-1. A path is looked up without opening what lies there (O_PATH): a FIFO without a writer or a device does nothing.
-2. The system says where that really lies, whatever links led there: inside the fence, or it is refused.
-3. It has to be a regular file of at most so many bytes, or a folder where one is listed.
-4. That very file is opened, not its name again, which could mean another one by now.
+1. Look the path up without opening the file (O_PATH), so that a FIFO without a writer or a device
+   does nothing.
+2. Ask the system where the file really is, after all links.  Refuse it outside the fence.
+3. It must be a regular file of at most so many bytes; for a list of names, a folder.
+4. Open that very file, not its name again, which may mean another file by now.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ class Fence:
         self._real = tuple(map(os.path.realpath, self._named))
 
     def holds(self, path: str) -> bool:
-        """Whether a path without links in it lies in one of the folders."""
+        """Whether a path without links lies in one of the folders."""
         if any(is_below(path, folder) for folder in self._real):
             return True
-        self._real = tuple(map(os.path.realpath, self._named))  # a folder that was made, or moved, since
+        self._real = tuple(map(os.path.realpath, self._named))  # a folder may have been made or moved since
         return any(is_below(path, folder) for folder in self._real)
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder's, or of something in it."""
+    """Whether a path is that of a folder, or of something in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def open_file(path: str, fence: Fence, most_bytes: int) -> int:
-    """The descriptor of a regular file, which reads from its begin.
+    """The descriptor of a regular file, at its beginning.
 
-    Raises:  CORRUPT_FILE where it is something else, or larger; PLACE_NOT_ALLOWED; OSError where it can't be looked up or read,
-             ValueError where no path is like that.
+    Raises:  CORRUPT_FILE if it is something else, or larger; PLACE_NOT_ALLOWED; OSError if it can't
+             be looked up or read; ValueError if the path isn't possible.
     """
     found = _look_up(path, fence, os.O_PATH)
     try:
         facts = os.fstat(found)
         if not stat.S_ISREG(facts.st_mode):
             kind = _KINDS.get(stat.S_IFMT(facts.st_mode), "something else")
-            raise _refused(path, f"is {kind}, and no file", "Remove it, and restore the file from a copy.")
+            raise _refused(path, f"is {kind}, not a file", "Remove it, and restore the file from a copy.")
         if facts.st_size > most_bytes:
             raise too_large(path, facts.st_size, most_bytes)
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -64,7 +65,10 @@ def open_file(path: str, fence: Fence, most_bytes: int) -> int:
 
 
 def open_folder(path: str, fence: Fence) -> int:
-    """The descriptor of a folder, for its list.  Raises PLACE_NOT_ALLOWED; OSError and ValueError as `open_file`."""
+    """The descriptor of a folder, for its list.
+
+    Raises:  PLACE_NOT_ALLOWED; OSError and ValueError as `open_file`.
+    """
     found = _look_up(path, fence, os.O_PATH | os.O_DIRECTORY)
     try:
         return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -73,7 +77,7 @@ def open_folder(path: str, fence: Fence) -> int:
 
 
 def stat_link(path: str, fence: Fence) -> os.stat_result:
-    """What lies where a link leads.  Raises as `open_folder`."""
+    """The facts of a link's target.  Raises as `open_folder`."""
     found = _look_up(path, fence, os.O_PATH)
     try:
         return os.fstat(found)
@@ -83,16 +87,16 @@ def stat_link(path: str, fence: Fence) -> os.stat_result:
 
 def too_large(path: str, size_bytes: int, most_bytes: int) -> CheckpointError:
     """A file is larger than one of its kind can be."""
-    what = f"has {size_bytes:,} bytes, and a file of its kind has {most_bytes:,} at most"
+    what = f"has {size_bytes:,} bytes, but a file of its kind has at most {most_bytes:,}"
     return _refused(path, what, "Look at what wrote the file, and restore it from a copy.")
 
 
 def not_allowed(path: str, place: str) -> CheckpointError:
-    """What a pond or checkpoint names lies where the operator has allowed nothing."""
+    """A pond or checkpoint names a place that nobody has allowed."""
     return CheckpointError(
         "PLACE_NOT_ALLOWED",
-        f"{path} leads to {place}, which lies outside of the pond, and which nobody has allowed.",
-        hint=f"Where that place is to be read, allow it: --allow {place}, or allow= of `millpond.open`.",
+        f"{path} leads to {place}, a place outside of the pond that nobody has allowed.",
+        hint=f"If that place may be read, allow it: --allow {place}, or allow= of `millpond.open`.",
         path=path,
         place=place,
     )

@@ -16,7 +16,7 @@ from millpond.storage.fence import Fence, open_file, open_folder, stat_link, too
 from millpond.storage.names import local_uri
 
 _PIECE_BYTES = 16 << 20
-# Others may read what isn't said to be ours alone, and nobody else may write it, whatever the umask is.
+# By default others may read files, but nobody else may write them, with any umask.
 _MODE = 0o644
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -26,7 +26,7 @@ class LocalStorage:
 
     def __init__(self, root: Path, *, fence: Fence | None = None, mode: int = _MODE) -> None:
         """
-        fence:  where links may lead; by default nowhere but into this folder
+        fence:  where links may lead; by default only into this folder
         mode:   of files that are written, less what the umask takes
         """
         self._root = os.path.abspath(root)
@@ -54,7 +54,7 @@ class LocalStorage:
     def read_ours(self, path: str, most_bytes: int) -> tuple[bytes, bool]:
         file = self.open_file(path, most_bytes)
         found = os.fstat(file)
-        # A second name may have been given to a file of ours by somebody else.
+        # Somebody else may have given a file of ours a second name.
         is_ours = found.st_uid == os.geteuid() and not found.st_mode & _OTHERS_WRITE and found.st_nlink == 1
         return b"".join(self._pieces(path, file, _PIECE_BYTES, most_bytes)), is_ours
 
@@ -77,12 +77,12 @@ class LocalStorage:
     def open_file(self, path: str, most_bytes: int) -> int:
         try:
             return open_file(f"{self._root}/{path}", self._fence, most_bytes)
-        # ValueError: a name with characters that no path has, which a damaged file may ask for.
+        # ValueError: a name with characters that no path can have, which a damaged file may name.
         except (FileNotFoundError, NotADirectoryError, ValueError) as missing:
             raise CheckpointError(
                 "FILE_GONE",
-                f"{self._root}/{path} isn't there.",
-                hint="Check the path; where Spark has cleaned the file up, the replica is built again by itself.",
+                f"{self._root}/{path} doesn't exist.",
+                hint="Check the path; if Spark has cleaned the file up, the replica is built again by itself.",
                 path=f"{self._root}/{path}",
             ) from missing
         except OSError as broken:
@@ -113,7 +113,7 @@ class LocalStorage:
 
     @contextlib.contextmanager
     def _folder(self, path: str) -> Iterator[int | None]:
-        """The descriptor of a folder, None where it isn't there."""
+        """The descriptor of a folder; None if it doesn't exist."""
         folder = None
         try:
             with contextlib.suppress(FileNotFoundError, NotADirectoryError, ValueError):
@@ -140,7 +140,7 @@ class LocalStorage:
             os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
             os.fsync(folder)
         except OSError as broken:
-            # The folder itself may be what is wrong.
+            # The error may be that of the folder itself.
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=folder)
             full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -167,7 +167,7 @@ class LocalStorage:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder survive a crash of the machine."""
+    """Let the names in a folder survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterable
 from urllib.parse import unquote
 
-# 18 digits fit into 64 bits, with the version that is one more than its batch.
+# 18 digits fit into 64 bits, also for the version, which is the batch plus one.
 NUMBER = "0|[1-9][0-9]{0,17}"
 """pattern of a number as Spark writes it: without zeros in front"""
 _NUMBER = re.compile(NUMBER)
 _LOCAL = "file://"
-# What a URI reads as something else than a part of a name; all else stands as it is.
+# Characters with a meaning in URIs; all others stay as they are.
 _ESCAPES = str.maketrans({"%": "%25", "?": "%3F", "#": "%23"})
 
 
 def numbers(names: Iterable[str]) -> list[int]:
-    """The numbers among names, ascending.  Whatever else lies there isn't Spark's."""
+    """The numbers among names, ascending.  Other names aren't Spark's."""
     return sorted(int(name) for name in names if _NUMBER.fullmatch(name))
 
 
@@ -27,14 +27,15 @@ def is_local_uri(text: str) -> bool:
 
 
 def local_uri(path: str | os.PathLike[str]) -> str:
-    """The URI of a path: `path_of` gives the path again, whatever its name is."""
+    """The URI of a path; `path_of` gives the same path again, for any name."""
     return _LOCAL + "/" + os.path.abspath(path).lstrip("/").translate(_ESCAPES)
 
 
 def path_of(uri: str) -> str:
     """The absolute path of a local URI, its escapes read once.
 
-    Shape:  file:///x, or file:/x, as Java writes it; a host and what stands behind ? or # is no part of the path.
+    Shape:  file:///x, or file:/x, as Java writes it; a host, and text after ? or #, aren't part of
+            the path.
     """
     path = re.split("[?#]", uri.partition(":")[2], maxsplit=1)[0]
     if path.startswith("//"):
@@ -43,7 +44,7 @@ def path_of(uri: str) -> str:
 
 
 def hadoop_uri(uri: str) -> str:
-    """A place as Hadoop's `Path` and so Spark takes it: a path in it stands without escapes, and S3 is s3a."""
+    """A place in the form of Hadoop's `Path`, which Spark takes: paths without escapes, and s3a for S3."""
     if is_local_uri(uri):
         return _LOCAL + path_of(uri)
     return uri.replace("s3://", "s3a://", 1) if uri.startswith("s3://") else uri

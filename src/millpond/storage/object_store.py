@@ -1,7 +1,10 @@
-"""Files in a bucket: S3 and whatever speaks its protocol, Google Cloud Storage, Azure.  The only module that opens obstore.
+"""Files in a bucket: S3 and whatever speaks its protocol, Google Cloud Storage, Azure.
 
-There are no folders in a bucket, only names with slashes in them; writers leave empty objects called `folder/` all the same.
-Requests are tried again here and not in the library, so that each one is counted.
+The only module that opens obstore.
+
+There are no folders in a bucket, only names with slashes in them; writers leave empty objects
+called `folder/` all the same.  Requests are tried again here and not in the library, so that each
+one is counted.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _PASSING = (
     "RequestTimeTooSkewed",
 )
 _DENIED = ("status code: 401", "status code: 403", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "NoCredentials")
-# Addresses under which clouds give a machine its credentials; reached only where nothing else named any.
+# Addresses under which clouds give a machine its credentials; reached only where nothing else named
+# any.
 _METADATA = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "fd00:ec2::254")
 
 
@@ -85,8 +89,8 @@ class ObjectStorage:
         if found is None:
             raise CheckpointError(
                 "FILE_GONE",
-                f"{self._uri}/{path} isn't there.",
-                hint="Check the path; where Spark has cleaned the file up, the replica is built again by itself.",
+                f"{self._uri}/{path} doesn't exist.",
+                hint="Check the path; if Spark has cleaned the file up, the replica is built again by itself.",
                 path=f"{self._uri}/{path}",
             )
         return found
@@ -137,14 +141,14 @@ class ObjectStorage:
             objects, folders = found["objects"], found["common_prefixes"]
             with self._lock:
                 self._counts["list"] += (len(objects) + len(folders) - 1) // _PAGE if objects or folders else 0
-            # The empty object `folder/` stands in the list of what is in it, under the folder's own name.
+            # A listing has the empty object `folder/` under the folder's own name.
             files = {_last(o["path"]): o["size"] for o in objects if o["path"] != folder}
             return {name: size for name, size in files.items() if name[0] != "."}, {n for p in folders if (n := _last(p))[0] != "."}
 
         return self._ask("list", path, ask) or ({}, set())
 
     def _ask(self, kind: str, path: str, request: Callable[[], Answer]) -> Answer | None:
-        """The answer, None where there is no such object.  Tried again where it may be another one later."""
+        """The answer; None if there is no such object.  Failures that may pass are tried again."""
         pause = self._settings.first_pause_seconds
         for n in range(1, self._settings.tries + 1):
             with self._lock:
@@ -154,7 +158,7 @@ class ObjectStorage:
                 return request()
             except FileNotFoundError:
                 return None
-            except ValueError:  # a name that no object has, which a damaged file may ask for
+            except ValueError:  # a name that no object can have, which a damaged file may name
                 return None
             except self._obstore.exceptions.BaseError as error:
                 problem, passing = self._explain(kind, path, error)
@@ -165,7 +169,7 @@ class ObjectStorage:
         raise AssertionError("every way out of the loop is inside it")
 
     def _explain(self, kind: str, path: str, error: Exception) -> tuple[MillpondError, bool]:
-        """What an error of the library means, and whether it may pass."""
+        """Our error for an error of the library, and whether it may pass."""
         exceptions = self._obstore.exceptions
         # Below this line is the error's whole inner structure, for programmers.
         text = str(error).partition("\n\nDebug source:")[0]
@@ -176,7 +180,7 @@ class ObjectStorage:
             return (
                 CheckpointError(
                     "CORRUPT_FILE",
-                    f"{place} holds an object whose name can't be one of a checkpoint's: {said}.",
+                    f"{place} has an object whose name isn't possible in a checkpoint: {said}.",
                     hint="Remove objects whose names have two slashes in a row.",
                     path=place,
                 ),
@@ -203,7 +207,7 @@ class ObjectStorage:
             return refused, False
         away = StorageError(
             "STORAGE_UNAVAILABLE",
-            f"{place} can't be asked ({kind}): {said}.",
+            f"The request for {place} failed ({kind}): {said}.",
             hint=self._bucket.endpoint_hint,
             uri=place,
         )
@@ -220,7 +224,10 @@ class ObjectStorage:
 
 @lru_cache(maxsize=32)
 def _open_store(bucket: Bucket, environment: tuple[tuple[str, str], ...], settings: ObjectStoreSettings) -> tuple[Any, ObjectStore]:
-    """The library, and its connections to a bucket; one for all folders in it, and another where the environment has changed."""
+    """The library, and its connections to a bucket, shared by all its folders.
+
+    If the environment has changed, these are new ones.
+    """
     try:
         import obstore
         import obstore.exceptions

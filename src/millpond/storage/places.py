@@ -1,7 +1,7 @@
-"""Where a pond's jobs may have their checkpoints: what the operator allowed, by folders and URIs.
+"""Where a pond's jobs may have their checkpoints: the folders and URIs that the reader allowed.
 
-A pond names places in files that somebody else may have written: any folder of this machine, or a bucket, for which the reader
-would ask whoever gives credentials.  So a name alone is nothing to go by.
+A pond names places in files that somebody else may have written: any folder of this machine, or a
+bucket that the reader would open with its own credentials.  So a name alone isn't enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from millpond.storage.names import is_local_uri, path_of
 class Places:
     """Folders and buckets that may be read.
 
-    uris:  in the one form that `Storage.uri` has
+    uris:  canonical, as `Storage.uri`
     """
 
     uris: tuple[str, ...] = ()
@@ -32,9 +32,9 @@ class Places:
 
     def allow(self, uri: str) -> bool:
         """Whether a place is one of these, or lies in one."""
-        # A path was made absolute; names in buckets aren't paths.
+        # A local path is absolute here; names in buckets aren't paths.
         return not {".", ".."} & set(uri.split("/")) and any(is_below(uri, place) for place in self.uris)
 
     def fence(self, *uris: str) -> Fence:
-        """Where links may lead that lie in one of these, or in further places."""
+        """The fence for links: these places, and further ones."""
         return Fence(path_of(uri) for uri in (*uris, *self.uris) if is_local_uri(uri))

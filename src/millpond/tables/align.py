@@ -1,12 +1,14 @@
 """Jobs that read the same streams, at the same point of their input.
 
-Answers of two jobs name two batches; where both keep history, each can be read as of the batch whose input ended at the same
-offsets of the streams (Kafka's topics) that all of them read.  What only some of them read doesn't matter.
+Answers of two jobs name two batches.  If both keep history, each can be read as of the batch whose
+input ended at the same offsets.  Only the streams (Kafka's topics) that all of the jobs read count.
 
-1. A job's position with exactly these offsets, whatever number its batch has.
-2. Of several, the newest: batches without input only move the watermark.
-3. Offsets that mean something in one job only are left out, and refused where a job has no others: a file source counts the
-   entries of its own log, a rate source the seconds since it began.
+1. Find the job's position with exactly these offsets.  The number of its batch doesn't matter.
+2. If there are several, take the newest: batches without input only move the watermark.
+3. Ignore offsets that mean something in one job only: a file source counts the entries of its own
+                                                       log, a rate source the seconds since it
+                                                       began.  Refuse a job that has no other
+                                                       offsets.
 """
 
 from __future__ import annotations
@@ -27,13 +29,13 @@ if TYPE_CHECKING:
 
 Offsets = Mapping[str, Any]
 Ends = dict[str, list[str]]
-"""Stream -> where it ends, as JSON, of each of its readings."""
+"""Stream -> where each of its readings ends, as JSON."""
 
 
 def align(tables: Mapping[str, Table], offsets: Offsets | None) -> dict[str, Table]:
     """The same tables as of one point of their jobs' input.
 
-    offsets:  where it ends, the newest that all have where there are none
+    offsets:  where the input ends; if None, at the newest offsets that all jobs have
     Raises:   NOT_ALIGNED, HISTORY_GONE; as `Table.get`.
     """
     with ExitStack() as opened:
@@ -45,7 +47,10 @@ def align(tables: Mapping[str, Table], offsets: Offsets | None) -> dict[str, Tab
 
 
 def _batch_ending_at(view: View, ends: Ends, job: str) -> int:
-    """The newest batch of a job that ends here in the streams that it reads.  Raises NOT_ALIGNED where there is none."""
+    """The newest batch of a job that ends here in the streams that it reads.
+
+    Raises:  NOT_ALIGNED if no batch does.
+    """
     positions = list(_positions(view))
     mine = _ends(view.record.offsets, job).keys() & ends
     wanted = _of(ends, mine)
@@ -55,7 +60,7 @@ def _batch_ending_at(view: View, ends: Ends, job: str) -> int:
     raise ReplicaError(
         "NOT_ALIGNED",
         f"No batch of {job} from {positions[0].batch} to {positions[-1].batch} ends at these offsets: {_describe_ends(ends)}.",
-        hint="Give the offsets of an answer's position, of a job that reads the same, or none for the newest that all have.",
+        hint="Give the offsets of an answer of a job that reads the same streams, or none for the newest that all have.",
         job=job,
         first=positions[0].batch,
         newest=positions[-1].batch,
@@ -63,7 +68,7 @@ def _batch_ending_at(view: View, ends: Ends, job: str) -> int:
 
 
 def _newest_common(views: Sequence[tuple[str, View]]) -> Ends:
-    """The newest ends, of the streams that all of these jobs read, that each has a batch at.  Raises NOT_ALIGNED."""
+    """The newest ends of the common streams at which each job has a batch.  Raises NOT_ALIGNED."""
     shared = set.intersection(*(set(_ends(view.record.offsets, job)) for job, view in views))
     common: dict[str, Ends] | None = None
     for job, view in views:
@@ -75,18 +80,18 @@ def _newest_common(views: Sequence[tuple[str, View]]) -> Ends:
         jobs = [job for job, _ in views]
         raise ReplicaError(
             "NOT_ALIGNED",
-            f"There are no offsets at which a batch of each of {', '.join(jobs)} ends, as far as their positions are kept.",
-            hint="Align jobs that read the same topics, and whose batches end at the same offsets now and then.",
+            f"No kept positions of {', '.join(jobs)} end at the same offsets.",
+            hint="Align only jobs that read the same topics and whose batches sometimes end at the same offsets.",
             jobs=jobs,
         )
     return common[next(reversed(common))]
 
 
 def _ends(offsets: Offsets, job: str) -> Ends:
-    """Where each stream ends: by topic; by the names of its parts where an offset has no topics.
+    """Where each stream ends: by topic, or by the names of its parts if an offset has no topics.
 
     A topic that is read twice has an end for each reading, in no order.
-    Raises:  NOT_ALIGNED where nothing of it means anything to another job.
+    Raises:  NOT_ALIGNED if none of the offsets mean anything to another job.
     """
     found: dict[str, set[str]] = {}
     for offset in offsets.values():
@@ -99,7 +104,7 @@ def _ends(offsets: Offsets, job: str) -> Ends:
         raise ReplicaError(
             "NOT_ALIGNED",
             f"The offsets of {job} mean nothing to another job: {describe(offsets)}.",
-            hint="Align jobs whose sources have offsets of their own, such as Kafka's; others by time: table.at(time=…).",
+            hint="Align jobs whose sources number their own records, as Kafka does; others by time: table.at(time=…).",
             job=job,
         )
     return {stream: sorted(ends) for stream, ends in found.items()}

@@ -1,6 +1,7 @@
-"""What a read returns: rows, and the cut that they were read from.
+"""What a read returns: rows, and the batch that they were read from.
 
-Every answer names its batch, so that a caller can tell how old it is; rows are plain dicts with that added.
+Every answer names its batch, so that a caller can tell how old it is.  Rows are dicts with that
+added.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ _SHOWN_ROWS = 20
 
 # msgspec structs, since one of each is made per answer: a frozen dataclass takes longer to make.
 class Lag(msgspec.Struct, frozen=True, kw_only=True):
-    """How far an answer is behind: four numbers, because no single one can tell.
+    """How far an answer is behind: four numbers, because a single one isn't enough.
 
     behind_batches:     batches that the job has committed and the replica hasn't applied
     behind_seconds:     age of the oldest of these commits; 0.0 when caught up
     age_seconds:        since the newest applied commit
-    age_from:           `commit` where that is the commit file's time, `batch_start` where that file was copied and has another
-    event_lag_seconds:  now less the watermark, None where the job has no watermark
+    age_from:           `commit` if the age counts from the commit file's time; `batch_start` if
+                        that file was copied and so has another time
+    event_lag_seconds:  now less the watermark, None if the job has no watermark
     """
 
     behind_batches: int
@@ -44,8 +46,9 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     position:   batch, source offsets, watermark, times
     lag:        the four numbers
     job_state:  running, stopped or unknown
-    generation: which build of the replica it was read from, where there is one: another may keep other rows that expired
-    judged_ms:  by which time rows were left out whose TTL has passed, None where the table has no TTL
+    generation: which build of the replica answered, None without a replica; another build may keep
+    other expired rows
+    judged_ms:  rows whose TTL had passed at this time are left out; None if the table has no TTL
     """
 
     job: str
@@ -91,12 +94,14 @@ class Answer:
 
 
 class Row(dict[str, Any], Answer):
-    """One row by column name, key columns first.  A row that isn't there is empty and false; it names its batch as well.
+    """One row by column name, key columns first.
+
+    If the table has no such row, the answer is empty and false, and names its batch as well.
 
     If a value can't be computed, reading it raises its error; the other values can be read.
 
-    evicted:  of a row that isn't there: True if it has expired, False if it never was there or was deleted, None if that isn't
-              known any more
+    evicted:  of an empty answer: True if the row has expired, False if it never existed or was
+              deleted, None if Millpond no longer knows
     """
 
     __slots__ = ("_stored", "cut", "evicted")
@@ -114,11 +119,11 @@ class Row(dict[str, Any], Answer):
         self.evicted = evicted
         self._stored = stored
         if type(values) is FailingValues:
-            # Only such rows look at each value that is read, which takes time.
+            # Only such rows check each value that is read, since that takes time.
             self.__class__ = FailingRow
 
     def __repr__(self) -> str:
-        """Row({'page': '/', 'hits': 3}, batch=41); of one that isn't there `Row(not there, batch=41)`, `Row(expired, batch=41)`."""
+        """`Row({'page': '/', 'hits': 3}, batch=41)`, or `Row(not there, batch=41)`."""
         why = {False: "not there", True: "expired", None: "not there, perhaps expired"}[self.evicted]
         return f"Row({dict.__repr__(self) if self else why}, batch={self.batch})"
 
@@ -135,7 +140,7 @@ class Row(dict[str, Any], Answer):
 
     @property
     def errors(self) -> dict[str, MillpondError]:
-        """Why values of the row can't be computed, by column: what reading them raises."""
+        """The errors of values that can't be computed, by column: reading such a value raises its error."""
         return {}
 
     @property
@@ -145,7 +150,7 @@ class Row(dict[str, Any], Answer):
 
     @property
     def changed_batch(self) -> int | None:
-        """The batch that last wrote the row, or took it out.  None where that was before the replica was built."""
+        """The batch that last wrote or removed the row; None if that was before the replica was built."""
         return None if self._stored is None else changed_batch(self._stored)
 
 
@@ -159,7 +164,7 @@ class Rows(list[Row], Answer):
     """Rows of one cut.
 
     more:   whether the limit cut off further rows
-    token:  what the next page is asked with, None where there is none
+    token:  asks for the next page; None after the last page
     """
 
     def __init__(self, rows: Iterable[Row], cut: Cut, *, more: bool = False, token: str | None = None) -> None:
@@ -169,7 +174,7 @@ class Rows(list[Row], Answer):
         self.token = token
 
     def __repr__(self) -> str:
-        """The first rows, a line each, and what is known of them all."""
+        """The first rows, a line each, and how many rows there are."""
         more = f", {len(self) - _SHOWN_ROWS} more here" if len(self) > _SHOWN_ROWS else ""
         facts = f"batch={self.batch}{', more=True' if self.more else ''}{more}"
         return "\n".join(["Rows([", *(f"  {dict.__repr__(row)}," for row in self[:_SHOWN_ROWS]), f"], {facts})"])
@@ -180,7 +185,7 @@ class Rows(list[Row], Answer):
 
 
 class Count(int):
-    """A number of rows that names the cut it was counted in."""
+    """A number of rows, with the cut in which they were counted."""
 
     cut: Cut
 

@@ -16,7 +16,8 @@ from millpond.tables.table import Table
 class PondCut(Answer):
     """The tables of one job at one batch: a context manager, from `pond.cut`.
 
-    It may be kept for as long as one read may take (`read_deadline_seconds`); reads then raise CUT_EXPIRED.
+    It stays open for as long as one read may take (`read_deadline_seconds`).  After that, reads
+    raise CUT_EXPIRED.
     """
 
     def __init__(self, table_of: Callable[[str], Table], job: JobReads, bounds: Bounds | None) -> None:
@@ -42,14 +43,14 @@ class PondCut(Answer):
         return self._job.folder.job
 
     def __getitem__(self, name: str) -> Table:
-        """A table of this job, whose reads are all of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB."""
+        """A table of this job as of this batch.  Raises UNKNOWN_TABLE, OTHER_JOB."""
         if self._reads is None:
             raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with pond.cut(…) as cut.")
         table = self._table_of(name)
         if table.job != self.job:
             raise RequestError(
                 "OTHER_JOB",
-                f"{name} is a table of {table.job}, and this cut is one of {self.job}: their batches have nothing in common.",
+                f"{name} is a table of {table.job}, but this is a cut of {self.job}: batches of two jobs don't correspond.",
                 hint=f"Open another cut for it: pond.cut({name!r}).",
                 table=name,
                 job=table.job,

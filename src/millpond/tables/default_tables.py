@@ -1,4 +1,4 @@
-"""Tables of stores that nobody defined, under their operator's name if that has one; and why a name has no table."""
+"""Tables of stores that nobody defined, named after their operator; and why a name has no table."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from millpond.schema.store import StoreSchema
 from millpond.tables.scan.binding import Define
 
 StoredTable = tuple[TableDefinition, Define]
-"""a definition, and what defines the table anew where its store looks otherwise"""
+"""a definition, and a function that defines the table again if its store's schema has changed"""
 _UNDEFINED = "nobody defined this table: it shows the state's own columns"
 
 
 def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Entry]) -> Iterator[StoredTable]:
-    """A definition for each store that has none in `entries`: under its operator's name if that has one."""
+    """A definition for each store that has none in `entries`, named after its operator if it can be."""
     defined = {entry.store_id for entry in entries if isinstance(entry, TableDefinition)}
     named = {(e.operator, e.operator_name): e for e in entries if isinstance(e, NamedOperator)}
     schemas = [schema for schema in stores.stores if (schema.operator, schema.store, schema.family) not in defined]
@@ -33,14 +33,14 @@ def stored_tables(folder: JobFolder, stores: StoresRecord, entries: Iterable[Ent
         (owner.table if owner else f"{folder.job}.{word}_{schema.operator}") + table_suffix(schema)
         for schema, owner, word in zip(schemas, owners, words, strict=True)
     ]
-    # A state variable may be called as the table of its timers is.
+    # A state variable may have the name of the table of its timers.
     for schema, owner, name in zip(schemas, owners, unique_names(names), strict=True):
         definition = _stored_table(name, schema, owner)
         yield definition, _definer(definition, schema, owner)
 
 
 def _stored_table(name: str, schema: StoreSchema, owner: NamedOperator | None) -> TableDefinition:
-    """The definition of a store that has none but its operator's name."""
+    """The definition of a store of which only the operator's name is known."""
     definition = undefined_table(name, schema, None if owner else _UNDEFINED)
     if owner is None:
         return definition
@@ -62,18 +62,18 @@ def _with_computed(definition: TableDefinition, made: Mapping[str, Sequence[str]
 
 
 def _definer(definition: TableDefinition, schema: StoreSchema, owner: NamedOperator | None) -> Define:
-    """What defines the table anew where the job's state looks otherwise than before."""
+    """A function that defines the table again if the job's state has changed its schema."""
 
     def define(now: StoreSchema) -> TableDefinition:
         if (now.operator_name, now.variable) != (schema.operator_name, schema.variable):
-            return definition  # another operator stands there now
+            return definition  # another operator has this number now
         return _stored_table(definition.table, now, owner)
 
     return define
 
 
 def why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | None:
-    """Why no table has this name: its operator can't be read, isn't there, or is another one; None where tables have it."""
+    """Why no table has this name: its operator can't be read, is missing or is another; else None."""
     kinds = {s.operator_name for s in stores.stores if s.operator == entry.operator}
     if entry.operator_name in kinds:
         return None
@@ -90,7 +90,7 @@ def why_hidden(entry: NamedOperator, stores: StoresRecord) -> MillpondError | No
 
 
 def unknown_table(name: str, uri: str, tables: Iterable[str]) -> RequestError:
-    """There is no table of that name; these are there."""
+    """There is no table of that name; the hint lists the tables that exist."""
     names = sorted(tables)
     known = ", ".join(difflib.get_close_matches(name, names, n=3) or names[:10])
     return RequestError(

@@ -1,8 +1,8 @@
-"""A value that can't be computed, where the others of its row can: Spark in ANSI mode would fail where it emits the row.
+"""A value that can't be computed, in a row whose other values can.
 
-Most are of rows that Spark hasn't emitted yet, such as a window that isn't finished.  So the error is that value's: whoever reads
-the value gets it raised, and the rest of the row and of the table can be read.  A row in JSON has null there, and a member
-`_errors` that says why.
+Spark in ANSI mode would fail when it emits the row.  But it hasn't emitted most such rows yet: the
+window isn't finished, for example.  So only reading that value raises its error; the rest of the
+row and of the table can be read.  In JSON the value is null, and the member `_errors` says why.
 
     {"page": "/", "ratio": null, "_errors": {"ratio": {"condition", "message", "hint"}}}
 """
@@ -16,13 +16,13 @@ from millpond.errors import MillpondError, RequestError
 
 ERRORS = "_errors"
 CONDITIONS = frozenset({"VALUE_OUT_OF_RANGE", "JAVA_UNKNOWN"})
-"""What a value may fail with; any other condition ends the read."""
+"""The conditions with which a value may fail; any other condition ends the read."""
 
 
 class FailedValue:
     """What a row holds in place of a value that can't be computed.
 
-    error:  what reading it raises
+    error:  reading the value raises it
     """
 
     __slots__ = ("error",)
@@ -44,9 +44,9 @@ class FailedValue:
 
 
 class FailingValues(dict[str, Any]):
-    """Columns by name, some of which failed: `values[name]` and `get` raise the error of such a one.
+    """Columns by name: `values[name]` and `get` raise a failed value's error.
 
-    A copy of it as a plain dict, and `values()` and `items()`, have a `FailedValue` there.
+    A plain dict made from it, `values()` and `items()` have a `FailedValue` there.
     """
 
     __slots__ = ()
@@ -64,14 +64,14 @@ class FailingValues(dict[str, Any]):
 
 
 def checked(value: Any) -> Any:
-    """The value.  Raises its error where it failed."""
+    """The value.  Raises its error if it failed."""
     if type(value) is FailedValue:
         raise value.error
     return value
 
 
 def failed(error: RequestError, column: str) -> FailedValue:
-    """What stands for a column's value.  Raises the error where it isn't one of a value."""
+    """A stand-in for a column's value.  Raises the error if it isn't one that a value may have."""
     if error.condition not in CONDITIONS:
         raise error
     return FailedValue(
@@ -80,10 +80,10 @@ def failed(error: RequestError, column: str) -> FailedValue:
 
 
 def filter_failed(error: RequestError) -> RequestError:
-    """The error of every value of a row that may or may not be in the table.  Raises as `failed`."""
+    """The error of each value of a row if the filter fails on the row.  Raises as `failed`."""
     if error.condition not in CONDITIONS:
         raise error
-    message = f"It is unknown whether this row is in the table, for the filter after the aggregation fails: {error.message}"
+    message = f"It is unknown whether this row is in the table: the filter after the aggregation fails: {error.message}"
     return RequestError(error.condition, message, hint=error.hint, **error.context)
 
 
@@ -100,7 +100,7 @@ def errors_json(row: dict[str, Any]) -> dict[str, dict[str, str]]:
 
 
 def values_from_json(values: dict[str, Any], errors: Any) -> dict[str, Any]:
-    """Columns by name whose errors JSON tells, as `errors_json` wrote them; the columns themselves where there are none."""
+    """The values with the errors that `errors_json` wrote; the values as they are if there are none."""
     if not errors:
         return values
     for name, error in errors.items():
@@ -109,7 +109,7 @@ def values_from_json(values: dict[str, Any], errors: Any) -> dict[str, Any]:
 
 
 def free_name(name: str, taken: Iterable[str]) -> str:
-    """The name, with so many more underscores in front that no column has it."""
+    """The name, with as many underscores in front as it takes until no column has it."""
     columns = set(taken)
     while name in columns:
         name = "_" + name

@@ -1,6 +1,6 @@
 """A pond opened for reading: its jobs' replicas and their tables.
 
-Three jobs are three replicas: an answer is one cut through one job, and names that job and its batch.
+Each job has a replica of its own.  An answer is one batch of one job, and names both.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from millpond.tables.scan.binding import Define
 from millpond.tables.table import Table
 
 log = EventLog(__name__)
-# How long the catalogue isn't read again for a name that is known.
+# For so long a known name doesn't cause the catalogue to be read again.
 _CATALOGUE_SECONDS = 1.0
 RetentionByTable = Retention | Mapping[str, Retention | RetentionWords] | None
-"""what is kept of all tables, or of tables by name"""
+"""one retention for all tables, or retentions by table name"""
 _CATCH_UP_SECONDS = 60.0
 
 
@@ -54,16 +54,21 @@ def open(
 ) -> Pond:
     """Open a pond, or a bare checkpoint, for reading.  Needs no Spark and no Java.
 
-    replica_dir:   where replicas are kept; MILLPOND_HOME or the user's cache folder by default; `memory://` keeps them in memory
-    follow:        keep the replicas up to date, unless another process does; False only reads what others keep
-    wait_seconds:  wait so long until there is a pond or checkpoint, and the replicas have what is committed now; 0 returns at once.
-                   By default the replicas have 60 seconds, and a path that is neither is refused at once
-    retention:     what is kept of tables beside their rows, of all or by name: rows that expired, history.  Whoever follows
-                   decides; what isn't named is kept as the table's definition says.  Names that no table has raise UNKNOWN_TABLE,
-                   unless nobody waited until tables are known (`wait_seconds=0`)
-    allow:         places outside of the pond that it may name: checkpoints of jobs, and what links lead to.  What this user's own
-                   `publish` and `define` named is read without
-    Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what damaged files raise.
+    replica_dir:   where replicas are kept; MILLPOND_HOME or the user's cache folder by default;
+                   `memory://` keeps them in memory
+    follow:        keep the replicas up to date, unless another process does; False only reads
+                   replicas that other processes follow
+    wait_seconds:  the most seconds to wait until the pond or checkpoint exists and its replicas
+                   have all that is committed now; 0 returns at once.  By default, wait 60 seconds
+                   for replicas, but refuse a path that is neither pond nor checkpoint at once
+    retention:     which expired rows and which history to keep, of all tables or by table name.
+                   The process that follows decides.  Other tables follow their definitions.  A name
+                   that no table has raises UNKNOWN_TABLE, unless `wait_seconds=0` left no time to
+                   learn the names
+    allow:         places outside the pond where checkpoints and targets of links may lie.  Places
+                   that this user's own `publish` and `define` named need no permission
+    Raises:        NO_CHECKPOINT, UNKNOWN_TABLE, REPLICA_NOT_WRITABLE, NETWORK_FILE_SYSTEM, and what
+                   damaged files raise.
     """
     settings, deadline = settings or ReplicaSettings(), time.monotonic() + (wait_seconds or 0.0)
     if wait_seconds:
@@ -73,7 +78,7 @@ def open(
         try:
             pond.catch_up(_CATCH_UP_SECONDS if wait_seconds is None else max(0.0, deadline - time.monotonic()))
         except MillpondError:
-            # One job that can't be read doesn't hide the others; reads of its own tables say why.
+            # A job that can't be read doesn't hide the others; reads of its own tables say why.
             if not pond._any_readable():
                 pond.close()
                 raise
@@ -108,17 +113,19 @@ class Pond:
         self._settings = settings
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
-        # Per job: what its state showed when it could be read last; and names without a table, and why.
+        # Per job: its state's schemas as they were last read; and names without a table, with the
+        # reason.
         self._shown: dict[str, list[StoredTable]] = {}
         self._hidden: list[tuple[NamedOperator, MillpondError]] = []
-        # Jobs that are gone, and whose followers are still to be ended.
+        # Jobs that are gone, whose followers haven't been ended yet.
         self._retired: list[JobReads] = []
         self._read_at = self._asked_at = 0.0
         self._closed = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._catalogue: list[tuple[JobFolder, list[Entry]]] = []
-        # What can't be read of the catalogue, and why: jobs, and tables of those that can.
+        # The jobs that can't be read, and the tables that can't be read of other jobs, with the
+        # reason.
         self._broken_jobs: dict[str, MillpondError] = {}
         self._broken_definitions: dict[str, MillpondError] = {}
         self._broken: dict[str, MillpondError] = {}
@@ -135,7 +142,7 @@ class Pond:
         return uri_of(self._path)
 
     def __repr__(self) -> str:
-        """Its tables as they were known last: nothing is read."""
+        """The tables that were known last; this reads nothing."""
         return f"<Pond {self.uri}: {', '.join(sorted(self._tables)) or 'no tables yet'}>"
 
     def _repr_html_(self) -> str:
@@ -145,7 +152,7 @@ class Pond:
         return html_rows(tables, self.uri, most=None)
 
     def __getitem__(self, name: str) -> Table:
-        """The table of that name.  Raises UNKNOWN_TABLE, with names that are near."""
+        """The table of that name.  Raises UNKNOWN_TABLE, which lists similar names."""
         if name not in self._tables or (not self._is_remote and time.monotonic() - self._read_at > _CATALOGUE_SECONDS):
             self._look()
         if name not in self._tables and self._is_remote and time.monotonic() - self._asked_at > _CATALOGUE_SECONDS:
@@ -165,9 +172,9 @@ class Pond:
         raise unknown_table(name, self.uri, self._tables)
 
     def wait_for_table(self, name: str, timeout_seconds: float = 60.0) -> Table:
-        """The table of that name, as soon as a job or somebody has defined it.
+        """The table of that name, as soon as it is defined.
 
-        Its first batch is what a read waits for, with `Bounds(wait_seconds=…)`.
+        To wait for its first batch as well, read with `Bounds(wait_seconds=…)`.
         Raises:  UNKNOWN_TABLE after the timeout.
         """
         deadline = time.monotonic() + timeout_seconds
@@ -188,7 +195,10 @@ class Pond:
         return iter(self.tables())
 
     def tables(self) -> list[str]:
-        """The names of all tables, sorted: also of those whose definition can't be read, as reads of them say."""
+        """The names of all tables, sorted.
+
+        Tables whose definition can't be read are among them; reads of them say why.
+        """
         self._look()
         return sorted({*self._tables, *self._broken})
 
@@ -198,25 +208,32 @@ class Pond:
         return sorted({*self._jobs, *self._broken_jobs})
 
     def broken_jobs(self) -> dict[str, MillpondError]:
-        """Jobs whose folder can't be read, and why; their tables aren't known, and the other jobs' can be read."""
+        """Jobs whose folder can't be read, and why.
+
+        Their tables aren't known.  Tables of other jobs can be read.
+        """
         self._look()
         return dict(self._broken_jobs)
 
     def at(self, tables: Iterable[str], *, offsets: Mapping[str, Any] | None = None) -> dict[str, Table]:
-        """Tables of several jobs as of the same point of their input, by name: jobs that read the same sources, and keep history.
+        """Tables of several jobs as of the same point of their input, by name.
 
-        offsets:  where the input ends, as the position of an answer has it; by default the newest at which a batch of each job ends
-        Raises:   UNKNOWN_TABLE; NOT_ALIGNED where there is no such batch; HISTORY_GONE where it isn't kept any more.
+        The jobs must read the same sources and keep history.
+
+        offsets:  where the input ends, in the form of an answer's position; by default the newest
+                  offsets at which a batch of each job ends
+        Raises:   UNKNOWN_TABLE; NOT_ALIGNED if there is no such batch; HISTORY_GONE if it is no
+                  longer kept.
         """
         return align({name: self[name] for name in tables}, offsets)
 
     def catch_up(
         self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None
     ) -> None:
-        """Wait until everything that has been committed by now can be read: by any job, or by the job of one table.
+        """Wait until all that is committed by now can be read, of all jobs or of one table's job.
 
-        Raises:  REPLICA_BEHIND after the timeout, and what keeps a replica from following; of several jobs, all others are
-                 brought up to date first.
+        Raises:  REPLICA_BEHIND after the timeout, or the error that stops a replica from following.
+                 The other jobs are brought up to date before either is raised.
         """
         deadline = time.monotonic() + timeout_seconds
         jobs = {self[table].job} if table is not None else set(self._jobs)
@@ -238,23 +255,27 @@ class Pond:
             raise problem
 
     def wait_until_begun(self, timeout_seconds: float) -> None:
-        """Return when all jobs are followed, and what was asked for is kept; or after the timeout, as where one is built."""
+        """Return when all jobs are followed with the retention asked for, or after the timeout."""
         deadline = time.monotonic() + timeout_seconds
         for job in list(self._jobs.values()):
             job.replica.wait_until_begun(max(0.0, deadline - time.monotonic()))
 
     def cut(self, name: str, *, bounds: Bounds | None = None) -> PondCut:
-        """One batch of one job for several reads and tables: `with pond.cut("page-views") as cut: cut["page_views"].get(…)`.
+        """One batch of one job for several reads and tables.
 
-        name:    of a job, or of one of its tables
+            with pond.cut("page-views") as cut:
+                cut["page_views"].get(page="/index.html")
+
+        name:    the name of a job, or of one of its tables
         bounds:  what that batch must reflect
-        Raises:  UNKNOWN_TABLE; when it is entered: NOT_UP_TO_BOUND, REPLICA_BUILDING, JOB_REPLACED, …
+        Raises:  UNKNOWN_TABLE; on entering the context: NOT_UP_TO_BOUND, REPLICA_BUILDING,
+                 JOB_REPLACED, …
         """
         job = self._jobs.get(name)
         return PondCut(self.__getitem__, job if job is not None else self._jobs[self[name].job], bounds)
 
     def _check_retention(self) -> None:
-        """Close, and raise UNKNOWN_TABLE, where something is to be kept of a table that isn't there."""
+        """Close, and raise UNKNOWN_TABLE, if the retention names a table that doesn't exist."""
         try:
             for name in self._retention:
                 self[name]
@@ -272,7 +293,7 @@ class Pond:
         return False
 
     def ready(self, max_behind_seconds: float = 30.0) -> tuple[bool, str]:
-        """Whether every job that has committed something can be read and isn't further behind than that; if not, why."""
+        """Whether each job with a commit can be read and isn't further behind than this; if not, why."""
         try:
             self._look()
         except MillpondError as error:
@@ -295,7 +316,7 @@ class Pond:
         return True, "ready"
 
     def statistics(self) -> dict[str, Any]:
-        """Per job: where its replica stands, how far it is behind, its size, what its follower does, and its last error."""
+        """Per job: its replica's position, lag and size, what its follower does, and the last error."""
         self._look()
         found = {name: self._job_statistics(job) for name, job in self._jobs.items()}
         for name, error in self._broken_jobs.items():
@@ -309,7 +330,7 @@ class Pond:
         return dict(sorted(found.items()))
 
     def close(self) -> None:
-        """End the threads that follow; another process takes over."""
+        """End the threads that follow the jobs; another process may take over."""
         self._closed = True
         self._stop.set()
         with self._lock:
@@ -352,7 +373,7 @@ class Pond:
         """Read the catalogue again."""
         if self._closed:
             return
-        # Not under the lock: an object store may take its time, and reads go on meanwhile.
+        # Not under the lock: an object store may be slow, and reads must go on meanwhile.
         found = read_catalogue(self._path, self._places)
         catalogue: list[tuple[JobFolder, list[Entry]]] = []
         unread: dict[str, MillpondError] = {}
@@ -374,7 +395,7 @@ class Pond:
             self._read_heartbeats()
 
     def _look(self) -> None:
-        """The same for a reader, who makes no requests: on an object store only what the replicas have is new."""
+        """The same for a reader, without requests: on an object store it only looks at the replicas."""
         if not self._is_remote:
             self._refresh()
             return
@@ -384,7 +405,10 @@ class Pond:
         self._close_retired()
 
     def _close_retired(self) -> None:
-        """End what follows jobs whose folders were removed, or name another checkpoint.  Not under the lock: it may take long."""
+        """End followers of jobs whose folder was removed or names another checkpoint.
+
+        Not under the lock: it may take long.
+        """
         with self._lock:
             retired, self._retired = self._retired, []
         for job in retired:
@@ -412,7 +436,7 @@ class Pond:
             job.read_heartbeat()
 
     def _combine(self) -> None:
-        """Tables of what the catalogue and the replicas have."""
+        """Make the tables from what the catalogue and the replicas know."""
         tables: dict[str, Table] = {}
         broken = dict(self._broken_definitions)
         hidden: list[tuple[NamedOperator, MillpondError]] = []
@@ -441,8 +465,8 @@ class Pond:
                     broken[definition.table] = _defined_twice(definition.table, other.job, known.job)
         for name, error in broken.items():
             if error.condition == "AMBIGUOUS_TABLE":
-                del tables[name]  # neither is more than the other
-        # Tables that were there don't vanish with their job's folder: reads of them say why.
+                del tables[name]  # neither of the two has precedence
+        # A known table doesn't vanish with its job's folder: reads of it say why they fail.
         lost = {name: self._broken_jobs[table.job] for name, table in self._tables.items() if table.job in self._broken_jobs}
         lost |= {name: error for name, error in self._broken.items() if error in self._broken_jobs.values()}
         self._broken = {name: error for name, error in {**lost, **broken}.items() if name not in tables}
@@ -452,7 +476,10 @@ class Pond:
             self._shown.pop(name, None)
 
     def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
-        """By store, what is kept of a table that was named here or says so itself.  Called by the job's follower."""
+        """By store, the retention that was asked for here, or that the definition names.
+
+        The job's follower calls this.
+        """
         if self._same_for_all:
             return {}
         out: dict[str, Retention] = {}
@@ -465,14 +492,17 @@ class Pond:
         return out
 
     def _wanted(self, folder: JobFolder, stores: StoresRecord) -> dict[str, tuple[str, Retention]]:
-        """By table, its store and what is kept of it by those that were named here.  Called by the job's follower."""
+        """By table, its store and the retention that was asked for here.
+
+        The job's follower calls this.
+        """
         kept = self._retentions(folder, stores)
         tables = {definition.table: store_id(*definition.store_id) for definition in self._defined(folder, stores)}
         named = tables.keys() if self._same_for_all else tables.keys() & self._retention.keys()
         return {table: (tables[table], kept.get(tables[table], self._settings.retention)) for table in named}
 
     def _defined(self, folder: JobFolder, stores: StoresRecord) -> list[TableDefinition]:
-        """All tables of a job, as the catalogue was read last: what can't be read now stops nobody from following."""
+        """All tables of a job as last read: a definition that can't be read now doesn't stop following."""
         entries = next((entries for known, entries in self._catalogue if known.job == folder.job), [])
         tables = [e for e in entries if isinstance(e, TableDefinition)]
         return tables + [definition for definition, _ in stored_tables(folder, stores, entries)]
@@ -480,14 +510,14 @@ class Pond:
     def _definitions(
         self, job: JobReads, entries: list[Entry], hidden: list[tuple[NamedOperator, MillpondError]]
     ) -> Iterator[tuple[TableDefinition, Define | None]]:
-        """The job's definitions, then one for each store that has none; adds to `hidden` the names that no table has."""
+        """The job's definitions, then one for each other store; adds names without a table to `hidden`."""
         yield from ((entry, None) for entry in entries if isinstance(entry, TableDefinition))
         named = [entry for entry in entries if isinstance(entry, NamedOperator)]
         try:
             with job.replica.snapshot() as view:
                 stores = view.stores
         except MillpondError as error:
-            # What can't be read now doesn't vanish: reads of it say why.
+            # A table whose definition can't be read now doesn't vanish: reads of it say why.
             hidden += [(entry, error) for entry in named]
             yield from self._shown.get(job.folder.job, ())
             return

@@ -1,4 +1,4 @@
-"""One table: rows by key, by prefix, by range, all of them; each answer one consistent cut."""
+"""One table: rows by key, by prefix, by range, or all; each answer is of one batch."""
 
 from __future__ import annotations
 
@@ -39,15 +39,17 @@ from millpond.tables.scan.raw_lookup import Lookups
 from millpond.tables.scan.rows import Found, iter_rows
 from millpond.tables.scan.token import pack
 
-# Rows that become columns at a time: enough for numpy, and their texts far from what an array can have.
+# How many rows become columns at a time: enough for numpy, and their texts stay far below the limit
+# of an array.
 _ARROW_CHUNK_ROWS = 1 << 16
 
 
 class Table(ShownTable, PastReads):
     """A named table of a pond.
 
-    Keys are given as column names and Python values: `table.get(page="/index.html")`, or as a dict where a column's name isn't a
-    Python name, or is one of an option: `table.get({"my page": "/index.html"})`.  Times may be ISO texts.
+    Keys are given as column names and Python values: `table.get(page="/index.html")`.  If a
+    column's name isn't a Python name, or is that of an option, a dict will do:
+    `table.get({"my page": "/index.html"})`.  Times may be ISO texts.
 
     Every read takes `bounds`: what its answer must reflect, and how long to wait for it.
 
@@ -55,7 +57,7 @@ class Table(ShownTable, PastReads):
     """
 
     def __init__(self, definition: TableDefinition, reads: Reads, define: Define | None = None) -> None:
-        """A table of a job; `define` where it is defined by what its store looks like, which may change."""
+        """A table of a job; `define` defines it again after its store's schema has changed."""
         self.definition = definition
         self._reads = reads
         self._define = define
@@ -80,7 +82,7 @@ class Table(ShownTable, PastReads):
 
     @property
     def key_order(self) -> tuple[str, ...]:
-        """The key columns in the order rows are sorted by: those that aren't times in grouping order, then the times."""
+        """The key columns by which rows are sorted: first all but times in grouping order, then times."""
         return self._keys.order
 
     def _columns_text(self) -> str:
@@ -93,23 +95,28 @@ class Table(ShownTable, PastReads):
         return other
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
-        """The row of a key; empty, and false, where there is none.
+        """The row of a key; empty, and false, if the table has none.
 
-        Every key column is named; the end of a window may be left out where only one window begins there.
+        Name every key column.  The end of a window may be left out if only one window begins at its
+        start.
 
-        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND; REPLICA_BUILDING, JOB_REPLACED, …
+        Raises:  UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, KEY_MISSING, WRONG_TYPE; NOT_UP_TO_BOUND;
+                 REPLICA_BUILDING, JOB_REPLACED, …
         """
         wanted = self._keys.stored(columns if key is None else self._keys.given(key, columns))
         with self._open(bounds) as read:
             return self._get(read, wanted)
 
     def lookups(self) -> Lookups:
-        """The newest batch, for lookups that leave rows as they are stored; the caller closes it.  Raises as `get`."""
+        """The newest batch, for lookups that leave rows as they are stored.
+
+        The caller closes it.  Raises as `get`.
+        """
         with self._open(None) as read:
             return Lookups(read.hand_on(), self._get)
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Rows:
-        """The rows of several keys, in their order, all of one batch; an empty row where there is none.
+        """The rows of several keys in their order, all of one batch; an empty row if there is none.
 
         Raises:  as `get`.
         """
@@ -128,15 +135,18 @@ class Table(ShownTable, PastReads):
         bounds: Bounds | None = None,
         **columns: Any,
     ) -> Rows:
-        """Rows in key order, all of one batch: those whose key columns have the values given, all where none is given.
+        """The rows with these values in their key, or all rows, in key order and of one batch.
 
-        Values of the first columns of the key (see `key_order`) make the scan short; others are compared row by row.
+        Values of the first columns of the key (see `key_order`) make the scan short; other values
+        are compared row by row.
 
-        limit:    at most so many rows; `more` says whether there are others, and `token` is then what the next page is asked with
+        limit:    at most so many rows; `more` says whether there are others, and `token` then asks
+                  for the next page
         reverse:  against key order
-        token:    of the page before, of a scan with the same key and direction: its batch is read, whatever was applied since
-        Raises:   UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT, INVALID_TOKEN, TOKEN_EXPIRED, NOT_UP_TO_BOUND;
-                  READ_TOO_LONG, REPLICA_BUILDING, JOB_REPLACED, …
+        token:    of the page before, from a scan with the same key and direction: reads the same
+                  batch, even if newer ones were applied
+        Raises:   UNKNOWN_COLUMN, NOT_A_KEY_COLUMN, WRONG_TYPE, INVALID_LIMIT, INVALID_TOKEN,
+                  TOKEN_EXPIRED, NOT_UP_TO_BOUND; READ_TOO_LONG, REPLICA_BUILDING, JOB_REPLACED, …
         """
         wanted = self._keys.stored(self._keys.given(key, columns))
         return self._page(lambda binding: prefix_span(binding.definition, binding.codec, wanted), limit, reverse, token, bounds)
@@ -154,14 +164,15 @@ class Table(ShownTable, PastReads):
         bounds: Bounds | None = None,
         **columns: Any,
     ) -> Rows:
-        """Rows in key order from `start` on and before `end`, all of one batch, among those whose first key columns are given.
+        """Rows in key order from `start` on and before `end`, all of one batch.
 
-        `start` and `end` name the next columns of the key (see `key_order`), the first of them or more; either may be left out.  As
-        with slices and tuples in Python the start is included and the end isn't: `start={"page": "/a"}, end={"page": "/b"}` has all
-        rows of page /a and none of page /b.
+        The range may be within given values of the first key columns.  `start` and `end` name one
+        or more of the key columns that follow (see `key_order`); either may be left out.  As in
+        Python's slices, the start is included and the end isn't:
+        `start={"page": "/a"}, end={"page": "/b"}` has all rows of page /a and none of page /b.
 
         limit, reverse, token:  as `scan`
-        Raises:  INVALID_RANGE where columns are left out in between, or have no order; as `scan`.
+        Raises:  INVALID_RANGE if a column in between is left out or has no order; as `scan`.
         """
         prefix = self._keys.stored(self._keys.given(key, columns))
         first, last = (self._keys.stored(limit_) if limit_ else None for limit_ in (start, end))
@@ -186,12 +197,13 @@ class Table(ShownTable, PastReads):
         bounds: Bounds | None = None,
         **columns: Any,
     ) -> Rows:
-        """The windows of a key that begin at `since` or later, and before `until`: datetimes or ISO texts, or None for no limit.
+        """The windows of a key that begin at `since` or later and before `until`.
 
-        Every key column before the time is named.  A key with a plain time in place of a window will do as well.
+        `since` and `until` are datetimes, ISO texts, or None for no limit.  Name every key column
+        before the time.  A key with a plain time in place of a window works too.
 
         limit, reverse, token:  as `scan`
-        Raises:  NO_WINDOW where the key has no time; KEY_MISSING; as `scan`.
+        Raises:  NO_WINDOW if the key has no time; KEY_MISSING; as `scan`.
         """
         given = self._keys.given(key, columns)
         column = self._keys.window_start(given)
@@ -199,7 +211,7 @@ class Table(ShownTable, PastReads):
         return self.range(given, start=start, end=end, limit=limit, reverse=reverse, token=token, bounds=bounds)
 
     def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Count:
-        """How many rows the table has, or of those whose key columns have the values given.  Raises as `scan`."""
+        """How many rows the table has, or how many have the given key values.  Raises as `scan`."""
         wanted = self._keys.stored(self._keys.given(key, columns))
         with self._open(bounds) as read:
             binding = read.binding
@@ -209,9 +221,9 @@ class Table(ShownTable, PastReads):
             return Count(sum(1 for _ in self._iterate(read, span)), read.cut)
 
     def to_arrow(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
-        """The rows of a scan as a pyarrow.Table; its schema's metadata holds batch and job.
+        """The rows of a scan as a pyarrow.Table; the metadata of its schema names batch and job.
 
-        Raises:  LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for, and as `scan`.
+        Raises:  LIBRARY_MISSING; WRONG_TYPE if Arrow has no type for a column; as `scan`.
         """
         from millpond.tables.forms import arrow
 
@@ -253,13 +265,13 @@ class Table(ShownTable, PastReads):
 
     def _begin(self, view: View, binding: Binding, cut: Cut) -> OpenRead:
         """A read of this table, which ends the view."""
-        if binding.ttl:  # the answer says by which time rows are left out whose TTL has passed
+        if binding.ttl:  # the answer names the time at which TTLs were judged
             cut = structs.replace(cut, judged_ms=self._reads.clock_ms(view.record))
         shows_closed = binding.closes_windows if self._closed is None else self._closed
         return OpenRead(view, binding, cut, shows_closed=shows_closed)
 
     def _bind(self, stores: StoresRecord) -> Binding:
-        """How to read this generation.  Raises DEFINITION_MISMATCH where the state isn't what the definition says."""
+        """How to read this generation.  Raises DEFINITION_MISMATCH if state and definition differ."""
         binding = self._binding
         if binding is None or binding.stores is not stores:
             binding = self._binding = bind(self.definition, stores, self._define)
@@ -296,11 +308,11 @@ class Table(ShownTable, PastReads):
         return Row(values, cut, marked) if values is not None else Row((), cut)
 
     def _was_evicted(self, read: OpenRead, key: tuple[Any, ...], closed: bytes | None) -> bool | None:
-        """Whether a row that isn't there expired; None where it may have, and was forgotten."""
+        """Whether a missing row has expired; None if it may have, and its record is no longer kept."""
         view, binding = read.view, read.binding
         if closed is not None:
             return True
-        # By the key alone, where it is a window that is still to come, as most are that nobody finds.
+        # The key alone can tell if its window is still to come.  Most keys without a row are such.
         if not may_have_expired(view, binding, key):
             return False
         may_be_forgotten = (
@@ -311,7 +323,7 @@ class Table(ShownTable, PastReads):
         return None if may_be_forgotten else False
 
     def _was_lost(self, read: OpenRead, key: tuple[Any, ...]) -> bool | None:
-        """The same of a table whose expired rows aren't kept: nobody knows, where they can expire."""
+        """The same of a table whose expired rows aren't kept: unknown if its rows can expire."""
         return None if loses_rows(read.binding.schema) and may_have_expired(read.view, read.binding, key) else False
 
     def _only_window(self, read: OpenRead, columns: dict[str, Any]) -> Row:
@@ -329,7 +341,7 @@ class Table(ShownTable, PastReads):
     def _page(
         self, span_of: Callable[[Binding], Span], limit: int | None, reverse: bool, token: str | None, bounds: Bounds | None
     ) -> Rows:
-        """The rows of a span, or the page of them that a token names."""
+        """The rows of a span, or the page that a token names."""
         check_limit(limit)
         begun, span, query = self._open_page(span_of, reverse, token, bounds)
         with begun as read:
@@ -352,7 +364,7 @@ class Table(ShownTable, PastReads):
     def _open_page(
         self, span_of: Callable[[Binding], Span], reverse: bool, token: str | None, bounds: Bounds | None
     ) -> tuple[OpenRead, Span, bytes]:
-        """A read, what is left of the span, and the query's id where a token names a page: a hash that only pages need."""
+        """A read, the rest of the span, and the query's id, a hash, if a token names a page."""
         with self._open(bounds if token is None else None) as now:
             span = span_of(now.binding)
             if token is None:
@@ -372,7 +384,8 @@ class Table(ShownTable, PastReads):
         view, binding = now.view, now.binding
         earlier = self._reads.try_batch(view, page.generation, page.batch)
         if earlier is None:
-            # History as of then may lack expired rows that an earlier page had shown: they are forgotten as time goes by.
+            # History as of then may lack expired rows that an earlier page showed: retention
+            # removes them as time passes.
             forgets = binding.may_expire and now.shows_closed
             if self._reads.fixed or view.generation != page.generation or forgets:
                 raise expired(page, self.name, view.record.batch)
@@ -392,6 +405,6 @@ def _hash_collision(table: str) -> ReplicaError:
     return ReplicaError(
         "FOLLOWER_FAILED",
         f"Two long keys of {table} have the same hash.",
-        hint="Report this; it isn't expected to happen within the age of the universe.",
+        hint="Report this: such a collision is next to impossible.",
         table=table,
     )

@@ -1,4 +1,4 @@
-"""Types in JSON: what Spark keeps of schema_of_variant_agg, and shows as SQL has types.
+"""The buffers of schema_of_variant_agg: types as JSON, which Spark shows as SQL types.
 
 Source:  SchemaOfVariantAgg and SchemaOfVariant.printSchema, Spark 4.3.
 """
@@ -18,7 +18,7 @@ _SQL = {"byte": "TINYINT", "short": "SMALLINT", "integer": "INT", "long": "BIGIN
 
 
 def compile_variant_schema(_: Expression) -> Callable[[bytes | None], str]:
-    """The function from a buffer to the type's text; VOID where there was no value."""
+    """The function from a buffer to the type's text; VOID if there was no value."""
 
     def finish(data: bytes | None) -> str:
         if not data:
@@ -28,7 +28,7 @@ def compile_variant_schema(_: Expression) -> Callable[[bytes | None], str]:
         except (ValueError, KeyError, TypeError, RecursionError, MillpondError) as error:
             raise CheckpointError(
                 "CORRUPT_FILE",
-                f"A buffer of schema_of_variant_agg has {len(data)} bytes that are no type.",
+                f"A buffer of schema_of_variant_agg has {len(data)} bytes that aren't a type.",
                 hint="Compare the job's checkpoint with a backup; report this if Spark can read it.",
             ) from error
 

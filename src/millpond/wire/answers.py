@@ -1,6 +1,7 @@
-"""What the doors answer, declared once: each class is the JSON of an answer.
+"""The answers of all doors, declared once: each class is the JSON of an answer.
 
-A server writes them and a client reads them; the OpenAPI document shows their schemas; the command line's --json writes the same.
+A server writes them and a client reads them; the OpenAPI document shows their schemas; the command
+line's --json writes the same.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class FromCut(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def cut(self) -> Cut:
-        """The same as Python has it; times of commits are in milliseconds over the wire."""
+        """The same as a `Cut`; over the wire, times of commits are in milliseconds."""
         at = self.position
         position = Position(
             batch=Batch(self.batch),
@@ -68,15 +69,15 @@ class FromCut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RowsAnswer(FromCut, frozen=True, kw_only=True):
-    """Rows.  `changed` has the batch that changed each of them last, null where it is unknown."""
+    """Rows.  `changed` has the batch that last changed each of them, null if it is unknown."""
 
     rows: list[JsonRow | None]
     changed: list[int | None]
-    final: Annotated[list[int], says("Places in `rows` of those that expired.")]
-    evicted: Annotated[list[int], says("Places of keys whose row isn't there because it expired.")]
-    maybe_evicted: Annotated[list[int], says("Places of keys whose row isn't there, and may have expired.")]
+    final: Annotated[list[int], says("Places in `rows` of expired rows.")]
+    evicted: Annotated[list[int], says("Places of keys whose row is missing because it expired.")]
+    maybe_evicted: Annotated[list[int], says("Places of keys whose row is missing and may have expired.")]
     more: bool
-    token: Annotated[str | None, says("What the next page is asked by.")]
+    token: Annotated[str | None, says("Asks for the next page.")]
 
 
 class CountAnswer(FromCut, frozen=True, kw_only=True):
@@ -148,7 +149,7 @@ class Column(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RetentionJson(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a table beside its rows; null is no limit."""
+    """How long expired rows and history of a table are kept; null is no limit."""
 
     closed_seconds: float | None
     closed_bytes: int
@@ -157,7 +158,7 @@ class RetentionJson(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TableAnswer(FromCut, frozen=True, kw_only=True):
-    """A table: what it means, and how many rows it has."""
+    """A table: its definition, and how many rows it has."""
 
     row_count: int
     key: list[str]
@@ -168,7 +169,7 @@ class TableAnswer(FromCut, frozen=True, kw_only=True):
 
 
 class ErrorJson(msgspec.Struct, frozen=True, kw_only=True):
-    """What was wrong, and what to do."""
+    """The error, and what to do."""
 
     condition: str
     message: str
@@ -190,7 +191,7 @@ class UnreadTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TablesAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All tables; of one that can't be read, why."""
+    """All tables; for a table that can't be read, why."""
 
     tables: list[Annotated[dict[str, Any], Meta(extra_json_schema={"anyOf": [_ref("TableAnswer"), _ref("UnreadTable")]})]]
 
@@ -269,7 +270,7 @@ def _of(cut: Cut) -> dict[str, Any]:
 def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bool = False) -> FromCut:
     """Any answer of a table.
 
-    gaps:  whether a row that isn't there is null in `rows`, or left out
+    gaps:  whether a missing row is null in `rows`, or left out
     """
     source: dict[str, Any] = {"table": table, **_of(answer.cut)}
     match answer:
@@ -327,9 +328,10 @@ def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:
 
 
 def table_json(name: str, count: Count, definition: TableDefinition) -> TableAnswer:
-    """A table: what it means, how many rows it has, and where that comes from.
+    """A table: its definition, how many rows it has, and the batch of that.
 
-    count, definition:  of the table, in this order: a table that nobody defined takes its shape from the state that was counted
+    count, definition:  of the table; take the count first: a table that nobody defined gets its
+                        definition from the state that was counted
     """
     columns = [Column(name=c.name, type=str(c.type), key=True, raw=None) for c in definition.key]
     columns += [Column(name=c.name, type=str(c.type), key=False, raw=c.raw) for c in definition.values]
@@ -352,7 +354,7 @@ def unread_json(name: str, error: MillpondError) -> UnreadTable:
 
 
 def error_json(error: MillpondError) -> ErrorAnswer:
-    """An error, its context flattened to what JSON can say."""
+    """An error, its context flattened for JSON."""
     context = {name: _plain(fact) for name, fact in error.context.items()}
     return ErrorAnswer(error=ErrorJson(condition=error.condition, message=error.message, hint=error.hint, context=context))
 
@@ -366,6 +368,6 @@ def _plain(fact: Any) -> Json:
 
 
 def members(answer: msgspec.Struct) -> dict[str, Any]:
-    """The members of an answer, as JSON has them."""
+    """The members of an answer, in JSON's form."""
     built: dict[str, Any] = msgspec.to_builtins(answer)
     return built

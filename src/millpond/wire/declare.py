@@ -1,6 +1,6 @@
-"""What a declared field says of itself: its description, and the JSON types that it takes.
+"""Declared fields: their descriptions, and the JSON types that they take.
 
-JSON, URLs and the command line read a field by these, and the OpenAPI document shows them.
+JSON, URLs and the command line parse a field by these, and the OpenAPI document shows them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Field(NamedTuple):
     """A declared field.
 
     text:   its description
-    kinds:  the JSON types that it takes: of int, float, bool, str, list and dict
+    kinds:  the JSON types that it takes, among int, float, bool, str, list and dict
     schema: its JSON schema
     """
 
@@ -31,9 +31,10 @@ class Field(NamedTuple):
 
 
 def says(text: str, **schema: Any) -> Meta:
-    """The description of a field, and what its JSON schema says beside the type.
+    """The description of a field, with further members of its JSON schema.
 
-    The schema only tells callers: values are judged where they are used, so that every door says the same of a wrong one.
+    The schema only informs callers.  Values are checked where they are used, so that every door
+    gives the same error.
     """
     return Meta(description=text, extra_json_schema=schema or None)
 

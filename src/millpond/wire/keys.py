@@ -1,11 +1,11 @@
-"""Keys as callers write them: pairs of texts (URLs, the command line) or JSON, read by the types of a table's key columns.
+"""Keys from callers: pairs of texts (URLs, the command line) or JSON, read by the key columns' types.
 
     column=value       the value as text; `column=` is the empty string
     column__isnull=1   NULL
-    column.member=…    a member of a struct, where a part of a key will do
+    column.member=…    a member of a struct, if a part of a key is enough
 
-Only the form is judged here.  Whether a column exists, belongs to the key, or is missing is the table's to say, so that every
-door says the same.
+This only checks the form.  The table checks whether a column exists, belongs to the key, or is
+missing, so that every door gives the same error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NULL_SUFFIX = "__isnull"
 def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -> Key:
     """A key, or a part of one, from pairs of column and text.
 
-    Raises:  WRONG_TYPE; INVALID_REQUEST where a column is named twice or `__isnull` says anything but 1.
+    Raises:  WRONG_TYPE; INVALID_REQUEST if a column is named twice or `__isnull` isn't 1.
     """
     types = {c.name: c.type for c in key_parts(definition)}
     key: Key = {}
@@ -41,7 +41,7 @@ def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -
             if text != "1":
                 raise RequestError(
                     "INVALID_REQUEST",
-                    f"{name}={text} says nothing that a key can mean.",
+                    f"{name}={text} isn't possible in a key.",
                     hint=f"Write {name}=1 for NULL, or {column}=VALUE.",
                     column=column,
                 )
@@ -56,7 +56,7 @@ def parse_pairs(definition: TableDefinition, pairs: Iterable[tuple[str, str]]) -
 def parse_object(definition: TableDefinition, data: Any) -> Key:
     """A key, or a part of one, from a decoded JSON object with a member for each column.
 
-    Raises:  WRONG_TYPE; INVALID_REQUEST where it is no object.
+    Raises:  WRONG_TYPE; INVALID_REQUEST if it isn't an object.
     """
     if not isinstance(data, dict):
         raise RequestError(

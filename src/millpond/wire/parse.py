@@ -1,10 +1,11 @@
 """Questions from JSON and from URLs: one parser for all that `questions` declares.
 
-In a URL each field is a control, its name behind an underscore: texts and numbers as they are, yes and no as 1 and 0, objects as
-JSON, lists separated by commas.  The fields of `bounds` are controls of their own.  What is no control is a key column.
+In a URL each field is a control, its name after an underscore: texts and numbers as they are, yes
+and no as 1 and 0, objects as JSON, lists separated by commas.  The fields of `bounds` are controls
+of their own.  All other parameters are key columns.
 
-Only the form is judged here, and the limits of the server; what a value means is judged by the read, so that every door says the
-same.
+This only checks the form and the server's limits.  The read checks what a value means, so that
+every door gives the same error.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from millpond.wire.questions import Question, When
 Asking = TypeVar("Asking", bound=msgspec.Struct)
 QuestionType = TypeVar("QuestionType", bound=Question)
 LIMITS = {"limit": "max_rows", "keys": "max_keys", "wait_seconds": "max_seconds"}
-"""Fields that a server's settings bound, and by which one."""
+"""Fields that a server's settings limit -> that setting."""
 _FLAGS = {"1": True, "true": True, "0": False, "false": False}
 _CONDITIONS = {"limit": "INVALID_LIMIT", "bounds": "INVALID_BOUND"}
 _DIGITS = 18
-# Fields that a URL has in another form.
+# Fields with another form in URLs.
 _COLUMNS = frozenset({"key", "keys", "bounds"})
 
 
 class Asked(NamedTuple, Generic[QuestionType]):
-    """A question as it came: its key, where a URL has it, is still pairs of column and text."""
+    """A question as it came: a key from a URL is still pairs of column and text."""
 
     question: QuestionType
     columns: Pairs
@@ -52,9 +53,9 @@ class Asked(NamedTuple, Generic[QuestionType]):
 
 @lru_cache
 def controls(kind: type[msgspec.Struct], only: tuple[str, ...] | None = None) -> dict[str, Field]:
-    """The controls by which a URL asks this, by name.
+    """The controls of this question in a URL, by name.
 
-    only:  the names of those that there are; None: all
+    only:  the names to allow; None for all
     """
     own = fields(kind)
     bounds = fields(Bounds) if "bounds" in own else {}
@@ -90,14 +91,14 @@ def parse_json(kind: type[Asking], data: Json, settings: ServeSettings) -> Askin
     if not isinstance(data, dict) or not data.keys() <= fields(kind).keys():
         raise RequestError(
             "INVALID_REQUEST",
-            "The body must be an object with no other members than those that the route takes.",
+            "The body must be an object, with only the members that the route takes.",
             hint=f"Its members may be: {', '.join(sorted(fields(kind)))}.",
         )
     return _made(kind, data, settings)
 
 
 def parse_when(text: str | None) -> When:
-    """A batch's number where the text is one; else the text: a time or a token."""
+    """A batch's number if the text is one; else the text: a time or a token."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) <= _DIGITS else text
 
 
@@ -113,7 +114,7 @@ def _made(kind: type[Asking], members: dict[str, Any], settings: ServeSettings) 
 
 
 def _check_limits(members: dict[str, Any], settings: ServeSettings) -> None:
-    """Raise INVALID_LIMIT, INVALID_REQUEST where a member is beyond what the server allows."""
+    """Raise INVALID_LIMIT or INVALID_REQUEST if a member exceeds the server's limits."""
     limit, keys = members.get("limit"), members.get("keys")
     if limit is not None and not (type(limit) is int and 1 <= limit <= settings.max_rows):
         raise RequestError(
@@ -139,7 +140,7 @@ def _check_seconds(name: str, seconds: Any, maximum: float) -> None:
     if not (is_number and 0 <= seconds <= maximum and math.isfinite(seconds)):
         most = f" up to {maximum:g}" if math.isfinite(maximum) else ""
         raise RequestError(
-            "INVALID_REQUEST", f"{name} is {str(seconds)[:40]!r}, which is no number of seconds{most}.", hint="Write it like 2.5."
+            "INVALID_REQUEST", f"{name} is {str(seconds)[:40]!r}, which isn't a number of seconds{most}.", hint="Write it like 2.5."
         )
 
 
@@ -147,18 +148,21 @@ def _bounds(data: Any, settings: ServeSettings) -> Bounds:
     """Bounds from decoded JSON.  Raises INVALID_BOUND."""
     if not data.keys() <= fields(Bounds).keys():
         raise _invalid_bound(f"bounds must be an object of {', '.join(sorted(fields(Bounds)))}")
-    # JSON's null would be no bound at all.
+    # Without this check, JSON's null would mean no bound.
     if any(value is None for value in data.values()):
         raise _invalid_bound("a bound is null")
     given: dict[str, Any] = {name: float(value) if isinstance(value, Decimal) else value for name, value in data.items()}
     bounds = Bounds(**given)
     if bounds.wait_seconds > settings.max_seconds:
-        raise _invalid_bound(f"wait_seconds is {bounds.wait_seconds:g}, and a request may take {settings.max_seconds:g}")
+        raise _invalid_bound(f"wait_seconds is {bounds.wait_seconds:g}, but a request may take {settings.max_seconds:g}")
     return bounds
 
 
 def _from_text(name: str, text: str, field: Field, member: str) -> Any:
-    """What a control says, as JSON has it.  Raises what `_CONDITIONS` has for the member, else INVALID_REQUEST."""
+    """A control's value in JSON's form.
+
+    Raises:  the condition in `_CONDITIONS` for the member, else INVALID_REQUEST.
+    """
     kinds = field.kinds
     try:
         if dict in kinds:
@@ -175,8 +179,8 @@ def _from_text(name: str, text: str, field: Field, member: str) -> Any:
         return float(text) if float in kinds else text
     except (ValueError, KeyError) as wrong:
         if member == "limit":
-            return text  # refused with what it may be
-        what = f"is no JSON: {wrong}" if dict in kinds else f"can't be {text[:40]!r}"
+            return text  # refused later, with the allowed values
+        what = f"isn't JSON: {wrong}" if dict in kinds else f"can't be {text[:40]!r}"
         hint = f'Write it like {name}={{"page":"/"}}.' if dict in kinds else f"Write {name}=1." if bool in kinds else _NUMBER
         raise RequestError(_CONDITIONS.get(member, "INVALID_REQUEST"), f"{name} {what}.", hint=hint) from None
 
@@ -189,7 +193,7 @@ def _no_number(text: str) -> int:
 
 
 def _refused(wrong: str) -> RequestError:
-    """What msgspec says of a member, as an error of ours."""
+    """msgspec's message about a member, as an error of ours."""
     what, _, place = wrong.partition(" - at `$.")
     member = place.rstrip("`")
     name = member.partition(".")[0].partition("[")[0]

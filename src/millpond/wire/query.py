@@ -1,7 +1,7 @@
-"""The part of a URL behind the question mark: pairs of column and text, and controls that begin with an underscore.
+"""The part of a URL after the question mark: pairs of column and text, and controls with an underscore.
 
-It is read here rather than by a library, because the usual ones put U+FFFD where bytes aren't UTF-8, and so answer a question
-that nobody asked.  Percent-encoded bytes are the bytes of Spark's string, whatever they are.
+No library reads it, because the usual ones replace bytes that aren't UTF-8 by U+FFFD, and so answer
+another question.  Here percent-encoded bytes are the bytes of Spark's string, UTF-8 or not.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ Pairs = list[tuple[str, str]]
 def parse_query(query: bytes) -> Pairs:
     """Pairs of a query string, in order, as text.
 
-    Shape:   `name=text&name=text`, percent-encoded; + is a blank, as in forms; bytes outside UTF-8 are surrogate escapes.
-    Raises:  INVALID_REQUEST where a parameter has no `=`.
+    Shape:   `name=text&name=text`, percent-encoded; + is a blank, as in forms; bytes outside UTF-8
+             are surrogate escapes.
+    Raises:  INVALID_REQUEST if a parameter has no `=`.
     """
     pairs: Pairs = []
     for part in query.decode("latin-1").split("&"):
@@ -38,7 +39,7 @@ def parse_query(query: bytes) -> Pairs:
 def split_controls(pairs: Pairs, known: tuple[str, ...]) -> tuple[Pairs, dict[str, str]]:
     """The pairs that name columns, and the controls (names that begin with an underscore) by name.
 
-    Raises:  INVALID_REQUEST where a control isn't known, or is given twice.
+    Raises:  INVALID_REQUEST if a control isn't known, or is given twice.
     """
     columns = [pair for pair in pairs if not pair[0].startswith("_")]
     controls: dict[str, str] = {}
@@ -48,7 +49,7 @@ def split_controls(pairs: Pairs, known: tuple[str, ...]) -> tuple[Pairs, dict[st
         if name not in known:
             raise RequestError(
                 "INVALID_REQUEST",
-                f"{name} is no control here.",
+                f"This route has no parameter {name}.",
                 hint=f"Use {', '.join(known)}; a column whose name begins with an underscore can be asked for by POST …/rows:get."
                 if known
                 else "Leave it out: this route takes no parameters.",

@@ -1,7 +1,7 @@
-"""What a caller may ask of tables, declared once: each class is the JSON body of a question.
+"""The questions about tables, declared once: each class is the JSON body of a question.
 
-From these come the parsers of JSON and of URLs (`parse`), the client's requests, the OpenAPI document and options of the command
-line.  A field's description is the text that all of them show.
+From these come the parsers of JSON and of URLs (`parse`), the client's requests, the OpenAPI
+document and options of the command line.  A field's description is the text that all of them show.
 
     POST  …/rows:scan   {"key": {"page": "/"}, "start": {"minute": "…"}, "reverse": true, "limit": 10, "bounds": {"min_batch": 41}}
     GET   …/rows?page=/&_start={"minute":"…"}&_reverse=1&_limit=10&_min_batch=41
@@ -23,24 +23,24 @@ from millpond.tables.job.bounds import Bounds
 from millpond.wire.declare import says
 from millpond.wire.keys import Key, parse_object
 
-# Rows of a download that are in memory at a time.
+# How many rows of a download are in memory at a time.
 _PAGE_ROWS = 8192
 AnyTable = TypeVar("AnyTable", bound=Any)
 When = str | int | None
 """a token or a time, or a batch's number"""
 if TYPE_CHECKING:
     BoundsField = Bounds
-else:  # as JSON has them, until they are parsed
+else:  # in JSON's form, until they are parsed
     BoundsField = dict[str, Any]
 
 
 class AsOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which state of a table is meant: the newest or an earlier one, with expired rows or without."""
+    """Which state of a table to read: the newest or an earlier one, with expired rows or without."""
 
     batch: Annotated[int | None, says("As of this batch, if its history is kept.")] = None
-    time: Annotated[str | None, says("As of the newest batch that was committed by then.")] = None
+    time: Annotated[str | None, says("As of the newest batch that was committed by this time.")] = None
     cut: Annotated[str | None, says("As of the batch of a cut.")] = None
-    closed: Annotated[bool | None, says("With expired rows, or without; by default as the table does.")] = None
+    closed: Annotated[bool | None, says("With expired rows, or without; the default depends on the table.")] = None
 
     @property
     def is_newest(self) -> bool:
@@ -48,7 +48,7 @@ class AsOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return self.batch is None and self.time is None and self.cut is None
 
     def as_of(self) -> AsOf:
-        """This alone: what can be compared and hashed."""
+        """Only these members, to compare and to hash."""
         return AsOf(batch=self.batch, time=self.time, cut=self.cut, closed=self.closed)
 
     def state_of(self, table: AnyTable) -> AnyTable:
@@ -61,9 +61,9 @@ class AsOf(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class Question(AsOf, frozen=True, kw_only=True):
-    """What every question about one table may say: which state is meant, and what the answer must reflect.
+    """The members of every question about one table: which state to read, and which bounds to meet.
 
-    Keys are as JSON has them until `typed` makes Python values of them.
+    Keys have JSON's form until `typed` makes Python values of them.
     """
 
     bounds: Annotated[BoundsField | None, says("What the answer must reflect.", **{"$ref": "#/components/schemas/Bounds"})] = None
@@ -71,7 +71,7 @@ class Question(AsOf, frozen=True, kw_only=True):
 
     @property
     def patience_seconds(self) -> float:
-        """How long it waits for its table."""
+        """How long the question waits for its table."""
         return self.bounds.wait_seconds if self.bounds is not None else 0.0
 
     def typed(self, definition: TableDefinition) -> Self:  # noqa: ARG002 - for those that have keys
@@ -79,7 +79,7 @@ class Question(AsOf, frozen=True, kw_only=True):
         return self
 
     def ask(self, table: Any) -> Answer:
-        """The answer of a table that is in the state meant.  Raises as the table's read."""
+        """The answer of a table in the right state.  Raises as the table's read."""
         raise NotImplementedError
 
 
@@ -89,18 +89,18 @@ def _typed(question: Any, definition: TableDefinition, *names: str) -> Any:
 
 
 _KEY = says("Key columns, all or some, by name.")
-_START = says("Begin here: the next key columns, by name.")
+_START = says("Begin with this key: the next key columns, by name.")
 _END = says("End before this.")
 
 
 class Scan(Question, frozen=True, kw_only=True):
-    """Rows in the order of their keys: those of a part of the key, of a range of keys, or of the windows between two times."""
+    """Rows in key order: of a part of the key, of a range of keys, or of windows between two times."""
 
     key: Annotated[Key, _KEY] = {}
     start: Annotated[Key | None, _START] = None
     end: Annotated[Key | None, _END] = None
-    since: Annotated[str | None, says("Only windows that begin then or later.")] = None
-    until: Annotated[str | None, says("Only windows that begin before.")] = None
+    since: Annotated[str | None, says("Only windows that begin at this time or later.")] = None
+    until: Annotated[str | None, says("Only windows that begin before this time.")] = None
     limit: Annotated[int | None, says("The largest number of rows.", minimum=1)] = None
     reverse: Annotated[bool, says("Against the order of the key.")] = False
     token: Annotated[str | None, says("The next page: the token of the answer before.")] = None
@@ -110,7 +110,7 @@ class Scan(Question, frozen=True, kw_only=True):
 
     @property
     def is_everything(self) -> bool:
-        """Whether it asks for all rows of the table, in its order."""
+        """Whether it asks for all rows of the table, in key order."""
         return not (self.key or self.reverse or self.limit or self.token) and not self._is_ranged
 
     @property
@@ -124,7 +124,7 @@ class Scan(Question, frozen=True, kw_only=True):
         return len(self.key) == len(definition.key) and all(c.name in self.key for c in definition.key)
 
     def ask(self, table: Any) -> Rows:
-        """Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST where it is two of these."""
+        """Raises as `Table.scan`, `range` and `windows`; INVALID_REQUEST if it mixes two of these."""
         page: dict[str, Any] = {"limit": self.limit, "reverse": self.reverse, "token": self.token, "bounds": self.bounds}
         is_timed = self.since is not None or self.until is not None
         rows: Rows
@@ -132,7 +132,7 @@ class Scan(Question, frozen=True, kw_only=True):
             if is_timed:
                 raise RequestError(
                     "INVALID_REQUEST",
-                    "A range has start and end, windows have since and until; both are given.",
+                    "The question mixes start or end, of a range, with since or until, of windows.",
                     hint="Use one of the two.",
                 )
             rows = table.range(self.key, start=self.start, end=self.end, **page)
@@ -143,10 +143,11 @@ class Scan(Question, frozen=True, kw_only=True):
         return rows
 
     def pages(self, table: Any) -> Iterator[Rows]:
-        """All rows that it asks for, some at a time; at least one page.
+        """All rows, some at a time; at least one page.
 
-        table:  in the state meant, and of one batch, so that all pages are
-        Raises (as it goes on):  as `ask`; CUT_EXPIRED.
+        table:  in the right state, and of one batch, so that all pages are of that batch
+
+        The iterator raises as `ask`, and CUT_EXPIRED.
         """
         page = structs.replace(self, limit=_PAGE_ROWS).ask(table)
         yield page
@@ -156,7 +157,7 @@ class Scan(Question, frozen=True, kw_only=True):
 
 
 class Keys(Question, frozen=True, kw_only=True):
-    """Rows by their whole keys, in the order of these."""
+    """Rows by their whole keys, in the order of the keys."""
 
     keys: Annotated[list[Key], says("Whole keys: each an object with every key column.")]
 
@@ -169,7 +170,7 @@ class Keys(Question, frozen=True, kw_only=True):
 
 
 class CountRows(Question, frozen=True, kw_only=True):
-    """How many rows there are, of all or of a part of the key."""
+    """How many rows there are, in all or for a part of the key."""
 
     key: Annotated[Key, _KEY] = {}
 
@@ -187,8 +188,8 @@ class ListVersions(Question, frozen=True, kw_only=True):
     key: Annotated[Key, _KEY] = {}
     start: Annotated[Key | None, _START] = None
     end: Annotated[Key | None, _END] = None
-    since: Annotated[When, says("Only what held at this batch or time, or later.")] = None
-    until: Annotated[When, says("Only what held then or before.")] = None
+    since: Annotated[When, says("Only versions that were current at this batch or time, or later.")] = None
+    until: Annotated[When, says("Only versions that were current at this batch or time, or earlier.")] = None
     limit: Annotated[int | None, says("The largest number of versions.", minimum=1)] = None
     is_large: ClassVar[bool] = True
 
@@ -204,30 +205,30 @@ class ListVersions(Question, frozen=True, kw_only=True):
 class ListChanges(Question, frozen=True, kw_only=True):
     """What happened to rows, in order."""
 
-    since: Annotated[
-        When, says("The token of an earlier answer, or a batch: all changes after it.  Without it they begin now.")
-    ] = None
+    since: Annotated[When, says("The token of an earlier answer, or a batch: all changes after it.  Without it: from now on.")] = (
+        None
+    )
     limit: Annotated[int | None, says("The largest number of changes.", minimum=1)] = None
-    wait_seconds: Annotated[float, says("Where there are none yet, wait so long.", minimum=0)] = 0.0
+    wait_seconds: Annotated[float, says("Wait so long if there are none yet.", minimum=0)] = 0.0
 
     @property
     def patience_seconds(self) -> float:
         return max(self.wait_seconds, super().patience_seconds)
 
     def ask(self, table: Any) -> Answer:
-        """The changes that there are now."""
+        """The present changes."""
         answer: Answer = table.changes(self.since, limit=self.limit, bounds=self.bounds)
         return answer
 
 
 class FindEvent(Question, frozen=True, kw_only=True):
-    """Whether an event is in: which batch read it, is it applied, was it late."""
+    """Where one event is: which batch read it, whether it is applied, whether it was late."""
 
     offset: Annotated[str | None, says("The event's own offset, topic:partition:offset, as a Kafka producer gets it.")] = None
-    file: Annotated[str | None, says("The file that a file source read it from.")] = None
-    line: Annotated[int | None, says("Its line in the file, of a log that is read by lines.", minimum=1)] = None
+    file: Annotated[str | None, says("The event's file, for a file source.")] = None
+    line: Annotated[int | None, says("Its line in the file, for a log that is read line by line.", minimum=1)] = None
     event_time: Annotated[str | None, says("The event's own time, if its row isn't known.")] = None
-    key: Annotated[Key | None, says("Key columns of the row that it belongs to.")] = None
+    key: Annotated[Key | None, says("Key columns of the row to which it belongs.")] = None
 
     def typed(self, definition: TableDefinition) -> FindEvent:
         return _typed(self, definition, "key")  # type: ignore[no-any-return]
@@ -247,18 +248,18 @@ class KeepCut(Question, frozen=True, kw_only=True):
 
 
 class Define(Question, frozen=True, kw_only=True):
-    """A table's definition, once there is one."""
+    """A table's definition, as soon as there is one."""
 
     def ask(self, table: Any) -> Answer:
-        answer: Answer = table.count(bounds=self.bounds)  # a table that nobody defined takes its shape from the newest state
+        answer: Answer = table.count(bounds=self.bounds)  # a table that nobody defined gets its definition from the newest state
         return answer
 
 
 class Align(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """At which batches tables of several jobs have read the same input."""
+    """The batches at which tables of several jobs have read the same input."""
 
     tables: Annotated[list[str], says("Names of tables.", minItems=1)]
-    offsets: Annotated[dict[str, Any] | None, says("The ends of sources to read at; the newest that all have without them.")] = None
+    offsets: Annotated[dict[str, Any] | None, says("The ends of the sources; without them, the newest that all jobs have.")] = None
 
 
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

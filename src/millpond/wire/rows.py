@@ -20,9 +20,9 @@ def typed_columns(definition: TableDefinition) -> list[tuple[str, SparkType]]:
 
 
 def row_writer(definition: TableDefinition) -> WriteRow:
-    """A function from a row to its JSON object; null where the row isn't there.
+    """A function from a row to its JSON object; null for a missing row.
 
-    Where values of the row can't be computed they are null, and a member `_errors` says why, see `tables.failed`.
+    A value that can't be computed is null, and the member `_errors` says why, see `tables.failed`.
     """
     writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
     errors = free_name(ERRORS, definition.columns)

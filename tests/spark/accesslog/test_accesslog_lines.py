@@ -76,7 +76,7 @@ def test_only_a_line_that_names_the_columns_is_a_header() -> None:
         (b'h - - [10/Okt/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 1', "the time '10/Okt"),
         (b'h - - [31/Feb/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 1', "the time '31/Feb"),
         (b'h - - [10/Oct/2000:13:55:36 -0700] "G T / HTTP/1.0" 200 99999999999999999999', "isn't a whole number"),
-        (b'h - - [10/Oct/2000:13:55:36 -0700] "(GET) / HTTP/1.0" 200 1', "no HTTP method"),
+        (b'h - - [10/Oct/2000:13:55:36 -0700] "(GET) / HTTP/1.0" 200 1', "an HTTP method"),
         (b"x" * (MAX_LINE_BYTES + 1), "longer than"),
     ],
 )

@@ -111,6 +111,7 @@ def test_once_reads_all_of_a_real_log_names_batches_and_leaves_nothing(tmp_path:
         assert pond["page_views"].get(page="/").job_state == "stopped"
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_a_pond_that_was_deleted_is_begun_anew_over_the_replicas_of_the_old_one(tmp_path: Path, running: list[Demo]) -> None:
     log = tmp_path / "access.log"
@@ -141,6 +142,7 @@ def test_a_signal_ends_the_running_demo_cleanly_within_seconds(tmp_path: Path, r
     assert not list(tmp_path.glob("millpond-demo-*"))
 
 
+@pytest.mark.long
 @pytest.mark.faults
 def test_a_demo_that_was_killed_goes_on_and_counts_every_line_once(tmp_path: Path, running: list[Demo]) -> None:
     visits = list(iter_visits(VisitOptions(pages=50, hosts=500), 0, 9_000))

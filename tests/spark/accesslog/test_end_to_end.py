@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 COMMAND = Path(sys.executable).with_name("millpond")
 # A cold Spark on a busy machine with two cores.
 LONG_SECONDS = 300
@@ -71,7 +71,7 @@ BAD_LINES = {
     "h.example\t-\t807256800\tGET\t/x\t200\t1": "9 columns expected, 7 found",
     "\t-\t807256800\tGET\t/\t200\t1\t\t": "no host",
     "h.example\t-\tnoon\tGET\t/\t200\t1\t\t": "the time 'noon' isn't a whole number from 0 to 253402300799",
-    "h.example\t-\t807256800\tG T\t/\t200\t1\t\t": "'G T' is no HTTP method",
+    "h.example\t-\t807256800\tG T\t/\t200\t1\t\t": "'G T' isn't an HTTP method",
     "h.example\t-\t807256800\tGET\t\t200\t1\t\t": "no URL",
     "h.example\t-\t807256800\tGET\t/\t2000\t1\t\t": "the response '2000' isn't a whole number from 0 to 999",
     "h.example\t-\t807256800\tGET\t/\t200\t1e3\t\t": "the bytes '1e3' isn't a whole number from 0 to 9223372036854775807",

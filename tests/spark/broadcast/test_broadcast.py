@@ -378,7 +378,7 @@ def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path
         ({"control": "action string, seq long", "key": "action"}, "the key is called action"),
         ({"control": "reason string, seq long", "key": "reason"}, "the key is called reason"),
         ({"control": "rule string, list array<int>, seq long"}, "control column list is of type array<int>"),
-        ({"drawn": True}, "aren't the same when a task runs again"),
+        ({"drawn": True}, "change when a task runs again"),
     ],
 )
 def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], what: str) -> None:

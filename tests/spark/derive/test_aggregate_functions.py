@@ -29,6 +29,7 @@ from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.java_order import java_hash
 from millpond.tables.forms.arrow import python_array
 from millpond.tables.forms.arrow_errors import Failures
+from sizes import a_few
 
 BATCHES = 3
 ROWS = 60
@@ -236,7 +237,7 @@ def conf_of(seed: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", a_few(range(6), 1))
 def test_random_functions_show_what_spark_emits(spark, events, tmp_path, seed):
     draw = random.Random(seed)
     assert differences(spark, events, random_functions(draw, 45), tmp_path, **conf_of(seed)) == []
@@ -291,7 +292,7 @@ def test_sketches_are_raw_bytes_whose_type_is_named(events):
 HASHED = ["boolean", "byte", "integer", "long", "double", "string", "binary", "decimal(9,2)", "decimal(38,10)"]
 
 
-@pytest.mark.parametrize("type_name", HASHED)
+@pytest.mark.parametrize("type_name", a_few(HASHED, 3))
 def test_hashes_are_those_of_the_jvm(spark, type_name):
     """By which Spark's hash maps hand out what stands equal."""
     draw, hash_ = random.Random(3), java_hash(parse_type(type_name))

@@ -14,6 +14,7 @@ from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.derive.plan import Zones, elements, find_stateful, zone_of_session
 from millpond.spark.derive.state_words import StateWords
 from millpond.tables.finish.definition import compile_definition
+from sizes import a_few
 from spark.derive.test_derive_finish import state_rows
 
 FIRST = [("a", 1, 100, "2024-01-01 10:00:00"), ("b", 2, 200, "2024-01-01 23:30:00")]
@@ -117,7 +118,7 @@ def without_times(words):
     return tuple(word for word in words if not word.startswith(("timestamp ", "date ", "the time of the batch")))
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda q: q.__name__)
+@pytest.mark.parametrize("query", a_few(QUERIES, 3), ids=lambda q: q.__name__)
 def test_the_columns_are_those_that_spark_emits(spark, events, tmp_path, query):
     frame, emitted = query(events), Emitted()
     with warnings.catch_warnings(record=True) as caught:
@@ -151,7 +152,7 @@ def test_the_columns_are_those_that_spark_emits(spark, events, tmp_path, query):
     assert by_key(finished, key) == newest
 
 
-@pytest.mark.parametrize("query", QUERIES, ids=lambda q: q.__name__)
+@pytest.mark.parametrize("query", a_few(QUERIES, 3), ids=lambda q: q.__name__)
 def test_the_three_doors_say_the_same_and_a_restart_is_no_change(spark, events, tmp_path, query):
     frame = query(events)
     with warnings.catch_warnings():

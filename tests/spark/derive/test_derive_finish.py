@@ -20,6 +20,7 @@ from emitted import Emitted, bits, by_key, plain, stored_sql
 from millpond.schema.definition.table import TableDefinition
 from millpond.spark import start
 from millpond.tables.finish.definition import compile_definition
+from sizes import a_few
 
 SCHEMA = """
     k string, i int, l long, small tinyint, d double, f float, s string, b boolean, bin binary, day date, t timestamp,
@@ -162,7 +163,7 @@ GROUPS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", a_few(GROUPS, 3))
 def test_finished_state_equals_what_spark_emitted(spark, events, tmp_path, group):
     from pyspark.sql import functions as F
 
@@ -181,7 +182,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", KEYS)
+@pytest.mark.parametrize("keys", a_few(KEYS, 4))
 def test_every_kind_of_key_finds_its_row(spark, events, tmp_path, keys):
     from pyspark.sql import functions as F
 
@@ -247,6 +248,7 @@ def test_having_select_rename_and_drop_after_the_aggregation(spark, events, tmp_
     assert_same(definition, finished, {0: newest})
 
 
+@pytest.mark.long
 def test_distinct_sketches_agree_from_ten_to_a_hundred_thousand(spark, tmp_path):
     from pyspark.sql import functions as F
 

@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from emitted import Emitted, bits
 from millpond.spark import MillpondWarning, define, derive, start
 from millpond.tables.finish.definition import compile_definition
+from sizes import a_few
 from spark.derive.test_derive_finish import state_rows
 
 ROWS = [("a", 1, "2024-01-01 10:00:00"), ("b", 2, "2024-01-01 10:30:00"), ("a", 3, "2024-01-01 12:10:00")]
@@ -100,7 +101,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", a_few(CASES, 4))
 def test_a_name_of_the_query_stands_for_what_spark_shows_under_it(spark, events, tmp_path, name):
     build, columns = CASES[name]
     frame, emitted = build(events), Emitted()
@@ -128,7 +129,7 @@ def as_shown(rows, names):
     return sorted(repr([bits(row[name]) for name in names]) for row in rows)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", a_few(CASES, 4))
 def test_start_and_define_give_the_same_names(events, tmp_path, name):
     build, columns = CASES[name]
     with warnings.catch_warnings():

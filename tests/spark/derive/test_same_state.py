@@ -17,6 +17,7 @@ from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.tables.finish.definition import compile_definition
+from sizes import a_few
 from spark.derive.test_derive_finish import state_rows
 
 ROWS = [("a", 1, 100, "2024-01-01 03:00:00"), ("b", 2, 200, "2024-07-01 02:30:00"), ("a", 3, 300, "2024-07-02 12:00:00")]
@@ -88,7 +89,7 @@ def checkpoint_of(pond) -> Path:
     return pond / "jobs" / "t" / "checkpoint"
 
 
-@pytest.mark.parametrize("name", SAME)
+@pytest.mark.parametrize("name", a_few(SAME, 3))
 def test_another_definition_of_the_same_state_is_taken(spark, events, pond, tmp_path, name):
     frame, emitted = SAME[name](events), Emitted()
     (before,) = open_jobs(pond)
@@ -124,7 +125,7 @@ def derive_quietly(frame):
         return derive(frame, table="t")
 
 
-@pytest.mark.parametrize("name", OTHER)
+@pytest.mark.parametrize("name", a_few(OTHER, 3))
 def test_other_state_is_refused_before_anything_runs(events, pond, name):
     frame = OTHER[name](events)
     definition = pond / "jobs" / "t" / "tables" / "t.json"
@@ -168,7 +169,7 @@ LITERALS = {
 }
 
 
-@pytest.mark.parametrize("name", LITERALS)
+@pytest.mark.parametrize("name", a_few(LITERALS, 3))
 def test_a_literal_is_the_same_words_each_time_and_another_is_others(events, name):
     def meaning(literal):
         # The plan is another one each time; a JVM array's own text would be as well.

@@ -24,6 +24,7 @@ from millpond.scalar.text.java_text import java_text
 from millpond.scalar.text.letters import lower, upper
 from millpond.spark.derive.expression import NotExpressible
 from scalar_cases import DDL, KNOWN_REFUSALS, expressions, random_rows
+from sizes import a_few
 
 SEED = int(os.environ.get("MILLPOND_SCALAR_SEED", "20261122"))
 NESTED = int(os.environ.get("MILLPOND_SCALAR_NESTED", "25"))
@@ -32,7 +33,7 @@ ZONES = ("America/New_York", "Africa/Monrovia", "Australia/Lord_Howe", "UTC", "A
 SETTINGS = [(zone, ansi) for zone in ZONES for ansi in ("true", "false")]
 
 
-@pytest.fixture(params=SETTINGS, ids=lambda p: f"{p[0]} ansi {p[1]}", scope="module")
+@pytest.fixture(params=a_few([(s,) for s in SETTINGS], 2), ids=lambda p: f"{p[0]} ansi {p[1]}", scope="module")
 def catalyst(request: pytest.FixtureRequest, spark: Any) -> Iterator[Catalyst]:
     zone, ansi = request.param
     names = {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}

@@ -165,14 +165,14 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         "doesn't load: ValueError: it takes a matrix": {"content": linear([1.0], 0.0)},
         "it takes the inputs": {"content": by_name("a", "c")},
         "doesn't score a sample": {"content": two_numbers()},
-        "is the limit": {"uri": str(big)},
-        "isn't there": {"uri": str(allowed / "nobody.onnx")},
+        "but the limit is": {"uri": str(big)},
+        "doesn't exist": {"uri": str(allowed / "nobody.onnx")},
         "PLACE_NOT_ALLOWED": {"uri": str(elsewhere / "good.onnx")},
-        "runs code": {"content": good, "format": "pickle"},
+        "would run code": {"content": good, "format": "pickle"},
         "isn't known": {"content": good, "format": "myown"},
         "no name": {"content": good, "name": ""},
-        "has either a share or is a shadow": {"content": good, "type": "r/x"},
-        "is of a model beside it": {"content": good, "share": 0.5},
+        "needs either a share or shadow": {"content": good, "type": "r/x"},
+        "only a further one": {"content": good, "share": 0.5},
         "at most 1, not 2": {"content": good, "type": "r/x", "share": 2.0},
     }
     for number, (_, given) in enumerate(bad.items()):
@@ -246,7 +246,7 @@ def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_p
         3: "a is NULL",
         4: "the record has no type",
         5: "the result is -inf",
-        6: "a type has no '/', and 'r/b' has",
+        6: "a record's type can't have a '/': 'r/b'",
     }
     assert all(scored[i].result is None for i in (2, 3, 4, 5, 6))
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[3]
 WINES = Path(os.environ.get("MILLPOND_DATA", ROOT / ".." / "shared" / "data")) / "winequality_red.csv"
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.long,
     pytest.mark.skipif(not WINES.exists(), reason=f"{WINES} isn't there (MILLPOND_DATA names its folder)"),
 ]
 

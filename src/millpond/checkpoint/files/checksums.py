@@ -1,6 +1,7 @@
 """The checksums of rows, and inside RocksDB's files.
 
-A block of an SST is covered together with the byte after it that names its compression; a record of a MANIFEST with its type.
+The checksum of an SST's block includes the byte after it, which names its compression; that of a
+record of a MANIFEST includes its type.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ _WORD = 0xFFFFFFFF
 
 
 def crc32c(data: bytes, before: int = 0) -> int:
-    """CRC-32C (Castagnoli), of what came before as well."""
+    """CRC-32C (Castagnoli); `before` is the checksum of earlier bytes, to continue it."""
     return int(google_crc32c.extend(before, data))
 
 
 def masked_crc32c(data: bytes) -> int:
-    """CRC-32C as RocksDB stores it: turned and shifted, so that a checksum over bytes that hold checksums isn't weaker."""
+    """CRC-32C in RocksDB's form: rotated and shifted, for bytes that contain checksums themselves."""
     crc = crc32c(data)
     return int(((crc >> 15 | crc << 17) + 0xA282EAD8) & _WORD)
 
@@ -33,7 +34,7 @@ def block_checksum(kind: int, block: bytes | memoryview) -> int:
     Raises:  UNKNOWN_FORMAT for a kind that RocksDB 9 doesn't have.
     Source:  ComputeBuiltinChecksumWithLastByte, RocksDB 9.8.
     """
-    if kind == XXH3:  # what RocksDB writes since 7.0, and Spark leaves as it is
+    if kind == XXH3:  # RocksDB's default since 7.0, which Spark doesn't change
         return (xxhash.xxh3_64_intdigest(block[:-1]) ^ block[-1] * _LAST_BYTE_PRIME) & _WORD
     if kind == CRC32C:
         return masked_crc32c(bytes(block))

@@ -1,6 +1,6 @@
-"""The compressed streams that state files are written through.
+"""The compressed streams of state files.
 
-The codec is pinned per batch in offsets/N; nothing is guessed from the bytes.
+offsets/N names the codec of each batch; nothing is guessed from the bytes.
 
     lz4     blocks of "LZ4Block", token, int32 compressed length, int32 length, int32 checksum (little-endian), data; a raw block of
             length 0 ends the stream
@@ -26,7 +26,8 @@ LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEADER = struct.Struct("<8sBiii")
 _LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
 _LZ4_SEED = 0x9747B28C
-# No block of Spark's writers is larger: LZ4BlockOutputStream stops at 32 MiB, Spark asks for 32 KiB.
+# No block of Spark's writers is larger: LZ4BlockOutputStream stops at 32 MiB, Spark asks for 32
+# KiB.
 _MAX_BLOCK = 32 << 20
 _ZSTD_STEP = 8 << 20
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
@@ -38,22 +39,23 @@ def decompress(codec: str, data: bytes) -> bytes:
     """The content of a state file.
 
     codec:   lz4, zstd, snappy or lzf, as offsets/N names it
-    Raises:  INCOMPLETE_FILE where the stream ends early; CORRUPT_FILE, with the byte position, where it contradicts itself;
-             UNKNOWN_FORMAT for another codec.
-    Source:  lz4-java LZ4BlockOutputStream, snappy-java SnappyOutputStream, compress-lzf; golden checkpoints.
+    Raises:  INCOMPLETE_FILE if the stream ends early; CORRUPT_FILE, with the byte position, if it
+             contradicts itself; UNKNOWN_FORMAT for another codec.
+    Source:  lz4-java LZ4BlockOutputStream, snappy-java SnappyOutputStream, compress-lzf; golden
+             checkpoints.
     """
     return b"".join(_blocks(codec, (data,)))
 
 
 def iter_unpacked(codec: str, pieces: Iterable[bytes], window_bytes: int) -> Iterator[bytes]:
-    """The same of a file in pieces, in windows of about so many bytes: what lies behind damage is never read."""
+    """The same for a file in pieces, in windows of about so many bytes; it ends at damage."""
     window, size = [], 0
     for block in _blocks(codec, pieces):
         window.append(block)
         size += len(block)
         if size >= window_bytes:
             joined = b"".join(window)
-            window, size = [], 0  # the pieces are given back before the whole is used
+            window, size = [], 0  # frees the pieces before the whole is used
             yield joined
     yield b"".join(window)
 
@@ -113,7 +115,7 @@ def _iter_lz4(file: _Output) -> Iterator[bytes]:
 
 
 class _Output:
-    """A file that comes in pieces, taken from its begin on.
+    """A file in pieces, read from its beginning.
 
     position:  how many bytes were taken
     """
@@ -125,7 +127,7 @@ class _Output:
         self.position = 0
 
     def take(self, size: int) -> bytes:
-        """The next bytes; fewer where the file ends."""
+        """The next bytes; fewer at the end of the file."""
         while self._at + size > len(self._piece) and (piece := next(self._pieces, b"")):
             self._piece, self._at = self._piece[self._at :] + piece, 0
         taken = self._piece[self._at : self._at + size]
@@ -134,7 +136,7 @@ class _Output:
         return taken
 
     def read(self, size: int = -1) -> bytes:
-        """As files have it, for who takes one; never all at once."""
+        """As `read` of files, but never all at once."""
         return self.take(size if size >= 0 else _ZSTD_STEP)
 
 
@@ -226,7 +228,7 @@ def _lzf_chunk(chunk: bytes, out: bytearray, end: int, position: int) -> None:
 
 
 def corrupt(what: str, position: int) -> CheckpointError:
-    """A file that contradicts itself; whoever knows its name adds it (`naming`)."""
+    """A file that contradicts itself; a caller that knows its name adds it (`naming`)."""
     return CheckpointError(
         "CORRUPT_FILE",
         f"At byte {position}: {what}.",

@@ -1,4 +1,4 @@
-"""A file of which parts are read: on a local disk only what is asked for, elsewhere all of it at once."""
+"""Reads parts of a file: on a local disk only the requested bytes, elsewhere the whole file at once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ _BOUNDS = FileBounds()
 
 
 class FileParts(Protocol):
-    """A file that is open."""
+    """An open file."""
 
     size: int
 
     def read(self, offset: int, size: int, memory: Memory | None = None, /) -> bytes | memoryview:
-        """A part of it; in memory that is used again, or bytes of its own.  Raises INCOMPLETE_FILE, CORRUPT_FILE."""
+        """A part of the file, in reusable memory or in bytes of its own.
+
+        Raises:  INCOMPLETE_FILE, CORRUPT_FILE.
+        """
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the file."""
 
 
 def open_parts(storage: Storage, path: str) -> FileParts:

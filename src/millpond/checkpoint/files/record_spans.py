@@ -1,9 +1,10 @@
-"""Where the records of a change log or snapshot lie, found for many at once; the same records as `records` gives one by one.
+"""Finds many records of a change log or snapshot at once: the same that `records` finds one by one.
 
-1. Where records have equal sizes, the next one's lengths are where this one's were, so many bytes on: all that agree are taken.
-2. Else the compiled library walks the file.  Without it numpy does, from several places at once: where the walks begin is guessed,
-   and no guess is trusted; only those count at which a walk that counts arrives.
-3. What doesn't agree is walked record by record, which also knows what to say of damage.
+1. If records have equal sizes, their lengths lie at equal distances: take all records that agree.
+2. Otherwise the compiled library walks the file.  Without it numpy does, from several guessed
+   places at once.  No guess is trusted: a walk only counts if another one that counts arrives at
+   its start.
+3. The rest is read record by record, which also reports damage.
 """
 
 from __future__ import annotations
@@ -15,16 +16,16 @@ from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.native import calls
 from millpond.native.library import library
 
-# Fewer records of one size aren't worth numpy.
+# With fewer records of one size, numpy isn't worth it.
 _FEW_RECORDS = 32
 _FEW_BYTES = 64 << 10
 _LANE_BYTES = 4 << 10
 _MOST_LANES = 8192
-# How far a guess looks for a record, in records of the largest size that begin the file.
+# How far to search for a record from a guess, in multiples of the largest of the first records.
 _LOOK_RECORDS, _LOOK_BYTES = 3, 4096
 _KINDS = (PUT, DELETE, MERGE)
 Block = tuple[Array, Array, Array, Array, Array, int]
-"""(kind, begin and size of the key, begin and size of the value, stride) of records that follow each other"""
+"""(kind, begin and size of the key, begin and size of the value, stride) of consecutive records"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,10 @@ class RecordSpans:
 
 
 def locate_changelog(data: bytes) -> RecordSpans:
-    """The records of a decompressed RocksDB change log of any version.  Raises as `records.iter_changelog`."""
+    """The records of a decompressed RocksDB change log of any version.
+
+    Raises as `records.iter_changelog`.
+    """
     header = parse_changelog_header(data)
     return locate_records(data, header.start, typed=header.version in (2, 4))
 
@@ -75,7 +79,10 @@ def locate_records(data: bytes, start: int = 0, *, typed: bool = False) -> Recor
 
 
 def find_whole_records(data: bytes) -> tuple[RecordSpans, int] | None:
-    """The records of a delta or snapshot whose begin this is, and where the last whole one ends; None without the library."""
+    """The whole records in the first part of a delta or snapshot, and where the last one ends.
+
+    None without the library.
+    """
     found = calls.find_whole_records(data, typed=False)
     if found is None:
         return None
@@ -96,14 +103,14 @@ class _Walk:
         self._ints: Array = np.ndarray((max(0, len(data) - 3),), ">i4", data if len(data) > 3 else bytes(4), strides=(1,))
 
     def plain(self, position: int) -> Block:
-        """Everything from here on, record by record."""
+        """All records from here on, one by one."""
         np = self.np
         found = list(iter_spans(self._data, position, typed=self._typed))
         kinds, *places = zip(*found, strict=True) if found else ((), (), (), (), ())
         return np.array(kinds, np.uint8), *(np.array(part, np.int64) for part in places), 0
 
     def equal_records(self, position: int) -> Block | None:
-        """Records from here on that are as long as the first one, key by key and value by value; None where they are few."""
+        """Records from here on with keys and values as long as the first one's; None if they are few."""
         np, mark, total = self.np, self._mark, len(self._data)
         lengths = self._lengths(position)
         if lengths is None:
@@ -131,7 +138,7 @@ class _Walk:
         )  # fmt: skip
 
     def _lengths(self, position: int) -> tuple[int, int, int] | None:
-        """(kind, key bytes, value bytes or -1) of the record that begins here, None where none does."""
+        """(kind, key bytes, value bytes or -1) of the record that begins here, None if none does."""
         data, mark = self._data, self._mark
         key = int.from_bytes(data[position + mark : position + mark + 4], "big", signed=True)
         if position + mark + 8 > len(data) or key < 0 or position + mark + 8 + key > len(data):
@@ -149,13 +156,14 @@ class _Walk:
     # ------------------------------------------------------------ several places at once
 
     def lanes(self, position: int) -> Block | None:
-        """Everything from here on; None where it isn't as it is expected."""
+        """All records from here on; None if a walk fails."""
         np, total = self.np, len(self._data)
         end = total - (1 if self._typed else 4)
         starts = self._starts(position, end)
         if starts is None:
             return None
-        # A lane walks until it arrives where another one began, which needn't be the next: a wrong guess is passed by.
+        # A lane walks until it arrives at the start of another one, not always the next: it passes
+        # wrong guesses.
         goals = np.append(starts, end)
         lane, at, goal = np.arange(len(starts)), starts, np.arange(1, len(starts) + 1)
         arrived: Array = np.zeros(len(starts), np.int64)  # 0: nowhere
@@ -191,7 +199,7 @@ class _Walk:
         return kinds[order], key_begin[order], key_size[order], begin[order], size[order], 0
 
     def _records(self, at: Array) -> tuple[Array, Array, Array, Array, Array]:
-        """Of the records that may begin at these places: whether they do, kind, bytes of key and value, where they end."""
+        """For possible records at these places: whether they are, kind, bytes of key and value, and end."""
         np, mark, last = self.np, self._mark, len(self._data) - 4
         place = at + mark
         good = place <= last
@@ -214,7 +222,7 @@ class _Walk:
         return good, kind, key, value, after
 
     def _starts(self, position: int, end: int) -> Array | None:
-        """Guesses, far from each other, where records begin; the first one is none."""
+        """The first start, then guesses of further ones, far from each other."""
         np = self.np
         sample = []
         at = position
@@ -235,7 +243,7 @@ class _Walk:
         lane = (end - position) // count // 8 * 8
         tries = (position + lane * np.arange(1, count, dtype=np.int64))[:, None] + np.arange(0, look, apart, dtype=np.int64)
         shape, tries = tries.shape, tries.ravel()
-        # Zeros look like empty records; those that begin the file say how small one is.
+        # Zeros look like empty records; the first records of the file show how small one may be.
         least_key, most_key = min(key for _, key, _ in sample), 4 * max(key for _, key, _ in sample)
         most_value = 4 * max(value for _, _, value in sample) + 64
         good, _, key, value, after = self._records(tries)

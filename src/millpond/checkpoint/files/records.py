@@ -3,7 +3,8 @@
     delta, snapshot, change log 1 and 3:  (int32 key length, key, int32 value length, value)*, int32 -1;  value length -1 deletes
     change log 2 and 4:                   (type byte, int32 key length, key, int32 value length, value)*, 0x00
 
-Lengths are big-endian.  Change logs 2 to 4 begin with their version, 3 and 4 go on with the lineage of snapshot ids.
+Lengths are big-endian.  Change logs 2 to 4 begin with their version; in 3 and 4 the lineage of
+snapshot ids follows.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from millpond.errors import CheckpointError
 from millpond.schema.strict_json import DAMAGE, parse_json
 
 PUT, DELETE, MERGE, DELETE_RANGE = 0x01, 0x10, 0x11, 0x20
-# Of a delta or snapshot.
+# The end mark of a delta or snapshot.
 END_MARK = b"\xff" * 4
 _END = 0x00
 _INT = struct.Struct(">i")
@@ -32,7 +33,7 @@ Record = tuple[int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Changelog:
-    """A change log's header: its version, and for versions 3 and 4 the (version, id) pairs since the last snapshot."""
+    """A change log's header: its version, and in 3 and 4 the (version, id) pairs since the last snapshot."""
 
     version: int
     lineage: tuple[tuple[int, str], ...]
@@ -40,11 +41,12 @@ class Changelog:
 
 
 def parse_changelog_header(data: bytes) -> Changelog:
-    """Tell the version of a decompressed RocksDB change log.
+    """The header of a decompressed RocksDB change log.
 
     Raises:  UNKNOWN_FORMAT for a version that Spark 4.3 doesn't write.
     """
-    # Version 1 has no header: it begins with an int32 key length, whose first two bytes are 0 for any key below 64 KiB.
+    # Version 1 has no header: it begins with an int32 key length, whose first two bytes are 0 for
+    # any key below 64 KiB.
     size = int.from_bytes(data[:2], "big")
     found = _VERSION.fullmatch(data[2 : 2 + size]) if 2 <= size <= 5 else None
     if found is None:
@@ -74,8 +76,8 @@ def parse_changelog_header(data: bytes) -> Changelog:
 def iter_changelog(data: bytes) -> Iterator[Record]:
     """The records of a decompressed RocksDB change log of any version, in write order.
 
-    Raises:  INCOMPLETE_FILE where the end mark is missing; CORRUPT_FILE, with the byte position, where a length overruns;
-             UNSUPPORTED where a range of keys is deleted.
+    Raises:  INCOMPLETE_FILE if the end mark is missing; CORRUPT_FILE, with the byte position, if a
+             length overruns; UNSUPPORTED if a range of keys is deleted.
     """
     header = parse_changelog_header(data)
     if header.version in (1, 3):
@@ -84,9 +86,10 @@ def iter_changelog(data: bytes) -> Iterator[Record]:
 
 
 def iter_records(data: bytes, position: int = 0) -> Iterator[Record]:
-    """The records of a decompressed delta or snapshot of the HDFS-backed provider (or change log 1 and 3), in write order.
+    """The records of a decompressed HDFS-backed delta or snapshot, or change log 1 or 3, in write order.
 
-    Raises:  INCOMPLETE_FILE where the end mark is missing; CORRUPT_FILE, with the byte position, where a length overruns.
+    Raises:  INCOMPLETE_FILE if the end mark is missing; CORRUPT_FILE, with the byte position, if a
+             length overruns.
     Source:  HDFSBackedStateStoreProvider.writeUpdateToDeltaFile, Spark 4.3; golden checkpoints.
     """
     unpack, total = _INT.unpack_from, len(data)
@@ -121,7 +124,7 @@ def _iter_typed(data: bytes, position: int) -> Iterator[Record]:
         kind = data[position]
         if kind == _END:
             break
-        if kind == DELETE_RANGE:  # it may reach over the rows of many stores
+        if kind == DELETE_RANGE:  # it may cover rows of many stores
             raise CheckpointError(
                 "UNSUPPORTED",
                 f"At byte {position}: a range of keys is deleted, which no operator of Spark 4.3 writes.",

@@ -1,9 +1,10 @@
-"""The checksum files that lie beside a checkpoint's files.
+"""The checksum files beside a checkpoint's files.
 
     .<name>.crc   Hadoop's, on local disks and HDFS: "crc\\0", int32 bytes a block (512), CRC-32 of each block; big-endian
     <name>.crc    Spark's, of state files in checkpoint format 2: JSON with algorithm CRC32C, value (signed) and mainFileSize
 
-Spark itself checks few of them, and either may be missing: only what is there and doesn't match is an error.
+Spark itself checks few of them, and either may be missing: only a checksum that doesn't match is an
+error.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _BOUNDS = FileBounds()
 
 
 def verify_file(storage: Storage, path: str) -> bool:
-    """Hold a file against the checksums beside it; whether there was one.
+    """Compare a file with the checksums beside it; returns whether there were any.
 
-    Raises:  CORRUPT_FILE, with the position of the first block that doesn't match; FILE_GONE where the file itself isn't there.
+    Raises:  CORRUPT_FILE, with the position of the first block that doesn't match; FILE_GONE if the
+             file itself is missing.
     """
     folder, _, name = path.rpartition("/")
     beside = f"{folder}/" if folder else ""
@@ -38,7 +40,7 @@ def verify_file(storage: Storage, path: str) -> bool:
     if hadoop is None and spark is None:
         return False
     try:
-        # Who says how long the file is needn't have it read to see that it isn't.
+        # If a checksum file gives another length, the file needn't be read.
         checks: list[_Check] = [_Blocks(hadoop, size_bytes)] if hadoop is not None else []
         checks += [_Whole(spark, size_bytes)] if spark is not None else []
         for piece in storage.iter_pieces(path, _PIECE_BYTES, _BOUNDS.state_bytes):
@@ -62,10 +64,10 @@ def _read(storage: Storage, path: str, most_bytes: int) -> bytes | None:
 
 class _Check(Protocol):
     def take(self, piece: bytes) -> None:
-        """Look at the next piece of the file."""
+        """Check the next piece of the file."""
 
     def end(self) -> None:
-        """That was all.  Raises CORRUPT_FILE, as `take` may."""
+        """Check the end of the file.  Raises CORRUPT_FILE, as `take` may."""
 
 
 class _Blocks:

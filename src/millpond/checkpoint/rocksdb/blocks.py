@@ -1,11 +1,11 @@
-"""The blocks of an SST: unpacked, and their entries taken apart.
+"""The blocks of an SST: unpacks them and decodes their entries.
 
     block   = entries, uint32 offset of every restart point, uint32 number of them
     entry   = varint bytes shared with the key before, varint key bytes that follow, varint value bytes, key bytes, value
     key     = user key, uint64 (sequence number << 8 | kind); the newest version of a user key comes first
 
-A key shares nothing at a restart point.  So numpy can walk the entries after all restart points of a window of blocks at once:
-sixteen steps, whatever the number of blocks.
+At a restart point, a key shares no bytes.  So numpy can walk the entries after all restart points
+of a window of blocks at once, in sixteen steps for any number of blocks.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.settings import CheckpointSettings
 
-# Kinds of entries that Spark's state stores leave behind.
+# Kinds of entries in Spark's state stores.
 DELETION, VALUE, MERGE, SINGLE_DELETION = 0, 1, 2, 7
 _KINDS = frozenset({DELETION, VALUE, MERGE, SINGLE_DELETION})
 
-# What stands behind each block (compression, checksum), and behind each user key.
+# The bytes after each block (compression, checksum), and after each user key.
 TRAILER, KEY_TAIL = 5, 8
 _NONE, _SNAPPY, _LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
-# LZ4 can't do better.
+# LZ4's largest ratio.
 _LZ4_RATIO, _LZ4_FLOOR = 255, 64
 _MAX_BLOCK = (2 << 30) - 1
 _UNPACKING = (lz4.block.LZ4BlockError, zstandard.ZstdError, cramjam.DecompressionError, ValueError, IndexError, MemoryError)
 # Below this the plain loop is faster than numpy.
 _FEW_BYTES = 16 << 10
 _FEW_ENTRIES = 100
-# Before and behind the blocks of a window; longer than most keys.
+# Padding before and after the blocks of a window; longer than most keys.
 _PADDING = 512
-# RocksDB restarts after 16 entries, if nobody tells it otherwise.
+# RocksDB's default: a restart point every 16 entries.
 _MOST_STEPS = 256
-# What keys that share nearly everything may take in a matrix.
+# The limit for keys in a matrix if they share nearly all bytes.
 _WIDE_BYTES = 32 << 20
-# Pieces of so many sizes, all below so many bytes, are cut by numpy.
+# numpy cuts pieces with at most so many sizes, all below so many bytes.
 _FEW_WIDTHS, _MANY_BYTES = 32, 4096
 _LIMITS = CheckpointSettings()
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
@@ -64,7 +64,7 @@ class Entries(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The same entries as arrays: where their user keys and values lie, and uint64 tags."""
+    """The same entries as arrays: places of user keys and values, and uint64 tags."""
 
     keys: Spans
     tags: Array
@@ -72,10 +72,10 @@ class Window(NamedTuple):
 
 
 def unpack(stored: bytes | memoryview, checksum: int, offset: int) -> bytes:
-    """A block's content, from its bytes with compression and checksum behind them.
+    """A block's content, from its bytes followed by compression and checksum.
 
     checksum:  the kind that the footer names
-    offset:    where the block lies in its file, for errors (here and below)
+    offset:    the block's offset in its file, for errors (here and below)
     """
     covered, packed = stored[:-4], stored[:-TRAILER]
     if block_checksum(checksum, covered) != int.from_bytes(stored[-4:], "little"):
@@ -145,14 +145,14 @@ def iter_block(block: bytes, offset: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def decode(blocks: list[bytes], offset: int) -> Entries:
-    """The entries of consecutive data blocks; `offset` says where the first one lies, for errors."""
+    """The entries of consecutive data blocks; `offset` is that of the first one, for errors."""
     if sum(map(len, blocks)) < _FEW_BYTES:
         return _decode_plainly(blocks, offset)
     return entries_of(locate(blocks, offset))
 
 
 def entries_of(window: Window) -> Entries:
-    """The same entries, taken out."""
+    """The same entries as bytes."""
     keys, tags, values = window
     if not len(tags):
         return Entries([], array("Q"), [])
@@ -176,15 +176,15 @@ def _locate_plainly(blocks: list[bytes], offset: int) -> Window:
 
 
 def locate(blocks: list[bytes], offset: int) -> Window:
-    """The same as arrays, with one lane for each restart point: all lanes take their next entry in the same step."""
+    """The same as arrays, with a lane for each restart point: a step reads the next entry of all lanes."""
     import numpy as np  # 0.1 s to import, and small states never need it
 
-    # Padding, so that a number or a key that begins inside a block can be looked at as a whole.
+    # Padding, so that a number or a key that begins inside a block can be read whole.
     data = b"".join([bytes(_PADDING), *blocks, bytes(_PADDING)])
     view = np.frombuffer(data, np.uint8)
     position, lane_end = _lanes(data, [len(block) for block in blocks], offset)
     steps: list[_Step] = []
-    before: Any = np.zeros(len(position), np.int64)  # length of the key before, in each lane
+    before: Any = np.zeros(len(position), np.int64)  # length of the previous key in each lane
     while (alive := position < lane_end).any():
         if len(steps) == _MOST_STEPS:
             return _locate_plainly(blocks, offset)
@@ -212,13 +212,13 @@ def locate(blocks: list[bytes], offset: int) -> Window:
 def locate_packed(
     piece: Data, places: Array, first: int, checksum: int, expected: tuple[int, int] = (0, 0), memory: Memory | None = None
 ) -> Window | None:
-    """The entries of consecutive blocks that are still packed, by the compiled library; None where it says no.
+    """The entries of consecutive packed blocks, by the compiled library; None if it rejects them.
 
     piece:     the bytes of the file from the first block on
     places:    int64 rows of (offset in the file, size) of each block
-    first:     where the piece lies in the file
+    first:     the piece's offset in the file
     expected:  how many entries there may be, and bytes of keys; a guess
-    memory:    where they are put; None: into bytes of their own
+    memory:    where to write them; None for bytes of their own
     """
     import numpy as np
 
@@ -239,7 +239,7 @@ def locate_packed(
 
 
 def _check_kinds(tags: Array) -> None:
-    """Raise UNKNOWN_FORMAT where there are entries of other kinds."""
+    """Raise UNKNOWN_FORMAT if there are entries of other kinds."""
     import numpy as np
 
     there: Array = np.zeros(256, bool)
@@ -250,7 +250,7 @@ def _check_kinds(tags: Array) -> None:
 
 
 class _Step(NamedTuple):
-    """One entry of each lane that still has one, as numpy arrays: `lanes` says which of the step before these are."""
+    """One entry of each unfinished lane, as numpy arrays; `lanes` are their indexes in the step before."""
 
     lanes: Any
     shared: Any
@@ -260,7 +260,7 @@ class _Step(NamedTuple):
 
 
 def _lanes(data: bytes, sizes: list[int], offset: int) -> tuple[Any, Any]:
-    """Where the entries after each restart point begin and end, in a padded window of blocks of these sizes."""
+    """Begin and end of the entries after each restart point, in a padded window of blocks."""
     import numpy as np
 
     if min(sizes) < 4:
@@ -286,7 +286,7 @@ def _lanes(data: bytes, sizes: list[int], offset: int) -> tuple[Any, Any]:
 
 
 def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[Spans, Any]:
-    """User keys and tags of all entries, put together from what they share with the key before and what is their own."""
+    """User keys and tags of all entries, joined from the shared bytes of the previous key and their own."""
     import numpy as np
 
     shared, begin = np.concatenate([s.shared for s in steps]), np.concatenate([s.key_begin for s in steps])
@@ -300,8 +300,9 @@ def _join_keys(data: bytes, steps: list[_Step], order: Any) -> tuple[Spans, Any]
             keys.append(key)
         tags = np.array([int.from_bytes(key[-KEY_TAIL:], "little") for key in keys], np.uint64)
         return span(key[:-KEY_TAIL] for key in keys), tags
-    # All keys of a step in one matrix.  Read from `shared` bytes before its own bytes on, a key has those in their columns; the
-    # columns before come from the same lane's key in the step before.
+    # All keys of a step are in one matrix. If a key is read from `shared` bytes before its own
+    # bytes on, its own bytes are in their columns; the columns before come from the lane's key in
+    # the previous step.
     more = max(0, widest - _PADDING)
     padded = b"".join([bytes(more), data, bytes(more)]) if more else data
     any_key = np.ndarray((len(padded) - widest + 1,), f"V{widest}", padded, strides=(1,))
@@ -339,7 +340,7 @@ def _numbers(view: Any, at: Any, offset: int) -> tuple[Any, Any]:
 
 
 def _cut(data: Data, begin: Any, size: Any) -> list[bytes]:
-    """The pieces of these sizes at these places.  numpy makes many of one size four times faster than a slice each."""
+    """The pieces of these sizes at these places, many of one size at once by numpy."""
     import numpy as np
 
     counts: Any = np.bincount(size) if size.max() <= _MANY_BYTES else np.zeros(1, np.int64)
@@ -368,7 +369,7 @@ def tag_of(internal: bytes, offset: int) -> int:
 
 
 def handles_at_once(index: bytes, points: array[int], end: int, *, deltas: bool, offset: int) -> Array | None:
-    """The handles in an index whose entries are all restart points, as RocksDB writes it: int64 rows of offset and size; None where
+    """The handles in an index whose entries are all restart points, as RocksDB writes it: int64 rows of offset and size; None if
     it is another one, or is small.
 
     deltas:  whether values are without their length

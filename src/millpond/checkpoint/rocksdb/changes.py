@@ -1,14 +1,15 @@
-"""What changed between two RocksDB snapshots, for jobs that write no change log.
+"""The changes between two RocksDB snapshots, for jobs without change logs.
 
-1. SSTs never change, and have names of their own: those of both snapshots are shared, the others fresh or gone.  A key whose
-   entries all lie in shared ones has the same versions in both snapshots, and so the same value.  Only keys of fresh and gone SSTs
-   can have changed.
-2. Where nothing is gone and all that is fresh was written after all that is shared, what a fresh SST says of a key counts; shared
-   ones are looked into for keys to which something was only appended.
-3. Otherwise there was a compaction: what it wrote may be older than what is shared, and what it dropped is nowhere.  The keys are
-   looked up in both snapshots, all levels, and those that differ are the changes.
+1. SSTs never change, and have unique names.  SSTs of both snapshots are shared; the others are
+   fresh or gone.  A key with entries only in shared SSTs has the same versions in both snapshots,
+   and so the same value.  Only keys of fresh and gone SSTs can have changed.
+2. If no SST is gone and all fresh ones were written after all shared ones, the fresh SSTs decide.
+   Shared ones are read only for keys to which elements were appended.
+3. Otherwise there was a compaction: its output may be older than shared SSTs, and dropped entries
+   are nowhere.  Look the keys up in both snapshots, on all levels; those that differ are the
+   changes.
 
-Nobody has to know what a compaction does: 1 holds for any two snapshots.
+This doesn't depend on how compactions work: 1 is true for any two snapshots.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from millpond.storage import Storage
 
 
 def iter_snapshot_changes(storage: Storage, folder: str, old: str | None, new: str, delimiter: bytes = b"") -> Iterator[Row]:
-    """Keys whose value may be another one in the new snapshot, in order, with their new value; None for a deleted key.
+    """Keys whose value may have changed, in order, with the new value; None for a deleted key.
 
-    A key may come with the value that it has already.
+    A key may come with an unchanged value.
 
-    old, new:   names of zips without their ending; old None: nothing was there before
-    delimiter:  as in `rocksdb.iter_snapshot`
-    Raises:     FILE_GONE where a file isn't there, or one that only the old snapshot has is damaged: the new one may still be
-                read as a whole.  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT for files of the new one.
+    old, new:   names of zips without their ending; old is None for an empty state
+    delimiter:  as in `snapshot.iter_snapshot`
+    Raises:     FILE_GONE if a file is missing, or one that only the old snapshot has is damaged:
+                the new one may still be readable as a whole.  CORRUPT_FILE, INCOMPLETE_FILE,
+                UNKNOWN_FORMAT for files of the new one.
     """
     after = read_snapshot(storage, folder, new)
     needed = {after.path, *(path for path, _ in after.files)}
@@ -72,7 +74,7 @@ def _changes(storage: Storage, old: tuple[SnapshotFile, ...], new: tuple[Snapsho
 def _values(
     storage: Storage, files: tuple[SnapshotFile, ...] | list[SnapshotFile], wanted: list[bytes], delimiter: bytes
 ) -> dict[bytes, bytes | None]:
-    """The values of these keys; those that aren't there are missing, or None."""
+    """The values of these keys; keys without a value are missing, or None."""
     found: dict[bytes, bytes | None] = {}
     for keys, values in iter_merged(runs_of(storage, files, wanted), delimiter):
         found.update(zip(keys, values, strict=True))

@@ -1,6 +1,7 @@
-"""RocksDB's MANIFEST: which SST files make up a database, and on which level each lies.
+"""RocksDB's MANIFEST: the SST files of a database, with their levels.
 
-A log of edits, each a list of tagged fields; files are added and taken away until the end.  The log is cut into blocks of 32 KiB:
+A log of edits, each a list of tagged fields, which add and remove files.  The log is divided into
+blocks of 32 KiB:
 
     record = masked CRC-32C of all that follows (4 bytes), length (2), type (1), for types 5 to 8 a log number (4), data
     type   = 1 whole, 2 first, 3 middle, 4 last piece; 5 to 8 the same in recycled files; 0 fills a block up
@@ -23,7 +24,7 @@ _WHOLE, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
 _COMPARATORS = frozenset({b"leveldb.BytewiseComparator"})
 _MAX_LEVEL = 64
 _MAX_SEQUENCE = (1 << 56) - 1
-# Tags of an edit (VersionEdit's Tag): those that hold one number, and those that hold one text.
+# Tags of an edit (VersionEdit's Tag): those with one number, and those with one text.
 _NUMBERS = frozenset({2, 3, 4, 9, 10, 203, 300})
 _COMPARATOR, _COMPACT_CURSOR, _DELETED_FILE, _NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4 = 1, 5, 6, 7, 100, 102, 103
 _COLUMN_FAMILY = 200
@@ -40,7 +41,7 @@ class LiveFile:
 
     level:             0: files may overlap; above: the files of a level don't
     smallest, largest: the user keys at its ends, inclusive
-    oldest, newest:    the sequence numbers of its entries lie between, inclusive
+    oldest, newest:    the range of its entries' sequence numbers, inclusive
     """
 
     number: int
@@ -55,8 +56,8 @@ class LiveFile:
 def parse_manifest(data: bytes) -> list[LiveFile]:
     """The files that a database has after the last edit, by level and number.
 
-    Raises:  INCOMPLETE_FILE, CORRUPT_FILE with the byte position; UNKNOWN_FORMAT for edits that RocksDB 9 doesn't write, other
-             column families and other key orders.
+    Raises:  INCOMPLETE_FILE, CORRUPT_FILE with the byte position; UNKNOWN_FORMAT for edits that
+             RocksDB 9 doesn't write, other column families and other key orders.
     Source:  log::Reader, VersionEdit::DecodeFrom, RocksDB 9.8; golden checkpoints.
     """
     live: dict[int, LiveFile] = {}
@@ -73,7 +74,10 @@ def parse_manifest(data: bytes) -> list[LiveFile]:
 
 
 def varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
-    """A number of up to 64 bits, seven in each byte, lowest first; and where it ends.  Raises IndexError, CORRUPT_FILE."""
+    """A number of up to 64 bits, seven in each byte, lowest first; and where it ends.
+
+    Raises IndexError, CORRUPT_FILE.
+    """
     number = shift = 0
     while True:
         byte = data[position]
@@ -153,7 +157,7 @@ def _apply(edit: bytes, live: dict[int, LiveFile]) -> None:
             _, position = _text(edit, position)
         else:
             raise _unknown(f"it has a field of kind {tag}")
-    # Spark's column families are prefixes of keys; RocksDB's own stay at the default one.
+    # Spark's column families are prefixes of keys; RocksDB only has its default one.
     if family:
         raise _unknown(f"it speaks of RocksDB's column family {family}")
 

@@ -1,11 +1,12 @@
-"""Several sorted runs of RocksDB's entries as one: the newest version of each key, deletes and merges resolved.
+"""Merges sorted runs of RocksDB's entries: the newest version of each key, with deletes and merges resolved.
 
-1. Every run holds a window of entries, at least two different keys of it while it has more.
-2. Up to the smallest last key of the runs that have more, no run can bring anything that isn't there yet: entries below it are
-   taken out of all runs and sorted by key, newest first.
-3. Of each key: a put is its value, a delete ends it, merges are joined behind the put they lie on.
+1. Every run has a window of entries in memory, with at least two different keys while it has more.
+2. Take the smallest last key of the runs that have more.  No run can still bring an entry below it,
+   so take the entries below it from all runs and sort them by key, newest first.
+3. For each key: a put is its value, a delete removes it, and merges are appended to the put below
+   them.
 
-Nearly always a key has one version; then nothing is done per key but to compare it with the next one.
+A key nearly always has one version; then the only work is to compare it with the next key.
 """
 
 from __future__ import annotations
@@ -24,24 +25,26 @@ from millpond.checkpoint.rocksdb.blocks import DELETION, MERGE, SINGLE_DELETION,
 Row = tuple[bytes, bytes | None]
 """(key, value); None for a key whose newest version is a delete"""
 _DELETES = frozenset({DELETION, SINGLE_DELETION})
-# From one in so many on, putting entries in one by one beats a sort.
+# If at most one in so many entries is new, inserting them one by one beats a sort.
 _SPARSE = 8
 
 
 def iter_merged(runs: Iterable[Iterator[Entries]], delimiter: bytes) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-    """Keys in order with their values, None where deleted, in chunks.
+    """Keys in order with their values, None if deleted, in chunks.
 
     runs:       each in key order, as `SstFile.iter_entries` gives it
     delimiter:  between the operands of a merge
-    Raises:     CORRUPT_FILE where a run isn't in order, or two versions of a key have one sequence number.
-    Source:     MergingIterator, MergeHelper, StringAppendOperator, RocksDB 9.8; property tests against RocksDB itself.
+    Raises:     CORRUPT_FILE if a run isn't in order, or two versions of a key have one sequence
+                number.
+    Source:     MergingIterator, MergeHelper, StringAppendOperator, RocksDB 9.8; property tests
+                against RocksDB itself.
     """
     for entries in iter_versions(runs):
         yield resolve_all(entries, delimiter)  # 3
 
 
 def iter_versions(runs: Iterable[Iterator[Entries]]) -> Iterator[Entries]:
-    """The entries of all runs in key order, in chunks that hold all versions of their keys; versions aren't in order."""
+    """The entries of all runs in key order, in chunks with all versions of their keys, in any order."""
     active = [_EntryRun(run) for run in runs]
     while active:
         for run in active:  # 1
@@ -54,9 +57,9 @@ def iter_versions(runs: Iterable[Iterator[Entries]]) -> Iterator[Entries]:
 
 
 def resolve(versions: list[tuple[int, bytes]], delimiter: bytes) -> bytes | None:
-    """The value of one key, from (tag, value) of its versions, newest first; None where it is deleted.
+    """The value of one key, from (tag, value) of its versions, newest first; None if it is deleted.
 
-    Raises:  CORRUPT_FILE where two have one sequence number.
+    Raises:  CORRUPT_FILE if two have one sequence number.
     """
     operands: list[bytes] = []
     before = None
@@ -75,7 +78,7 @@ def resolve(versions: list[tuple[int, bytes]], delimiter: bytes) -> bytes | None
 
 
 def resolve_all(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[bytes | None]]:
-    """Each key once, with what all its versions give together."""
+    """Each key once, with the value of all its versions."""
     keys, tags, values = entries
     found = cast("list[bytes | None]", values)
     kinds = tags.tobytes()[:: tags.itemsize] if sys.byteorder == "little" else bytes(tag & 0xFF for tag in tags)
@@ -86,7 +89,7 @@ def resolve_all(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[b
         return keys, found
     if found is values:
         found = list(values)
-    # The first entry of each key stays, and holds what all of them give together.
+    # The first entry of each key stays, with the value of all versions.
     kept = bytearray(b"\x01") * len(keys)
     at = 0
     while at < len(repeats):
@@ -104,7 +107,7 @@ def resolve_all(entries: Entries, delimiter: bytes) -> tuple[list[bytes], list[b
 
 
 def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list[bytes], list[bytes]]:
-    """The keys that have a value, and their values."""
+    """The keys with a value, and their values."""
     if None not in values:
         return keys, cast("list[bytes]", values)
     kept = [value is not None for value in values]
@@ -112,7 +115,7 @@ def without_deleted(keys: list[bytes], values: list[bytes | None]) -> tuple[list
 
 
 class _EntryRun:
-    """A sorted run, of which a window is held."""
+    """A sorted run, with a window of it in memory."""
 
     def __init__(self, windows: Iterator[Entries]) -> None:
         self._windows = windows
@@ -123,7 +126,7 @@ class _EntryRun:
         self.values: list[bytes] = []
 
     def fill(self) -> None:
-        """Hold at least two different keys, or all that is left."""
+        """Read on until the window has at least two different keys, or all that is left."""
         while self.more and (not self.keys or self.keys[0] == self.keys[-1]):
             window = next(self._windows, None)
             if window is None:
@@ -140,7 +143,7 @@ class _EntryRun:
             self.values = self.values + window.values if self.values else window.values
 
     def take(self, bound: bytes | None) -> Entries:
-        """Give the entries below a key away; None: all of them."""
+        """Take the entries below a key out of the window; None for all."""
         at = len(self.keys) if bound is None else bisect_left(self.keys, bound)
         taken = Entries(self.keys[:at], self.tags[:at], self.values[:at])
         self.keys, self.tags, self.values = self.keys[at:], self.tags[at:], self.values[at:]
@@ -171,7 +174,7 @@ def _sorted_by_python(parts: list[Entries]) -> Entries:
 
 
 def _spliced(few: Entries, many: Entries) -> Entries:
-    """The few put in where they belong, each found by bisection, and what lies between taken over as it is."""
+    """Insert the few into the many, each by bisection; the entries in between are copied."""
     out = Entries([], array("Q"), [])
     begin = 0
     for key, tag, value in zip(*few, strict=True):

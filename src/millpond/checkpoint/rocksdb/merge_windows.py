@@ -1,6 +1,6 @@
-"""What `runs` does, without taking the entries out: windows of several sorted runs as one, by the compiled library.
+"""Merges windows of sorted runs by the compiled library, without copying the entries out.
 
-The steps and the rules are those of `runs`; deleted keys are left out.
+The steps and the rules are those of `merge`; deleted keys are left out.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _AHEAD = 2
 
 
 def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
-    """Keys in order with their values, in chunks.  As `runs.iter_merged`."""
+    """Keys in order with their values, in chunks.  As `merge.iter_merged`."""
     for parts in iter_parts(runs):
         try:
             keys, values = merge_runs(parts, delimiter)
@@ -36,7 +36,10 @@ def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> I
 
 
 def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
-    """What can be merged at a time, in order: all versions of their keys.  Raises as `iter_merged_windows`."""
+    """Groups of parts to merge at a time, in order, with all versions of their keys.
+
+    Raises as `iter_merged_windows`.
+    """
     active = [_WindowRun(run) for run in runs]
     while active:
         for run in active:
@@ -49,7 +52,7 @@ def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
 
 
 def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, Spans]:
-    """The same of all entries at once, whichever runs they are of."""
+    """The same for all entries at once, of any runs."""
     parts: list[MergedPart] = [(w.keys[:3], w.tags, w.values[:3], 0, len(w.tags)) for w in windows]
     try:
         keys, values = merge_runs(parts, delimiter)
@@ -59,7 +62,7 @@ def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, S
 
 
 class _WindowRun:
-    """A sorted run, of which some windows are held, each from an entry on: the rest of one is a run of its own to the merge."""
+    """A sorted run with some windows in memory; to a merge, the rest of a window is a run of its own."""
 
     def __init__(self, windows: Iterator[Window]) -> None:
         self._windows = windows
@@ -68,7 +71,10 @@ class _WindowRun:
         self.last = b""
 
     def fill(self) -> None:
-        """Hold two windows and two different keys at least, or all that is left: then each merge takes a window of every run."""
+        """Read at least two windows and two different keys, or all that is left.
+
+        Then each merge takes a window of every run.
+        """
         while self.more and (len(self.ahead) < _AHEAD or _key(*self.ahead[0]) == self.last):
             window = next(self._windows, None)
             if window is None:
@@ -78,7 +84,7 @@ class _WindowRun:
                     raise _error(NOT_IN_ORDER)
                 self.last = _key(window, -1)
                 self.ahead.append((window, 0))
-        # Else nothing of it would ever lie below a bound, and the merge would go on for ever.
+        # Otherwise no entry would ever lie below a bound, and the merge would never end.
         if self.more and _key(*self.ahead[0]) > self.last:
             raise _error(NOT_IN_ORDER)
 
@@ -104,7 +110,7 @@ def _key(window: Window, at: int) -> bytes:
 
 
 def _error(reason: int) -> CheckpointError:
-    """What to raise; each time a new one, since an exception holds what was on the stack when it was raised."""
+    """A new error each time, since a raised exception keeps its stack in memory."""
     if reason == UNKNOWN_KIND:
         return unknown("it holds entries of other kinds than puts, deletes and merges")
     if reason == ONE_SEQUENCE_NUMBER:
@@ -114,7 +120,7 @@ def _error(reason: int) -> CheckpointError:
 
 
 def _spans(pieces: Pieces) -> Spans:
-    """Pieces that follow each other."""
+    """Consecutive pieces as spans."""
     data, begin, size = pieces
     width = int(size[0]) if len(size) else 0
     return Spans(data, begin, size, width if (size == width).all() else 0)

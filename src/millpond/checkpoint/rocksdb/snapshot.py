@@ -1,6 +1,7 @@
 """RocksDB snapshots: a zip with RocksDB's own files, and the SST files beside it.
 
-<version>.zip   MANIFEST, CURRENT, OPTIONS, an empty log, and `metadata`: "v1\\n" and JSON that maps local SST names to the
+<version>.zip   MANIFEST, CURRENT, OPTIONS, an empty log, and `metadata`: "v1\\n" and JSON that maps
+local SST names to the
                 names under SSTs/, and names of column families to the ids that keys begin with
 """
 
@@ -33,7 +34,7 @@ _MEMBER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,100}")
 _MANIFEST = re.compile(r"MANIFEST-\d{1,19}")
 _LOG = re.compile(r"\d{1,19}\.log")
 _LOCAL_SST = re.compile(r"(\d{1,19})\.sst")
-# Who wants all of a snapshot takes it in larger pieces.
+# Reads of a whole snapshot use larger pieces.
 WHOLE_BYTES = 64 << 20
 _LIMITS = CheckpointSettings()
 _BOUNDS = FileBounds()
@@ -41,15 +42,16 @@ _HINT = "Read this checkpoint with a Millpond version that knows the Spark versi
 
 
 SnapshotFile = tuple[str, LiveFile]
-"""(path of an SST, what the MANIFEST says of it)"""
+"""(path of an SST, its entry in the MANIFEST)"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotMetadata:
-    """What Spark says of a snapshot.
+    """Spark's metadata of a snapshot.
 
     sst_names:        RocksDB's name of each SST -> its name under SSTs/
-    column_families:  name -> the id that keys of the family begin with; empty for stores without families
+    column_families:  name -> the id at the beginning of the family's keys; empty for stores without
+                      families
     """
 
     sst_names: dict[str, str]
@@ -58,7 +60,7 @@ class SnapshotMetadata:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A snapshot that can be read.
+    """A readable snapshot.
 
     path:   of the zip
     files:  the live SSTs, by level and number
@@ -70,14 +72,14 @@ class Snapshot:
 
 
 def read_snapshot_metadata(storage: Storage, folder: str, name: str) -> SnapshotMetadata:
-    """What Spark says of the snapshot `<name>.zip`.  Raises as `read_snapshot`."""
+    """Spark's metadata of the snapshot `<name>.zip`.  Raises as `read_snapshot`."""
     return read_snapshot(storage, folder, name).metadata
 
 
 def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
     """The files that make up the snapshot `<name>.zip`.
 
-    Raises:  FILE_GONE where the zip isn't there; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
+    Raises:  FILE_GONE if the zip is missing; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
     Source:  RocksDBFileManager, RocksDBCheckpointMetadata, Spark 4.3; golden checkpoints.
     """
     path = f"{folder}/{name}.zip"
@@ -102,17 +104,20 @@ def snapshot_at(storage: Storage, path: str) -> Snapshot:
 
 
 def folder_and_name(path: str) -> tuple[str, str]:
-    """Of the path of a zip: the folder, and the snapshot's name there."""
+    """The folder of a zip's path, and the snapshot's name there."""
     folder, _, name = path.rpartition("/")
     return folder, name.removesuffix(".zip")
 
 
 def iter_snapshot(storage: Storage, folder: str, name: str, delimiter: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """All keys and values of a snapshot, in order of the keys' bytes.  Holds a window of blocks for each level, not the state.
+    """All keys and values of a snapshot, in order of the keys' bytes.
+
+    Memory needs a window of blocks for each level, not the whole state.
 
     delimiter:  between the elements of lists: b"," for merge operator version 1, b"" for version 2
-    Raises:     FILE_GONE where an SST isn't there; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
-    Source:     RocksDBFileManager, Spark 4.3; golden checkpoints; property tests against RocksDB itself.
+    Raises:     FILE_GONE if an SST is missing; CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT.
+    Source:     RocksDBFileManager, Spark 4.3; golden checkpoints; property tests against RocksDB
+                itself.
     """
     for keys, values in iter_chunks(storage, read_snapshot(storage, folder, name), delimiter):
         yield from zip(keys, values, strict=True)
@@ -131,7 +136,7 @@ def iter_chunks(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Itera
 
 
 def iter_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterator[tuple[Spans, Spans]]:
-    """As `iter_chunks`, without taking them apart.  Only with the compiled library."""
+    """As `iter_chunks`, but as spans.  Only with the compiled library."""
     runs = [_iter_run_windows(storage, run) for run in _levels(snapshot.files)]
     try:
         yield from iter_merged_windows(runs, delimiter)
@@ -140,7 +145,10 @@ def iter_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> Iterat
 
 
 def read_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> tuple[Spans, Spans]:
-    """All keys and values of a snapshot at once.  Only with the compiled library.  Raises as `iter_snapshot`."""
+    """All keys and values of a snapshot at once.  Only with the compiled library.
+
+    Raises as `iter_snapshot`.
+    """
     try:
         return merge_windows(iter_windows(storage, snapshot, WHOLE_BYTES), delimiter)
     except CheckpointError as error:
@@ -150,7 +158,7 @@ def read_spans(storage: Storage, snapshot: Snapshot, delimiter: bytes) -> tuple[
 def iter_windows(
     storage: Storage, snapshot: Snapshot, window_bytes: int = WINDOW_BYTES, memory: Memory | None = None
 ) -> Iterator[Window]:
-    """All entries of a snapshot as they lie in its SSTs, older versions and deletes too, in no order.
+    """All entries of a snapshot's SSTs, with older versions and deletes, in no order.
 
     window_bytes, memory:  as for `SstFile.iter_windows`
     Raises:  as `iter_snapshot`.
@@ -161,7 +169,9 @@ def iter_windows(
 
 
 def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> bytes | None:
-    """The value of one key, None where it isn't there.  Reads the blocks that may hold it, where the storage is a local disk.
+    """The value of one key; None if it has none.
+
+    On a local disk, this only reads the blocks that may have it.
 
     Raises:  as `iter_snapshot`.
     """
@@ -179,7 +189,7 @@ def find(storage: Storage, snapshot: Snapshot, key: bytes, delimiter: bytes) -> 
 def runs_of(storage: Storage, files: Sequence[SnapshotFile], wanted: list[bytes] | None = None) -> list[Iterator[Entries]]:
     """Sorted runs of entries: each file of level 0, and each level above.
 
-    wanted:  only the entries of these keys, in order, each once; None: all
+    wanted:  only the entries of these sorted keys, each once; None for all
     """
     return [_iter_run(storage, run, wanted) for run in _levels(files)]
 
@@ -189,7 +199,8 @@ def _levels(files: Sequence[SnapshotFile]) -> list[list[SnapshotFile]]:
     levels: dict[tuple[int, int], list[SnapshotFile]] = {}
     for path, live in files:
         levels.setdefault((live.level, 0 if live.level else live.number), []).append((path, live))
-    # The versions of one key may lie in two files of a level: the largest keys tell which file comes first.
+    # The versions of one key may be in two files of a level: the largest keys show which file is
+    # first.
     return [sorted(run, key=lambda file: (file[1].smallest, file[1].largest)) for run in levels.values()]
 
 
@@ -239,7 +250,7 @@ def _unpack(data: bytes) -> tuple[str, bytes]:
             if not _MANIFEST.fullmatch(current):
                 raise corrupt(f"the snapshot's CURRENT says {current!r:.100}", 0)
             return metadata, archive.read(current)
-    # zipfile lets through what its parts raise: a wrong method, a password, an offset outside.
+    # zipfile passes on errors of its parts: a wrong method, a password, an offset outside.
     except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, EOFError, OSError, NotImplementedError, RuntimeError) as broken:
         raise corrupt(f"the snapshot isn't a whole zip file: {broken}", 0) from broken
 

@@ -4,8 +4,9 @@
     handle  = varint offset, varint size; after the block: one byte of compression, four of checksum
     index   = a block: the handle of each data block, by its last key or one between it and the next block's first
 
-What blocks look like inside stands in `sst_blocks.py`.  Entries of the index differ where its values are delta-encoded, as RocksDB
-does it now: without their length, and away from restart points only the difference to the size before.
+`blocks.py` describes the inside of blocks.  Entries of the index differ if its values are
+delta-encoded, which is RocksDB's present default: they have no length, and between restart points
+only the difference from the previous size.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ _FOOTER = 53
 _MAGIC = 0x88E241B785F4CFF7
 _VERSIONS = range(2, 6)
 _BINARY_SEARCH = b"\x00\x00\x00\x00"
-# How much is unpacked at a time: enough for numpy to pay off, little beside what a state holds.
+# How much to unpack at a time: enough to make numpy worth it, little compared with a state.
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
-# What blocks take packed, beside what they hold.
+# The packed size of blocks, relative to their content.
 _PACKED = 4
 
 Decoded = TypeVar("Decoded", Entries, Window)
@@ -63,11 +64,13 @@ class _Handle(NamedTuple):
 
 
 class SstFile:
-    """An SST that is open for reading.  On a local disk only what is asked for is read.
+    """An SST that is open for reading.  On a local disk, only the requested parts are read.
 
-    Raises (all calls):  FILE_GONE; INCOMPLETE_FILE, CORRUPT_FILE with the byte position in the file; UNKNOWN_FORMAT where it has
-             something that Spark 4.3 doesn't write: range deletions, blobs, other indexes.  All name the file.
-    Source:  BlockBasedTable, BlockBuilder, Footer, RocksDB 9.8; property tests against RocksDB itself.
+    Raises (all calls):  FILE_GONE; INCOMPLETE_FILE, CORRUPT_FILE with the byte position in the
+    file; UNKNOWN_FORMAT for features that Spark 4.3 doesn't use: range deletions, blobs, other
+    indexes. All name the file.
+    Source:  BlockBasedTable, BlockBuilder, Footer, RocksDB 9.8; property tests against RocksDB
+             itself.
     """
 
     def __init__(self, storage: Storage, path: str) -> None:
@@ -86,7 +89,7 @@ class SstFile:
         self.close()
 
     def close(self) -> None:
-        """Give the file back."""
+        """Close the file."""
         self._bytes.close()
 
     @property
@@ -101,10 +104,10 @@ class SstFile:
             yield from map(entries_of, self.iter_windows())
 
     def iter_windows(self, window_bytes: int = WINDOW_BYTES, memory: Memory | None = None) -> Iterator[Window]:
-        """As `iter_entries`, without taking the entries out of the blocks they lie in.
+        """As `iter_entries`, without copying the entries out of their blocks.
 
-        window_bytes:  about how much is unpacked at a time
-        memory:        where it is put; None: into bytes of their own
+        window_bytes:  about how much to unpack at a time
+        memory:        where to unpack it; None for bytes of their own
         """
         windows = self._iter_windows(self._all_handles(), locate) if library() is None else self._iter_packed(window_bytes, memory)
         yield from self._counted(windows)
@@ -121,9 +124,9 @@ class SstFile:
             raise naming(error, self._path) from error
 
     def iter_wanted(self, wanted: list[bytes]) -> Iterator[Entries]:
-        """The entries of some keys, in order; only blocks that may hold one are read.
+        """The entries of some keys, in order; this only reads blocks that may have one.
 
-        wanted:  in order, each once
+        wanted:  sorted keys, each once
         """
         among = frozenset(wanted)
         try:
@@ -236,11 +239,11 @@ class SstFile:
         return handles_at_once(self._index, self._index_restarts, self._index_end, deltas=self._deltas, offset=self._index_offset)
 
     def _handles_of(self, wanted: list[bytes]) -> Iterator[tuple[bytes, _Handle]]:
-        """Those of the blocks that may hold one of these keys."""
+        """The handles of blocks that may have one of these keys."""
         if not wanted:
             return
         low, high = 0, len(self._index_restarts)
-        while low + 1 < high:  # the last restart point whose key is below: the blocks before it hold smaller keys only
+        while low + 1 < high:  # the last restart point whose key is below: blocks before it only have smaller keys
             middle = (low + high) // 2
             if next(self._iter_handles(middle), (b"",))[0] < wanted[0]:
                 low = middle
@@ -250,7 +253,7 @@ class SstFile:
         for last, handle in self._iter_handles(low):
             if wanted[at] <= last:
                 yield last, handle
-            # A key's versions may go on in the next block.
+            # A key's versions may continue in the next block.
             at = bisect_left(wanted, last, at)
             if at == len(wanted):
                 return
@@ -271,11 +274,11 @@ class SstFile:
             yield take_apart(window, first)
 
     def _iter_packed(self, window_bytes: int, memory: Memory | None) -> Iterator[Window]:
-        """Windows of blocks that are read and taken apart all at once."""
+        """Windows of blocks that are read and decoded all at once."""
         import numpy as np
 
         places = self._handles_at_once()
-        if places is None:  # few, and numbers of any size
+        if places is None:  # few blocks, or numbers of any size
             handles = list(self._all_handles())
             for offset, size in handles:
                 if offset + size + TRAILER > self._bytes.size:
@@ -309,7 +312,8 @@ class SstFile:
             if end > self._bytes.size:
                 raise corrupt(f"a block claims {size} bytes", offset)
             if not begin <= offset or end > begin + len(loaded):
-                # Twice as much as the last time where that was all used, so that single blocks don't cost megabytes.
+                # Twice as much as the last time if all of that was used, so that single blocks
+                # don't cost megabytes.
                 ahead = min(2 * len(loaded), _READ_BYTES) if begin + len(loaded) >= offset else 0
                 begin = offset
                 loaded = memoryview(self._bytes.read(offset, min(max(end - offset, ahead), self._bytes.size - offset)))

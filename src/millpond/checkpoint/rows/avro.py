@@ -1,14 +1,15 @@
 """State rows in Avro, which transformWithState writes if its settings say so, to tuples in stored form.
 
-A record has no names and no lengths of its own: the schema says what follows.  As Spark maps its types:
+A record has no names and no lengths: only the schema says what follows.  Spark maps its types so:
 
     member of a struct   a union of NULL and the type: branch 0 or 1 as a number, then the value
-    struct, array, map   inside an array or map they are such a union too; other elements and values stand bare
+    struct, array, map   inside an array or map they are such a union too; other elements and values aren't
     number               zigzag base 128; float, double: little-endian; text, binary: length and bytes
     decimal              big-endian two's complement of as many bytes as its precision may need
     array, map           blocks of a count (negative: a size in bytes follows) and items, ended by count 0; a map's keys are text
 
-Rows name the schema that they were written with.  A newer schema reads them by name: new members are NULL, numbers are widened.
+Rows name the schema of their writer.  A newer schema reads them by name: new members are NULL, and
+numbers are widened.
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ _MAX_VOIDS = 1_000_000
 
 
 def avro_decoder(writer: tuple[Field, ...], reader: tuple[Field, ...]) -> Callable[[bytes, int], tuple[Stored, ...]]:
-    """A function from (bytes, where the record begins) to a tuple of the reader's columns; the record ends with the bytes.
+    """A function from (bytes, begin of the record) to a tuple of the reader's columns.
 
-    Raises:  UNSUPPORTED for a type that Spark doesn't write in Avro, or a change of type that it doesn't make.
+    The record ends with the bytes.
+
+    Raises:  UNSUPPORTED for a type that Spark doesn't write in Avro, or a change of type that it
+             doesn't make.
     Raises (the function):  CORRUPT_FILE.
     Source:  SchemaConverters, AvroStateEncoder, Spark 4.3; golden checkpoints.
     """
@@ -113,7 +117,7 @@ _READS: dict[str, _Read] = {
 
 
 def _value(type_: SparkType) -> _Read:
-    """How a value stands that isn't NULL."""
+    """A reader for a value that isn't NULL."""
     if type_.kind in _READS:
         return _READS[type_.kind]
     if type_.kind == "decimal":
@@ -146,7 +150,7 @@ def _value(type_: SparkType) -> _Read:
 
 
 def _member(type_: SparkType) -> _Read:
-    """How a struct's member stands: a union with NULL."""
+    """A reader for a struct's member: a union with NULL."""
     if type_.kind == "void":
         return _READS["void"]
     read = _value(type_)

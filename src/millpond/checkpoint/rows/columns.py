@@ -1,11 +1,11 @@
-"""Many UnsafeRows to columns at once, in the form that Arrow keeps them in; the same values as `unsaferow` gives row by row.
+"""Decodes many UnsafeRows to columns at once, in Arrow's form, with the same values as `unsaferow`.
 
-1. Rows lie anywhere in one buffer; every slot of a column is fetched for all rows in one step.
-2. Bounds are checked for all rows before anything behind a slot is looked at.
-3. A struct is rows again; where it is NULL, its members are.
-4. Arrays, maps and what else has parts of its own go through `unsaferow`, value by value, for that column alone.
+1. Rows lie anywhere in one buffer; one step fetches a column's slots of all rows.
+2. Bounds are checked for all rows before any slot is followed.
+3. A struct is decoded as rows; if it is NULL, so are its members.
+4. For arrays, maps and other composed values, `unsaferow` decodes that column value by value.
 
-A text isn't copied: its column says where it lies.
+Texts aren't copied: their column has positions in the buffer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.schema.types import Field, SparkType
 
-# kind -> numpy's type of the value, which stands at the begin of its slot
+# kind -> numpy's type of the value, which is at the beginning of its slot
 _NUMBERS = {
     "boolean": "u1",
     "byte": "i1",
@@ -52,9 +52,9 @@ Data = calls.Data
 class Spans(NamedTuple):
     """Pieces of a buffer.
 
-    data:         bytes, or a view of memory that is used again when nobody looks into it
+    data:         bytes, or a view of memory that is reused after all views of it are gone
     begin, size:  int64 arrays
-    stride:       how far one piece is from the next where that is always the same, else 0
+    stride:       the distance from one piece to the next if that is constant, else 0
     """
 
     data: Data
@@ -71,11 +71,11 @@ class Spans(NamedTuple):
         return Spans(self.data, self.begin[first:end], self.size[first:end], self.stride)
 
     def shift(self, by: int) -> Spans:
-        """The same without their first bytes.  Sizes must allow for it."""
+        """The same without their first bytes.  All pieces must be long enough."""
         return Spans(self.data, self.begin + by, self.size - by, self.stride) if by else self
 
     def tolist(self, tail: bytes = b"") -> list[bytes]:
-        """The pieces, each with the tail behind it."""
+        """The pieces, each followed by the tail."""
         data = self.data
         pieces = calls.to_list(data, self.begin, self.size, tail) if len(self.size) > _FEW_PIECES else None
         if pieces is not None:
@@ -106,7 +106,7 @@ def join_spans(parts: list[Spans]) -> Spans:
 
 
 def hash_words(spans: Spans) -> Array | None:
-    """A number of 64 bits for each piece, alike for like ones; None where a piece isn't a few words of eight bytes, as rows are."""
+    """A hash of 64 bits for each piece; None if a piece isn't a few words of eight bytes, as rows are."""
     import numpy as np
 
     widest = int(spans.size.max()) if len(spans.size) else 0
@@ -121,7 +121,7 @@ def hash_words(spans: Spans) -> Array | None:
         elif at < narrowest:
             word = words[spans.begin + at]
         else:
-            # A shorter piece is done: it has the same number among others.
+            # A shorter piece is finished.
             there = np.flatnonzero(spans.size > at)
             hashes[there] = _mix(hashes[there], words[spans.begin[there] + at])
             continue
@@ -137,13 +137,13 @@ def _mix(hashes: Array, word: Array) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """One column of many rows, of which one of the last four holds the values.
+    """One column of many rows; one of the last four fields has the values.
 
-    valid:    bool array, False where the value is NULL; None where none is
-    numbers:  values of fixed width: booleans as uint8, decimals as rows of two int64 (low and high half), else as they are; what
-              stands where the value is NULL means nothing
+    valid:    bool array, False if the value is NULL; None if no value is NULL
+    numbers:  values of fixed width: booleans as uint8, decimals as rows of two int64 (low and high
+              half), others unchanged; the number of a NULL means nothing
     texts:    strings and binary, of size 0 where NULL
-    members:  of structs; NULL where the struct is
+    members:  of structs; NULL if the struct is
     stored:   all else, in stored form
     """
 
@@ -162,18 +162,19 @@ def read_columns(
     """The columns of rows of these fields, by their place.
 
     wanted:  places of columns; None for all
-    memory:  where large arrays are put, to stay
-    Raises:  CORRUPT_FILE where a length or an offset points outside of its row, or a decimal has more digits than its type.
-    Source:  as `unsaferow`, against which a property test holds it.
+    memory:  where large arrays are written; it must stay
+    Raises:  CORRUPT_FILE if a length or an offset points outside of its row, or a decimal has more
+             digits than its type.
+    Source:  as `unsaferow`; a property test compares both.
     """
     places = range(len(fields)) if wanted is None else sorted(wanted)
     return _Buffer(rows.data, memory).columns(fields, places, rows.begin, rows.size, None, rows.stride)
 
 
 class _Slot(NamedTuple):
-    """Where a column's slot is in each row.
+    """The place of a column's slot in each row.
 
-    words:  what stands in it, where that was fetched
+    words:  the slots' contents, if they were fetched
     """
 
     offset: int
@@ -182,7 +183,7 @@ class _Slot(NamedTuple):
 
 
 class _Buffer:
-    """Where the rows lie."""
+    """The buffer of the rows."""
 
     def __init__(self, data: Data, memory: Memory | None) -> None:
         import numpy as np
@@ -197,15 +198,15 @@ class _Buffer:
     ) -> dict[int, Column]:
         """Columns of rows.
 
-        room:  how many bytes each may reach to from its begin
-        dead:  mask of rows that aren't there (NULL structs); their `begin` is that of another one
+        room:  how many bytes each row may use from its beginning
+        dead:  mask of missing rows (NULL structs); their `begin` is that of another row
         """
         words = (len(fields) + 63) // 64
         least = words + len(fields)
         nulls: dict[int, Array | None] = {}
         found = {}
         places = list(places)
-        # With the compiled library all slots are fetched here; without it each when it is wanted.
+        # With the compiled library all slots are fetched here; without it, each when it is needed.
         slots = None
         if not stride:
             flags = sorted({i // 64 for i in places})
@@ -270,7 +271,7 @@ class _Buffer:
         return Column(type=type_, size=count, valid=valid, stored=stored)
 
     def _parts(self, begin: Array, room: Array, slots: Array, valid: Array | None) -> tuple[Array, Array]:
-        """Where the values lie that these slots point to, and their sizes; 0 where there is none."""
+        """The places and sizes of the values to which these slots point; 0 without a value."""
         np = self._np
         found = calls.find_parts(begin, room, slots, valid, self._memory)
         if found is not None:
@@ -293,7 +294,7 @@ class _Buffer:
         if valid is not None:
             if not valid.any():
                 return tuple(_nothing(f.type, len(part)) for f in fields)
-            # Rows that aren't there are read from one that is, and then marked.
+            # Missing rows are read from an existing one, and then marked.
             dead, first = ~valid, int(np.flatnonzero(valid)[0])
             part, room = np.where(valid, part, part[first]), np.where(valid, room, room[first])
         found = self.columns(fields, range(len(fields)), part, room, dead, 0)

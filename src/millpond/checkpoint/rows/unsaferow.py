@@ -1,14 +1,15 @@
 """Spark's UnsafeRow, the bytes of every key and value in a state store, to and from tuples.
 
-Values stay in *stored form*: timestamps are microseconds, dates days, structs tuples, maps lists of pairs (see STORED below), so
-that a decoded row loses nothing and needs no time zone.  `schema.convert` turns stored form into what Python programs expect.
+Values have *stored form*: timestamps are microseconds, dates days, structs tuples, maps lists of
+pairs (see STORED below).  So a decoded row loses nothing and needs no time zone.  `schema.convert`
+turns stored form into what Python programs expect.
 
     row    = null bitset (8 bytes for each 64 fields), one 8-byte slot a field, variable part
     slot   = the value, or offset << 32 | size of bytes in the variable part, counted from the row's start
     array  = int64 count, null bitset, elements at their natural width (padded to 8), variable part counted from the array's start
     map    = int64 size of the key array, key array, value array
 
-All numbers are little-endian, but decimals above 18 digits are big-endian two's complement.
+All numbers are little-endian, except that decimals above 18 digits are big-endian two's complement.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from typing import Any
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType
 
-# STORED form, kind by kind: boolean bool; byte..long int; float, double float; decimal Decimal with the type's scale; string str
-# (bytes that aren't UTF-8 as surrogate escapes); binary bytes; date int days; timestamp, timestamp_ntz, day_time_interval int
-# microseconds; year_month_interval int months; time int nanoseconds; timestamp_nanos (microseconds, nanoseconds within);
-# calendar_interval (months, days, microseconds); variant (value, metadata); geo (srid, wkb); struct tuple; array list; map list of
-# pairs; NULL None.
+# STORED form, kind by kind: boolean bool; byte..long int; float, double float; decimal Decimal with
+# the type's scale; string str (bytes that aren't UTF-8 as surrogate escapes); binary bytes; date
+# int days; timestamp, timestamp_ntz, day_time_interval int microseconds; year_month_interval int
+# months; time int nanoseconds; timestamp_nanos (microseconds, nanoseconds within);
+# calendar_interval (months, days, microseconds); variant (value, metadata); geo (srid, wkb); struct
+# tuple; array list; map list of pairs; NULL None.
 
 Stored = Any
 Read = Callable[[bytes, Any, int], Stored]
@@ -51,14 +53,14 @@ _EXACT = Context(prec=80)
 _SMALL_DECIMAL = 18
 # 38 digits and a sign
 _WIDE_DECIMAL_BYTES = 16
-# Types whose slot keeps 16 bytes reserved in the variable part.
+# Types whose slot always has 16 bytes in the variable part.
 _SIXTEEN = frozenset({"calendar_interval", "timestamp_nanos"})
 
 
 def decoder(fields: tuple[Field, ...]) -> Callable[[bytes], tuple[Stored, ...]]:
     """A function from the bytes of one row of these fields to a tuple in stored form.
 
-    Raises (the function):  CORRUPT_FILE where a length or an offset points outside the bytes.
+    Raises (the function):  CORRUPT_FILE if a length or an offset points outside the bytes.
     Source:  org.apache.spark.sql.catalyst.expressions.UnsafeRow, Spark 4.3; golden checkpoints.
     """
     read_row = _row_reader(fields)
@@ -70,7 +72,7 @@ def decoder(fields: tuple[Field, ...]) -> Callable[[bytes], tuple[Stored, ...]]:
 
 
 def encoder(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
-    """A function from a tuple in stored form to the bytes that Spark's UnsafeRowWriter makes of it."""
+    """A function from a tuple in stored form to the bytes of Spark's UnsafeRowWriter."""
 
     def encode(values: tuple[Stored, ...]) -> bytes:
         return _write_row(fields, values)
@@ -79,7 +81,7 @@ def encoder(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
 
 
 def part_reader(type_: SparkType) -> Callable[[bytes], Stored]:
-    """A function from the bytes that a slot of a type of variable length points at to the value.  Raises as `decoder`'s."""
+    """A function from the bytes of a value of variable length to the value.  Raises as `decoder`'s."""
     read = _reader(type_)
     assert read is not None
     return lambda part: read(part, len(part), 0)
@@ -127,7 +129,7 @@ def _slot_code(type_: SparkType) -> str:
 
 
 def _reader(type_: SparkType) -> Read | None:
-    """How to turn a slot into a value; None where the slot is the value."""
+    """A function from a slot to a value; None if the slot is the value."""
     if type_.kind in _FIXED:
         return None
     if type_.kind == "decimal":
@@ -303,7 +305,7 @@ def _write_row(fields: tuple[Field, ...], values: tuple[Stored, ...]) -> bytes:
 
 
 def _reserved_when_null(type_: SparkType) -> int | None:
-    """The size in the slot of a null that keeps 16 bytes reserved; None for types that keep nothing."""
+    """The size in a NULL's slot for types that reserve 16 bytes; None for other types."""
     if type_.kind in _SIXTEEN:
         return 16
     if type_.kind == "decimal" and type_.precision > _SMALL_DECIMAL:

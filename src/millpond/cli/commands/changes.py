@@ -1,4 +1,4 @@
-"""`millpond changes`: what happened to the rows of a table, in order."""
+"""`millpond changes`: the changes of a table's rows, in order."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ def changes(
     reading: Reading,
     as_json: bool,
 ) -> None:
-    """Show what happened to the rows of TABLE: one line for each change, in order; stderr gets the token that continues.
+    """Show the changes of TABLE's rows, one line each, in order; stderr gets a token to continue.
 
-    Whoever follows the job keeps the changes: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
+    The process that follows the job must keep them: `millpond serve --history TABLE=…`, or
+    `millpond.open(…, retention=…)`.
 
     \b
     Examples:
@@ -59,7 +60,7 @@ def changes(
             if is_last:
                 break
         if not as_json:
-            say(f"Go on with --since {at}")
+            say(f"Continue with --since {at}")
 
 
 def _write(table: Any, page: Changes, *, as_json: bool, is_last: bool) -> None:
@@ -71,5 +72,5 @@ def _write(table: Any, page: Changes, *, as_json: bool, is_last: bool) -> None:
         for change in answer.changes:
             row = change.new or change.final or change.old
             write_line("\t".join((str(change.batch), change.kind, encode_json(row).decode())))
-    # Whoever follows sees each batch as it comes.
+    # With --follow, show each batch as it comes.
     sys.stdout.flush()

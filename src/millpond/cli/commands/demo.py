@@ -1,7 +1,8 @@
-"""`millpond demo`: the main job on a log or on generated visits, and its state answering while it runs.
+"""`millpond demo`: the main job on a log or on generated visits, with reads of its state while it runs.
 
-Job and reader share this process only to make one command of it: the reader follows the checkpoints in the pond as any other
-process would, and `millpond get` from a second terminal does the same.
+Jobs and reader share this process only so that one command is enough.  The reader follows the
+checkpoints in the pond as any other process would, and `millpond get` from a second terminal does
+the same.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
     from millpond.tables.pond import Pond
 
 _LOOK_SECONDS = 0.5
-# Enough for a dozen batches of generated visits, and over within a minute.
+# Enough for a dozen batches of generated visits, which take less than a minute.
 _ONCE_ROWS = 36_000
 _RATE = 1000.0
-# A batch a second shows growth, and an idle source isn't asked a hundred times a second whether it has anything.
+# A batch per second shows growth, and doesn't ask an idle source a hundred times a second.
 _TRIGGER = "1 second"
 _CATCH_UP_SECONDS = 120.0
 
@@ -40,12 +41,10 @@ _CATCH_UP_SECONDS = 120.0
 @click.command()
 @click.option("--log", "log", metavar="FILE", help="An access log: TSV, NCSA common or combined, plain or gzip; a folder or glob.")
 @click.option("--pond", "pond_dir", metavar="DIR", type=click.Path(file_okay=False, path_type=Path), help="Keep the pond here.")
-@click.option("--once", is_flag=True, help="End at the end of the input, having read all of it.")
-@click.option(
-    "--seconds", type=click.FloatRange(min=0, min_open=True), help="End this many seconds after the queries have started."
-)
+@click.option("--once", is_flag=True, help="Read all input, then end.")
+@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), help="End so many seconds after the queries have started.")
 @click.option("--speed", type=click.FloatRange(min=0, min_open=True), help="Replay the log at this multiple of real time.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Generated visits a second.  [default: 1000]")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Generated visits per second.  [default: 1000]")
 @click.option("--rows", type=click.IntRange(min=1), help="Generate this many visits.  [default: no end; with --once 36000]")
 def demo(
     log: str | None,
@@ -58,9 +57,9 @@ def demo(
 ) -> None:
     """Run the page-view job on a log, or on generated visits, and ask its state while it runs.
 
-    Five streaming queries count pages, minutes, hosts and unreadable lines.  Without --once or --seconds it runs until
-    Ctrl-C; a log that grows is followed.  With --pond a second call continues where the first one ended, and other commands
-    read the same pond meanwhile.
+    Five streaming queries count pages, minutes, hosts and unreadable lines.  Without --once or
+    --seconds it runs until Ctrl-C; a log that grows is followed.  With --pond a second call
+    continues where the first one ended, and other commands read the same pond meanwhile.
 
     \b
     Examples:
@@ -69,9 +68,9 @@ def demo(
       millpond demo --log access.log --speed 60 --pond ./pond
       millpond get ./pond page_views page=/index.html
     """
-    _refuse(once and seconds is not None, "--once and --seconds are two ends", "Name one of them.")
-    _refuse(once and speed is not None, "--once reads as fast as possible, --speed doesn't", "Name one of them.")
-    _refuse(log is None and speed is not None, "--speed replays a log, and none is named", "Name it with --log.")
+    _refuse(once and seconds is not None, "--once and --seconds exclude each other", "Give one of them.")
+    _refuse(once and speed is not None, "--once reads as fast as possible, --speed doesn't", "Give one of them.")
+    _refuse(log is None and speed is not None, "--speed replays a log, but none is given", "Name it with --log.")
     _refuse(log is not None and (rate or rows) is not None, "--rate and --rows are for generated visits", "Leave out --log.")
     with importing_pyspark():
         from millpond.demo.run import Input, check_jobs, running_main_job
@@ -97,7 +96,7 @@ def demo(
 
 
 def _watch(pond: Pond, jobs: list[Job], ending: Event, *, deadline: float | None, title: str, check: Callable[[], bool]) -> None:
-    """Look at the tables until the jobs have ended, the time is over, or somebody asks to stop; then show the last answers."""
+    """Read the tables until the jobs end, the time is over, or somebody stops; then show the last answers."""
     with Screen(title) as screen:
         while check() and not ending.is_set() and (deadline is None or time.monotonic() < deadline):
             screen.show(look(pond))
@@ -114,7 +113,7 @@ def _watch(pond: Pond, jobs: list[Job], ending: Event, *, deadline: float | None
 
 @contextmanager
 def _folders(pond_dir: Path | None) -> Iterator[tuple[Path, Path, Path]]:
-    """Pond, replica folder and Spark's log; what is temporary is removed, except the log of a run that failed."""
+    """Pond, replica folder and Spark's log; temporary ones are removed, but not the log of a failed run."""
     scratch = Path(tempfile.mkdtemp(prefix="millpond-demo-"))
     try:
         yield pond_dir or scratch / "pond", home() if pond_dir else scratch / "replica", scratch / "spark.log"

@@ -1,4 +1,4 @@
-"""`millpond describe`: what one table means."""
+"""`millpond describe`: the definition of one table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.wire.rows import typed_columns
 @options.table_argument
 @options.reading_options
 def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> None:
-    """Show what TABLE means: columns with Spark's types, the key in the order of rows, what is kept of it, how many rows it has.
+    """Show TABLE's columns with Spark's types, its key in the order of rows, retention and number of rows.
 
     \b
     Examples:
@@ -39,7 +39,7 @@ def describe(place: str, table_name: str, reading: Reading, as_json: bool) -> No
             write_line(f"{name:<12}{visible(text)}")
         if not sys.stdout.isatty():
             write_line("")
-        # As rows are sorted.
+        # In the order by which rows are sorted.
         key = {name: str(place) for place, name in enumerate(table.key_order, 1)}
         raw = {column.name: column.raw or "" for column in definition.values}
         columns = typed_columns(definition)

@@ -1,4 +1,4 @@
-"""`millpond event`: is this event in?"""
+"""`millpond event`: where one event is."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def event(
     as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
-    """Show which batch read an event, whether TABLE has that batch here, and whether Spark dropped the event as too late.
+    """Show which batch read an event, whether TABLE has that batch, and whether Spark dropped it as late.
 
-    Exit code 1 if it isn't in yet.  COLUMN=VALUE name the row that the event belongs to, with the columns of a window.  These,
-    or --event-time, are needed to say whether it came too late.
+    Exit code 1 if TABLE doesn't have it yet.  COLUMN=VALUE name the event's row, with the columns
+    of its window.  Give these, or --event-time, to learn whether it was late.
 
     \b
     Examples:

@@ -24,7 +24,7 @@ NOT_THERE = 1
 @options.as_of_options
 @options.bounds_options
 @options.reading_options
-@click.option("--cold", is_flag=True, help="Read this one key from the checkpoint itself; no replica is kept or looked at.")
+@click.option("--cold", is_flag=True, help="Read this one key from the checkpoint itself, without a replica.")
 @click.pass_context
 def get(
     ctx: click.Context,
@@ -40,7 +40,8 @@ def get(
 ) -> None:
     """Show the row of TABLE with this key; exit code 1 if there is none.
 
-    Name every key column.  COLUMN= is the empty text, COLUMN__isnull=1 is NULL; times are UTC unless they name an offset.
+    Name every key column.  COLUMN= is the empty text, COLUMN__isnull=1 is NULL; times are UTC
+    unless they name an offset.
 
     \b
     Examples:
@@ -54,8 +55,8 @@ def get(
     if cold and not (bounds is None and as_of == AsOf()):
         raise RequestError(
             "INVALID_REQUEST",
-            "--cold reads what is in the newest committed batch, which no bound and no --batch, --time or --closed changes.",
-            hint="Leave --cold out to wait for a batch or offsets, to read an earlier batch, or rows that expired.",
+            "--cold always reads the newest committed batch, so it takes no bounds, --batch, --time or --closed.",
+            hint="Leave --cold out to wait for a batch or offsets, or to read an earlier batch or expired rows.",
         )
     if cold and is_server(place):
         raise RequestError("INVALID_REQUEST", "--cold reads a checkpoint, not a server.", hint="Leave --cold out, or name a path.")

@@ -1,4 +1,4 @@
-"""`millpond history`: what a row was, batch after batch."""
+"""`millpond history`: all versions of a row."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def history(
 ) -> None:
     """Show every version of a row of TABLE, or of the rows of a part of its key: by key, then by batch.
 
-    Whoever follows the job keeps them: `millpond serve --history TABLE=…`, or `millpond.open(…, retention=…)`.
+    The process that follows the job must keep them: `millpond serve --history TABLE=…`, or
+    `millpond.open(…, retention=…)`.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`millpond inspect`: what a checkpoint holds, and what of it can't be read."""
+"""`millpond inspect`: the contents of a checkpoint, and what can't be read."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from millpond.tables.cold.report import JobReport, StoreReport, inspect_job
 @options.allow_option
 @options.json_option
 @click.option("--batches", type=click.IntRange(min=1), default=5, show_default=True, help="How many of the last batches to show.")
-@click.option("--checksums", is_flag=True, help="Check every file, older versions too, against the checksum beside it.")
+@click.option("--checksums", is_flag=True, help="Compare every file, older versions too, with the checksum beside it.")
 def inspect(place: str, allow: tuple[str, ...], as_json: bool, batches: int, checksums: bool) -> None:
-    """Show what a checkpoint holds: settings, sources, stores, sizes, last batches, and what can't be read.
+    """Show a checkpoint's settings, sources, stores, sizes, last batches, and what can't be read.
 
-    Reads only Spark's files, and the whole state of the newest batch once; builds no replica.
+    This reads Spark's files alone, and the whole state of the newest batch once.  It builds no
+    replica.
 
     \b
     Examples:
@@ -68,15 +69,15 @@ def _write(report: JobReport) -> None:
         named = "not named yet" if hot.key is None else encode_json(hot.key).decode()
         _line("hot key", f"{named}: {hot.share:.0%} of the rows, found in batch {hot.found_in_batch}")
     if report.replica_bytes is not None:
-        _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built anew")
+        _line("replica", f"about {_size(report.replica_bytes)} on disk, three times that while it is built again")
     if report.newest:
         write_line("")
         rows = [[str(b.batch), moment(b.started_ms), _committed(b.committed_ms), _watermark(b.watermark_ms)] for b in report.newest]
         write_grid(["batch", "started", "committed", "watermark"], rows)
         if any(batch.committed_ms is None for batch in report.newest):
-            _line("copied", "these files have the time of a copy, so that when a batch was committed isn't known")
+            _line("copied", "these files have the time of a copy, so the times of commits aren't known")
     if (verified := report.checksums) is not None:
-        _line("checksums", f"{verified.checked} of {verified.files} files have one; those that don't match are named below")
+        _line("checksums", f"{verified.checked} of {verified.files} files have one; files that don't match are listed below")
     if report.requests:
         _line("requests", ", ".join(f"{number} {kind}" for kind, number in sorted(report.requests.items())))
     for unread in report.unread:

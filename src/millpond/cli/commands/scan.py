@@ -58,7 +58,7 @@ def scan(
     """
     if not export.is_plain:
         check_export(export, as_json=as_json, token=page["token"])
-    # A file is wanted whole, a screen isn't.
+    # A file gets all rows, a screen doesn't.
     is_whole = ctx.get_parameter_source("limit") is ParameterSource.DEFAULT and (export.csv or export.parquet is not None)
     with open_table(place, table_name, reading, bounds) as table:
         key = key_words.of(table.definition)

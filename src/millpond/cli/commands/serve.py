@@ -38,13 +38,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.IntRange(0, 65535),
     default=_DEFAULT.port,
     show_default=True,
-    help="The port to listen at; 0 takes a free one.",
+    help="The port to listen on; 0 takes a free one.",
 )
-@click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen at; 0.0.0.0 is all of them.")
+@click.option("--host", default=_DEFAULT.host, show_default=True, help="The address to listen on; 0.0.0.0 is all of them.")
 @click.option("--workers", type=click.IntRange(1, 64), default=_DEFAULT.workers, show_default=True, help="Processes that answer.")
-@click.option("--tokens", type=_FILE, help="Let in only readers with a token of this file; `millpond token` makes one.")
-@click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody read that can reach the address.")
-@click.option("--allow-host", "allow_hosts", metavar="NAME", multiple=True, help="Answer for this host name, too.")
+@click.option("--tokens", type=_FILE, help="Let in only readers with a token of this file; `millpond token` makes tokens.")
+@click.option("--insecure-open", "insecure", is_flag=True, help="Let everybody who can reach the address read.")
+@click.option("--allow-host", "allow_hosts", metavar="NAME", multiple=True, help="Also answer requests for this host name.")
 @click.option("--tls-cert", type=_FILE, help="Certificates, PEM: answer over TLS.")
 @click.option("--tls-key", type=_FILE, help="The certificate's key, PEM.")
 @click.option(
@@ -53,18 +53,18 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     type=click.FloatRange(min=0),
     default=_DEFAULT.ready_behind_seconds,
     show_default=True,
-    help="/readyz says no when a committed batch waits for longer.",
+    help="/readyz answers 503 if a committed batch waits for longer.",
 )
 @limit_options
 @click.option(
     "--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or for this long."
 )
-@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="How long expired rows are kept.")
+@click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="How long to keep a table's expired rows.")
 @click.option("--log-level", type=click.Choice(LEVELS), default=_DEFAULT.log_level, show_default=True, help="What is logged.")
 @click.option(
     "--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="The form of log lines."
 )
-@click.option("--log-requests", is_flag=True, help="A log line for each request, with its route and never its key.")
+@click.option("--log-requests", is_flag=True, help="Log each request, with its route but never its key.")
 @click.option("--max-bytes", type=click.IntRange(1), help="Don't start if replicas would take more disk than this.")
 @options.allow_option
 @options.replica_option
@@ -85,7 +85,8 @@ def serve(
 ) -> None:
     """Follow the jobs of ponds and checkpoints and answer requests over HTTP, until Ctrl-C or SIGTERM.
 
-    By default only this machine can read. --host opens another address, with --tokens or --insecure-open.
+    By default only this machine can read. --host opens another address, with --tokens or
+    --insecure-open.
 
     \b
     Examples:
@@ -109,7 +110,9 @@ def serve(
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)
     for name in check_retention(retention, named, allow):
-        log.warning("retention.waits", table=name, message="there is no such table yet: it is kept once there is one")
+        log.warning(
+            "retention.waits", table=name, message="there is no such table yet; its retention applies as soon as there is one"
+        )
     with ExitStack() as opened:
         first = opened.enter_context(open_listener(settings.host, settings.port, shared=settings.workers > 1))
         address = address_of(first, tls=settings.tls_cert is not None)
@@ -148,13 +151,13 @@ def serve(
 
 
 def _arguments() -> tuple[str, ...]:
-    """What stands behind the command."""
+    """The arguments after the command's name."""
     words = sys.argv
     return tuple(words[words.index("serve") + 1 :]) if "serve" in words else ()
 
 
 def read_again(arguments: tuple[str, ...]) -> ServeSettings:
-    """The settings that these arguments, and the file that they name, give now.  Raises INVALID_CONFIG, FILE_MISSING."""
+    """The present settings of these arguments and their file.  Raises INVALID_CONFIG, FILE_MISSING."""
     try:
         given = serve.make_context("serve", list(arguments)).params
     except click.ClickException as wrong:

@@ -1,4 +1,4 @@
-"""`millpond tables`: what there is to ask."""
+"""`millpond tables`: the list of tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.wire.answers import error_json, members, table_json, unread_json
 @options.pond_argument
 @options.reading_options
 def tables(place: str, reading: Reading, as_json: bool) -> None:
-    """List the tables of a pond or checkpoint: key, columns, rows, and the batch they are at.
+    """List the tables of a pond or checkpoint, each with its key, columns, rows and batch.
 
     \b
     Examples:
@@ -28,7 +28,7 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
     """
     with open_place(place, reading) as pond:
         rows = []
-        # A server says itself which of its jobs can't be read.
+        # A server reports which of its jobs can't be read.
         broken = pond.broken_jobs() if isinstance(pond, Pond) else {}
         warnings = [f"{job}: {error}" for job, error in broken.items()]
         for name in pond.tables():
@@ -52,7 +52,7 @@ def tables(place: str, reading: Reading, as_json: bool) -> None:
         if not as_json:
             columns = ["table", "job", "key", "columns", "rows", "batch", "behind"]
             if sys.stdout.isatty() and all(row[1] in (row[0], "") for row in rows):
-                columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]  # it says nothing that is new
+                columns, rows = [columns[0], *columns[2:]], [[row[0], *row[2:]] for row in rows]  # that column says nothing new
             write_grid(columns, rows)
             for warning in warnings:
                 say(warning)

@@ -1,4 +1,4 @@
-"""`millpond token`: who may read what from a server."""
+"""`millpond token`: the tokens of a server's readers."""
 
 from __future__ import annotations
 
@@ -15,14 +15,17 @@ from millpond.settings import parse_length
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.argument("name")
-@click.option("--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that it opens: page_*; * opens all.")
-@click.option("--metrics", is_flag=True, help="It also opens /metrics, which covers all jobs.")
+@click.option(
+    "--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that the token opens, such as page_*; * opens all."
+)
+@click.option("--metrics", is_flag=True, help="Let the token also open /metrics, which covers all jobs.")
 @click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long the token is valid.")
-@click.option("--remove", is_flag=True, help="Take the reader's token away instead.")
+@click.option("--remove", is_flag=True, help="Remove the reader's token instead.")
 def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: str, remove: bool) -> None:
     """Give the reader NAME a token in FILE, and show it once; it replaces the reader's old token.
 
-    FILE holds a hash of it, for `millpond serve --tokens FILE`, which notices changes within a second.
+    FILE gets a hash of the token, for `millpond serve --tokens FILE`, which notices changes within
+    a second.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`millpond watch`: one row, or those of a part of a key, shown each time that a batch changes them."""
+"""`millpond watch`: one row, or the rows of a part of a key, each time a batch changes them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.tables.answer import Rows
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.scan.keys import Key
 
-# How long one look for the next batch waits.
+# How long one read waits for the next batch.
 _LOOK_SECONDS = 1.0
 
 
@@ -39,8 +39,8 @@ def watch(
 ) -> None:
     """Show the row of TABLE with this key now, and again whenever a batch has changed it, until Ctrl-C.
 
-    If only a part of the key is given, all rows with these values are shown; without values, all rows.  If several batches
-    change a row between two looks, only its newest values are shown.
+    If only a part of the key is given, all rows with these values are shown; without values, all
+    rows.  If several batches change a row between two looks, only its newest values are shown.
 
     \b
     Examples:
@@ -73,12 +73,12 @@ def watch(
                 if error.condition != "NOT_UP_TO_BOUND":
                     raise
                 here = error.context.get("here")
-                if isinstance(here, int) and here < found.batch:  # the job began anew
+                if isinstance(here, int) and here < found.batch:  # the job began again
                     found = look(None)
 
 
 def _looking(table: Any, key: Key, limit: int) -> Callable[[Bounds | None], Rows]:
-    """A function that looks for the row of a key, or for the rows of a part of one."""
+    """A function that reads the row of a key, or the rows of a part of one."""
     if not all(column.name in key for column in table.definition.key):
         return lambda bounds: table.scan(key, limit=limit, bounds=bounds)
 

@@ -35,7 +35,7 @@ def windows(
     as_of: AsOf,
     bounds: Bounds | None,
 ) -> None:
-    """Show the windows of a key of TABLE, from one time until another: name every column of the key that stands before the time.
+    """Show the windows of a key of TABLE between two times.  Name every key column before the time.
 
     \b
     Examples:

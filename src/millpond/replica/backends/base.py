@@ -1,6 +1,7 @@
-"""What a replica is kept in: named tables of ordered byte keys, moved together with a record in one transaction.
+"""The storage of a replica: named tables of ordered byte keys, with a record, in one transaction.
 
-Two backends: LMDB (many processes read, one writes) and memory (one process, for tests and throw-away replicas).
+Two backends: LMDB (many processes read, one writes) and memory (one process, for tests and
+throw-away replicas).
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from millpond.replica.record import ReplicaRecord, StoresRecord
 
 
 class Snapshot(Protocol):
-    """One consistent state of all tables; what is applied meanwhile isn't seen.  A context manager that ends it."""
+    """One consistent state of all tables, which later batches don't change.
+
+    A context manager that ends it.
+    """
 
     def __enter__(self) -> Snapshot:
         """Itself."""
@@ -23,16 +27,16 @@ class Snapshot(Protocol):
         """End the snapshot."""
 
     def record(self) -> ReplicaRecord:
-        """Where the replica stands."""
+        """The replica's record."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value under a key, None where there is none."""
+        """The value of a key, None if there is none."""
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Pairs from the first key that is not below `start`, ascending."""
 
     def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs from the last key that is below `below`, descending; from the last of all where it is None."""
+        """Pairs from the last key that is below `below`, descending; from the last of all if it is None."""
 
     def count(self, table: str) -> int:
         """How many keys a table has."""
@@ -45,19 +49,22 @@ class WriteBatch(Protocol):
         """Insert or replace."""
 
     def append(self, table: str, items: Iterable[tuple[bytes, bytes]]) -> None:
-        """Insert keys that are in order, and above all that the table has."""
+        """Insert sorted keys that are above all keys of the table."""
 
     def get(self, table: str, key: bytes) -> bytes | None:
-        """The value under a key, with what was written before, None where there is none."""
+        """The value of a key, with earlier writes of this batch; None if there is none."""
 
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Pairs from the first key that is not below `start`, ascending.  Nothing may be written meanwhile."""
+        """Pairs from the first key that is not below `start`, ascending.
+
+        Nothing may be written meanwhile.
+        """
 
     def delete(self, table: str, keys: Iterable[bytes]) -> None:
-        """Remove; a key that isn't there is fine."""
+        """Remove keys; missing ones are no error."""
 
     def set_record(self, record: ReplicaRecord) -> None:
-        """Where the replica stands after this."""
+        """Write the record after this batch."""
 
 
 class Backend(Protocol):
@@ -65,29 +72,29 @@ class Backend(Protocol):
 
     @property
     def name(self) -> str:
-        """What tells this generation from every other, in every process that reads it."""
+        """The generation's unique name, the same in every process that reads it."""
 
     @property
     def folder(self) -> Path | None:
-        """Where it lies, and where there is room for what doesn't fit into memory; None: it is in memory itself."""
+        """Its folder, with room for data that doesn't fit into memory; None for a generation in memory."""
 
     def stores(self) -> StoresRecord | None:
-        """What it holds; None while it is being built, and where it is of another format."""
+        """Its stores; None during the build, and for another format."""
 
     def snapshot(self) -> Snapshot:
-        """Read.  Raises REPLICA_BUILDING where nothing was ever applied."""
+        """Open a snapshot.  Raises REPLICA_BUILDING if nothing was ever applied."""
 
     def write(self) -> AbstractContextManager[WriteBatch]:
-        """Write; all or nothing.  Raises DISK_FULL, REPLICA_NOT_WRITABLE."""
+        """Begin a write, all or nothing.  Raises DISK_FULL, REPLICA_NOT_WRITABLE."""
 
     def create(self, tables: Iterable[str]) -> None:
-        """Make the tables, empty."""
+        """Make empty tables."""
 
     def set_stores(self, stores: StoresRecord) -> None:
-        """Say what it holds, once, when it is built."""
+        """Record its stores, once, after the build."""
 
     def size_bytes(self) -> int:
         """Bytes in use."""
 
     def check_readers(self) -> int:
-        """Free what readers left that were killed, whose snapshots keep old pages from reuse; how many there were."""
+        """Free snapshots of killed readers, which keep old pages from reuse; returns how many there were."""

@@ -1,6 +1,7 @@
 """A generation of a replica in LMDB: many processes read it, each in well under a microsecond; one writes.
 
-LMDB allows one environment per file and process, so environments are shared by path (`open_backend`), and none survives a fork.
+LMDB allows one environment per file and process, so environments are shared by path
+(`open_backend`), and none survives a fork.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from millpond.settings import ReplicaSettings
 _META = b"meta"
 _RECORD, _STORES = b"record", b"stores"
 _MAX_TABLES = 1024
-# Of LMDB's lock file: more than what stands before the slots of readers, and a slot.
+# Sizes in LMDB's lock file: more than the part before the slots of readers, and a slot.
 _LOCK_HEADER_BYTES, _READER_BYTES = 4096, 64
-# Less free space than this, and a failed write is reported as a full disk.
+# With less free space than this, a failed write is reported as a full disk.
 _LITTLE_BYTES = 1 << 20
 
 _encode = msgspec.json.Encoder().encode
@@ -45,9 +46,9 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def open_backend(path: Path, settings: ReplicaSettings) -> LmdbBackend:
-    """The environment in a folder, shared by everyone in this process who opens that folder.
+    """The environment in a folder, shared by all in this process that open that folder.
 
-    Raises:  REPLICA_NOT_WRITABLE, DISK_FULL, and FileNotFoundError where the folder isn't there.
+    Raises:  REPLICA_NOT_WRITABLE, DISK_FULL; FileNotFoundError if the folder doesn't exist.
     """
     name = os.path.realpath(path)
     with _open_lock:
@@ -59,9 +60,9 @@ def open_backend(path: Path, settings: ReplicaSettings) -> LmdbBackend:
 
 
 class LmdbBackend:
-    """One LMDB environment.  See `backend.Backend`.
+    """One LMDB environment.  See `base.Backend`.
 
-    handles:  LMDB's, of each table
+    handles:  LMDB's handle of each table
     """
 
     def __init__(self, path: Path, settings: ReplicaSettings) -> None:
@@ -82,10 +83,11 @@ class LmdbBackend:
                 readonly=readonly,
                 create=not readonly,
                 mode=0o600,
-                sync=False,  # a batch can be applied again; a replica from another boot is rebuilt
+                sync=False,  # a batch can be applied again; a replica of another boot is built again
                 metasync=False,
                 readahead=False,
-                # A crash of the process is safe without a sync; a map written through (WRITEMAP) wouldn't be.
+                # A crash of the process is safe without a sync, but not with a writable map
+                # (WRITEMAP).
                 writemap=False,
             )
         self._seen: tuple[int, ReplicaRecord] | None = None
@@ -93,11 +95,11 @@ class LmdbBackend:
             with explained(path):
                 self._meta = self._environment.open_db(_META, create=not readonly)
                 stores = self.stores()
-                # A transaction can't use a handle that was opened after it began, so all are opened now.
+                # A transaction can't use a handle that was opened after it began, so open all now.
                 names = table_names(s.id for s in stores.stores) if stores is not None else []
                 self.handles: dict[str, Any] = {n: self._environment.open_db(n.encode(), create=False) for n in names}
         except BaseException:
-            self._environment.close()  # what is raised may keep it alive, and nobody could open the file again
+            self._environment.close()  # else the error's traceback keeps it open, and nobody could open the file again
             raise
 
     def stores(self) -> StoresRecord | None:
@@ -152,12 +154,12 @@ class LmdbBackend:
         return record
 
     def write_record(self, transaction: lmdb.Transaction, record: ReplicaRecord) -> None:
-        """Put the record in place, inside a write transaction."""
+        """Write the record, inside a write transaction."""
         transaction.put(_RECORD, _encode(record), db=self._meta)
 
 
 class LmdbSnapshot:
-    """See `backend.Snapshot`."""
+    """See `base.Snapshot`."""
 
     def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
         self._backend = backend
@@ -185,7 +187,8 @@ class LmdbSnapshot:
 
     def iterate_back(self, table: str, below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
         with self._transaction.cursor(db=self._backend.handles[table]) as cursor:
-            # LMDB finds the first key that isn't below: the one before it is wanted, or the last where there is none.
+            # LMDB finds the first key that isn't below; take the one before it, or the last key if
+            # there is none.
             if cursor.prev() if below and cursor.set_range(below) else below != b"" and cursor.last():
                 yield from cast(Iterator[tuple[bytes, bytes]], cursor.iterprev())
 
@@ -194,7 +197,7 @@ class LmdbSnapshot:
 
 
 class LmdbWriteBatch:
-    """See `backend.WriteBatch`."""
+    """See `base.WriteBatch`."""
 
     def __init__(self, backend: LmdbBackend, transaction: lmdb.Transaction) -> None:
         self._backend = backend
@@ -226,7 +229,10 @@ class LmdbWriteBatch:
 
 
 def _reserve_lock_file(path: Path, readers: int) -> None:
-    """Give the lock file its disk space before LMDB maps it: writing to a slot on a full disk ends the process by SIGBUS."""
+    """Reserve the lock file's disk space before LMDB maps it.
+
+    On a full disk, a write to a slot would end the process by SIGBUS.
+    """
     file = os.open(path / "lock.mdb", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         os.posix_fallocate(file, 0, _LOCK_HEADER_BYTES + readers * _READER_BYTES)
@@ -236,7 +242,10 @@ def _reserve_lock_file(path: Path, readers: int) -> None:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turn LMDB's and the system's errors about a replica's folder into ours.  Raises DISK_FULL, REPLICA_NOT_WRITABLE."""
+    """Turn LMDB's and the system's errors about a replica's folder into ours.
+
+    Raises:  DISK_FULL, REPLICA_NOT_WRITABLE.
+    """
     try:
         yield
     except (lmdb.Error, OSError) as broken:
@@ -245,7 +254,7 @@ def explained(path: Path) -> Iterator[None]:
             raise ReplicaError(
                 "DISK_FULL",
                 f"The replica in {path} can't grow: {text}.",
-                hint="Free space on that disk, or name another one with --replica-dir; the replica then goes on by itself.",
+                hint="Free space on that disk, or name another one with --replica-dir; the replica then continues by itself.",
                 path=str(path),
             ) from broken
         raise ReplicaError(
@@ -257,7 +266,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def _is_full(path: Path) -> bool:
-    """Whether the disk is: LMDB calls a write that was cut short an input/output error."""
+    """Whether the disk is full: LMDB reports a short write as an input/output error."""
     try:
         disk = os.statvfs(path)
     except OSError:

@@ -29,7 +29,7 @@ class _State:
 
 
 class MemoryBackend:
-    """See `backend.Backend`."""
+    """See `base.Backend`."""
 
     def __init__(self) -> None:
         self.name = uuid.uuid4().hex
@@ -66,7 +66,7 @@ class MemoryBackend:
 
 
 class MemorySnapshot:
-    """See `backend.Snapshot`."""
+    """See `base.Snapshot`."""
 
     def __init__(self, state: _State) -> None:
         self._state = state
@@ -102,7 +102,7 @@ class MemorySnapshot:
 
 
 class MemoryWriteBatch:
-    """See `backend.WriteBatch`."""
+    """See `base.WriteBatch`."""
 
     def __init__(self, state: _State) -> None:
         self._before = state

@@ -1,7 +1,8 @@
-"""Reading what a replica kept: its rows as they were at an earlier batch, and the changes in between.
+"""Reads of a replica's history: its rows as of an earlier batch, and the changes since.
 
-A row as of batch B is the old value of its first change after B; a row that hasn't changed since is as it is now.  So the newest
-state costs nothing more to read, and an earlier one costs the changes since then.
+A row as of batch B is the old value of its first change after B; without such a change, it is the
+present row.  So history adds no cost to reads of the newest state, and a read of an earlier one
+costs the changes since then.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _key = itemgetter(0)
 
 
 def kept_of(record: ReplicaRecord, store: str) -> KeptRecord:
-    """What is kept of a store."""
+    """The kept history and expired rows of a store."""
     return record.kept.get(store, KeptRecord())
 
 
 def iter_positions(rows: Snapshot, first: int = 0) -> Iterator[ReplicaRecord]:
-    """The positions that are kept, from a batch on, ascending."""
+    """The kept positions from a batch on, ascending."""
     return (decode_record(value) for _, value in rows.iterate(BATCHES, batch_key(first)))
 
 
@@ -55,13 +56,13 @@ def first_position(rows: Snapshot) -> int | None:
 
 
 def position_at(rows: Snapshot, batch: int) -> ReplicaRecord | None:
-    """The record as it was after a batch, None where it isn't kept."""
+    """The record after a batch; None if it isn't kept."""
     data = rows.get(BATCHES, batch_key(batch))
     return None if data is None else decode_record(data)
 
 
 def position_at_time(rows: Snapshot, time_ms: int) -> ReplicaRecord | None:
-    """Of the newest batch that was committed by then, None where none is kept."""
+    """The record of the newest batch that was committed by this time; None if none is kept."""
     found = None
     for record in iter_positions(rows):
         if record.committed_ms > time_ms:
@@ -71,7 +72,7 @@ def position_at_time(rows: Snapshot, time_ms: int) -> ReplicaRecord | None:
 
 
 def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> None:
-    """Raise HISTORY_GONE where a store as of a batch is unknown."""
+    """Raise HISTORY_GONE if a store as of a batch is unknown."""
     kept, newest = kept_of(record, store), record.batch
     if batch == newest:
         return
@@ -89,8 +90,8 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
         raise ReplicaError(
             "HISTORY_GONE",
             f"{table} as of batch {batch} is unknown: its history {known}.",
-            hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when it is asked for, "
-            "and anew when the machine was started again.",
+            hint="Keep more of it: millpond.Retention(history_batches=…) or --history TABLE=TIME; it begins when a follower starts "
+            "with that, and again after a restart of the machine.",
             batch=batch,
             first=None if first is None else first - 1,
             newest=newest,
@@ -99,8 +100,8 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
         if begin - 1 < batch < end:
             raise ReplicaError(
                 "HISTORY_GONE",
-                f"{table} as of batch {batch} is unknown: batches {begin} to {end} were cleaned up before they were read, and "
-                "are known as one.",
+                f"{table} as of batch {batch} is unknown: batches {begin} to {end} were cleaned up before they were read, so "
+                "their changes are kept as one.",
                 hint=f"Ask for {begin - 1} or {end}; let the job keep more of its log: spark.sql.streaming.minBatchesToRetain.",
                 batch=batch,
                 first=begin,
@@ -109,9 +110,9 @@ def check_kept(record: ReplicaRecord, store: str, batch: int, *, table: str) -> 
 
 
 class SnapshotAsOf:
-    """All tables as they were at an earlier batch.  See `backend.Snapshot`; the caller has called `check_kept`.
+    """All tables as of an earlier batch, as a `Snapshot`; the caller has called `check_kept`.
 
-    Source:  held against reads at each batch, of every operator, in tests/golden/test_history.py.
+    Source:  compared with reads at each batch, of every operator, in tests/golden/test_history.py.
     """
 
     def __init__(self, rows: Snapshot, stores: StoresRecord, record: ReplicaRecord) -> None:
@@ -124,7 +125,7 @@ class SnapshotAsOf:
 
     @property
     def newest(self) -> Snapshot:
-        """The tables as they are now."""
+        """The present tables."""
         return self._rows
 
     def __enter__(self) -> SnapshotAsOf:
@@ -149,7 +150,7 @@ class SnapshotAsOf:
     def iterate(self, table: str, start: bytes) -> Iterator[tuple[bytes, bytes]]:
         now = self._rows.iterate(table, start)
         if table not in self._numbers and table not in self._closed:
-            return now  # what is kept of batches
+            return now  # the table of positions
         if table in self._closed:
             return (pair for pair in now if self._had_expired(pair[1]))
         return self._overlay(table).over(now, start)
@@ -184,7 +185,7 @@ class SnapshotAsOf:
 
 
 class _Overlay:
-    """Rows that were otherwise: stored key -> what it was, None where it wasn't there."""
+    """Rows that have changed since: stored key -> the old row, None if there was none."""
 
     def __init__(self, rows: dict[bytes, bytes | None]) -> None:
         self.rows = rows
@@ -194,12 +195,12 @@ class _Overlay:
         return sorted(self.rows)
 
     def over(self, now: Iterator[tuple[bytes, bytes]], start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """The rows as they were, in key order."""
+        """The rows as of that batch, in key order."""
         others = self._sorted[bisect_left(self._sorted, start) :]
         return merge(self._unchanged(now), self._before(others), key=_key)
 
     def over_back(self, now: Iterator[tuple[bytes, bytes]], below: bytes | None) -> Iterator[tuple[bytes, bytes]]:
-        """The same, against it."""
+        """The same, against key order."""
         others = self._sorted[: None if below is None else bisect_left(self._sorted, below)]
         return merge(self._unchanged(now), self._before(reversed(others)), key=_key, reverse=True)
 
@@ -220,7 +221,7 @@ def iter_changes(rows: Snapshot, store: int, first: int, number: int = 0) -> Ite
 
 
 def whole_key(change: Change) -> bytes:
-    """The ordered key of a change, which lies beside the values where the stored one is cut."""
+    """The ordered key of a change; if the stored key is cut, it is beside the values."""
     value = change.old if change.old is not None else change.new
     return change.key if value is None else split_value(change.key, value)[0]
 
@@ -233,16 +234,17 @@ def iter_versions(rows: Snapshot, store: int, key: bytes, *, first: int = 0) -> 
             return
         whose, batch, number = split_version(found)
         if whose != prefix:
-            continue  # of a longer key
+            continue  # a change of a longer key
         change = _change_at(rows, store, batch, number)
-        if change.key == key:  # long keys share their beginning
+        if change.key == key:  # long keys share their first bytes
             yield batch, number, change
 
 
 def iter_versions_between(rows: Snapshot, store: int, low: bytes, high: bytes | None, *, first: int) -> Iterator[NumberedChange]:
-    """The changes from a batch on of the ordered keys from `low` on and below `high`: of each key ascending.
+    """The changes, from a batch on, of the ordered keys from `low` on and below `high`.
 
-    Long keys that share their beginning with these are among them: `whole_key` tells.
+    The changes of each key ascend.  Changes of other long keys with the same first bytes are among
+    them: compare `whole_key`.
     """
     whose, end = version_prefix(store, b""), None if high is None else version_prefix(store, high)
     for found, _ in rows.iterate(VERSIONS, version_prefix(store, low)):

@@ -1,10 +1,11 @@
-"""What a replica kept, carried over when it is built anew: Spark cleaned up what was to be applied next.
+"""Carries history and expired rows over to a new build, after Spark cleaned up the next batch.
 
-1. Copy expired rows, changes and positions of every store that looks as before.
-2. Compare the rows of both generations, in key order: what differs is one change, of the batches in between as one.  A row that
-   isn't there any more has expired where nothing else takes rows out; its last value was never seen.  Where the job's own code, or
-   sessions that were merged, may have done it, the cause is unknown.
-3. Write the record, with what is kept.
+1. Copy expired rows, changes and positions of every store with the same schema.
+2. Compare the rows of both generations, in key order.  Each difference is one change, of all
+   batches in between.  A missing row has expired if nothing else removes rows; its last value was
+   never seen.  If the job's own code, or merged sessions, may have removed it, the cause is
+   unknown.
+3. Write the record.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Pairs = Iterator[tuple[bytes, bytes]]
 def carry_over(
     old: Backend, old_stores: StoresRecord, new: Backend, stores: StoresRecord, keeper: Keeper, *, chunk_rows: int
 ) -> None:
-    """Carry what an older generation of the same job has kept into a newer one, which nobody reads yet."""
+    """Carry an older generation's history and expired rows into a newer one, which nobody reads yet."""
     known = stores.stores
     same = {number: store for number, store in enumerate(old_stores.stores) if store in known}
     with old.snapshot() as before, new.snapshot() as after:
@@ -92,7 +93,7 @@ def _difference(
         kept = msgspec.structs.replace(kept, history_from=now.batch + 1)
     has_history = kept.history_from is not None and kept.history_from <= now.batch
     if now.batch > was.batch and this.may_expire:
-        kept = msgspec.structs.replace(kept, closed_forgotten=now.batch)  # rows may have come and gone in between
+        kept = msgspec.structs.replace(kept, closed_forgotten=now.batch)  # rows may have been added and removed in between
     if now.batch <= was.batch or not (this.keeps_closed or has_history):
         return kept
     done = size = 0
@@ -117,7 +118,7 @@ def _difference(
 
 
 def _changes(before: Pairs, after: Pairs, batch: int, expires: bool) -> Iterator[Change]:
-    """What differs between two generations, in key order."""
+    """The differences between two generations, in key order."""
     mark = stamp(batch)
     for key, old, new in _side_by_side(before, after):
         if new is None:

@@ -1,13 +1,14 @@
-"""Why a row left the state: the checkpoint records that it was deleted, and not why.
+"""Why a row left the state: the checkpoint only records that it was deleted.
 
     aggregation, dropDuplicates   expire: nothing but the watermark deletes their rows
     session windows               expire, unless a session of the same key that this batch wrote covers it: then both were merged
                                   and it was deleted
     a variable with a TTL         expire where its time had come when the batch was planned, else the job's own code deleted it
     a variable without, applyInPandasWithState   delete: the job's own code
-    joins, limit                  remove: by the watermark, or since rows moved up in the list of their key
+    joins, limit                  remove: by the watermark, or because rows moved up in their key's list
 
-Source:  StateStoreSaveExec, StreamingDeduplicateExec, SessionWindowStateStoreSaveExec, TTL state of Spark 4.3; golden checkpoints.
+Source:  StateStoreSaveExec, StreamingDeduplicateExec, SessionWindowStateStoreSaveExec, TTL state of
+         Spark 4.3; golden checkpoints.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ Kind = Literal["insert", "update", "delete", "expire", "remove"]
 KINDS: tuple[Kind, ...] = ("insert", "update", "delete", "expire", "remove")
 
 Written = Iterable[tuple[bytes, bytes]]
-"""(ordered key, row) of everything that the batch put into the table, deleted later or not"""
+"""(ordered key, row) of all that the batch put into the table, even if deleted later"""
 Judge = Callable[[bytes, bytes], Kind]
 """(ordered key, last row) -> why it was deleted"""
 Cause = Callable[[int, Callable[[], Written]], Judge]
-"""(when the batch was planned in milliseconds, what it wrote) -> the judge of its deletes"""
+"""(when the batch was planned in milliseconds, its puts) -> the judge of its deletes"""
 
 # A session's start, the last column of its ordered key: a mark and eight bytes.
 _START_BYTES = 9
@@ -37,37 +38,37 @@ _BY_CODE = ("applyInPandasWithState", "transformWithStateInPandasExec", "transfo
 
 
 def may_expire(schema: StoreSchema) -> bool:
-    """Whether rows of this store leave it by a watermark or a TTL and may be kept as they were."""
+    """Whether a watermark or a TTL removes rows of this store, which may then be kept."""
     return schema.operator_name in (*_BY_WATERMARK, _SESSIONS) or (schema.ttl and not schema.many)
 
 
 def loses_rows(schema: StoreSchema) -> bool:
-    """Whether a watermark or a TTL takes rows out of this store that aren't kept: joins and lists with a TTL.
+    """Whether a watermark or a TTL removes rows that can't be kept: of joins and lists with a TTL.
 
-    Their keys are places in a list, and the rows behind one that goes may move up to its place.
+    Their keys are places in a list, and after a removal later rows may move up.
     """
     return schema.operator_name == "symmetricHashJoin" or (schema.ttl and schema.many)
 
 
 def only_expires(schema: StoreSchema) -> bool:
-    """Whether a row that is no longer there expired, however many batches did what to it."""
+    """Whether a missing row must have expired, after any number of batches."""
     return schema.operator_name in _BY_WATERMARK
 
 
 def may_return(schema: StoreSchema) -> bool:
-    """Whether a key that expired may be written again: not where its own time is behind the watermark for good."""
+    """Whether an expired key may be written again: not if the watermark has passed its own time."""
     return schema.operator_name != _SESSIONS and not (
         schema.operator_name in ("stateStoreSave", "dedupe") and bool(schema.watermarked)
     )
 
 
 def closes_windows(schema: StoreSchema) -> bool:
-    """Whether a row that expired is a finished window, and not one that has stopped to count."""
+    """Whether an expired row is a finished window, and not one that merely no longer counts."""
     return schema.operator_name == _SESSIONS or (schema.operator_name == "stateStoreSave" and bool(schema.watermarked))
 
 
 def cause_of(schema: StoreSchema) -> Cause:
-    """What judges the deletes of this store."""
+    """The function that judges the deletes of this store."""
     if schema.operator_name in _BY_WATERMARK:
         return _always("expire")
     if schema.operator_name == _SESSIONS:

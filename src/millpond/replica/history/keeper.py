@@ -1,13 +1,13 @@
-"""What a replica keeps beside the rows as they are: rows that expired, changes, and where each batch stood.
+"""Expired rows, changes and positions in a replica.
 
-Five more tables in the same store, written in the same transaction as the rows:
+They are five more tables, written in the same transaction as the rows:
 
-    closed/<store>    as the store's own table: rows that a watermark or a TTL took out of the state, stamped with the batch that
-                      did.  An empty row: it expired, but its last value was never seen.
-    closed-order      store, batch, number -> when (int64 milliseconds), stored key; to forget the oldest first
+    closed/<store>    as the store's own table: rows that a watermark or a TTL removed, stamped with that
+                      batch.  An empty row has expired, but its last value was never seen.
+    closed-order      store, batch, number -> when (int64 milliseconds), stored key; to remove the oldest first
     changes           store, batch, number -> one change, see `encode_change`; ordered by key within a batch
     versions          store, start of the key, batch, number -> nothing; finds the changes of a key
-    batches           batch -> the record as it stood after it
+    batches           batch -> the record after it
 
 Numbers are big-endian, so that they sort.  A store is its number in the replica's list (two bytes).
 """
@@ -32,7 +32,7 @@ from millpond.settings import Retention
 
 ORDER, CHANGES, VERSIONS, BATCHES = "closed-order", "changes", "versions", "batches"
 SHARED_TABLES = (ORDER, CHANGES, VERSIONS, BATCHES)
-# How many batches' positions are kept where no history needs more: some hundred bytes each.
+# How many batches' positions to keep if no history needs more: some hundred bytes each.
 _POSITIONS = 1000
 _VERSION_KEY_BYTES = 480
 _NUMBER = struct.Struct(">HQI")
@@ -46,7 +46,7 @@ decode_record = msgspec.json.Decoder(ReplicaRecord).decode
 
 
 def closed_table(store: str) -> str:
-    """Where the rows of a store lie that expired."""
+    """The table of a store's expired rows."""
     return f"closed/{store}"
 
 
@@ -58,9 +58,9 @@ def table_names(stores: Iterable[str]) -> list[str]:
 
 @dataclass(slots=True)
 class Appended:
-    """What is added to the value of a key, a list.
+    """Elements to append to a key's list.
 
-    front:  what the value begins with where the replica has none yet
+    front:  the beginning of the value, if the replica has none yet
     """
 
     front: bytes
@@ -71,8 +71,9 @@ class Appended:
 class Gone:
     """A key that a batch deleted.
 
-    last:     the value that the same batch had put before, None where it hadn't
-    certain:  False where the batch may have put one that we can't see: snapshots only tell what was there in the end
+    last:     the value that the same batch had put before, None if it hadn't
+    certain:  False if the batch may have put a value that we can't see: snapshots only have the
+              final rows
     """
 
     last: bytes | None = None
@@ -81,16 +82,16 @@ class Gone:
 
 GONE, GONE_UNSEEN = Gone(), Gone(certain=False)
 Changes = dict[bytes, "bytes | Appended | Gone"]
-"""key in the replica -> value, what is added to it, or that it was deleted"""
+"""key in the replica -> value, elements to append, or a mark that it was deleted"""
 
 
 class Change(msgspec.Struct, frozen=True):
     """One row's change by one batch.
 
-    key:    stored key; a cut one's whole key lies in the values
+    key:    stored key; if it is cut, the whole key is in the values
     kind:   insert, update, delete, expire, remove
-    old:    stored value before the batch, with its stamp; None where there was none
-    new:    stored value after it, with its stamp; of `expire` what the row was in the end, None where that isn't known
+    old:    stored value before the batch, with its stamp; None if there was none
+    new:    stored value after it, with its stamp; of `expire` the row's last value, None if unknown
     """
 
     key: bytes
@@ -100,10 +101,11 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class ClosedRow(NamedTuple):
-    """A row that expired.
+    """An expired row.
 
     number:  its place among those of its store and batch
-    value:   the stored value, without its stamp; of a row whose last value was never seen see `unknown`
+    value:   the stored value, without its stamp; if the last value was never seen, that of
+             `unknown`
     """
 
     number: int
@@ -156,12 +158,12 @@ def split_order(value: bytes) -> tuple[int, bytes]:
 
 
 def version_prefix(store: int, stored_key: bytes) -> bytes:
-    """What the versions of a key begin with, perhaps those of others too, where keys are long."""
+    """The first bytes of the version keys of a key; other long keys may share them."""
     return store.to_bytes(2, "big") + stored_key[:_VERSION_KEY_BYTES]
 
 
 def version_key(store: int, stored_key: bytes, batch: int, number: int) -> bytes:
-    """Where a change is noted by its key."""
+    """The key of `versions` for a change."""
     return version_prefix(store, stored_key) + number_key(store, batch, number)[2:]
 
 
@@ -183,7 +185,7 @@ def split_batch(key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class StoreRetention:
-    """One store: its number, what is kept of it, and why its rows go."""
+    """One store: its number, its retention, and why its rows leave the state."""
 
     number: int
     retention: Retention
@@ -192,12 +194,12 @@ class StoreRetention:
 
     @property
     def keeps_closed(self) -> bool:
-        """Whether rows of it that expire are kept."""
+        """Whether its expired rows are kept."""
         return self.may_expire and self.retention.keeps_closed
 
 
 class Keeper:
-    """Writes the changes of a batch into a replica, and what is to be kept of them."""
+    """Writes the changes of a batch into a replica, with history and expired rows."""
 
     def __init__(self, stores: Iterable[StoreSchema], retention: Mapping[str, Retention], default: Retention) -> None:
         self._stores = {
@@ -206,17 +208,17 @@ class Keeper:
         }
 
     def of(self, store: str) -> StoreRetention:
-        """What is kept of a store."""
+        """The retention of a store."""
         return self._stores[store]
 
     def words(self) -> dict[str, str]:
-        """What is kept of each store, for people."""
+        """The retention of each store, for people."""
         return {store: this.retention.words() for store, this in self._stores.items()}
 
     def begin(self, batch: int, before: Mapping[str, KeptRecord] | None = None) -> dict[str, KeptRecord]:
-        """What is kept of each store when somebody begins to follow at a batch: changes from the next one on, where wanted.
+        """The kept records when following begins at a batch: history begins with the next one.
 
-        before:  what was kept until then, of a replica that is taken over
+        before:  the records until then, of a replica that is taken over
         """
         kept = dict(before or {})
         for store, this in self._stores.items():
@@ -233,13 +235,14 @@ class Keeper:
         before: ReplicaRecord,
         hidden: Collection[str],
     ) -> ReplicaRecord:
-        """Everything of one batch, but for the record, which is returned with what is kept in it.
+        """Write all of one batch except the record; returns the kept records for it.
 
-        hidden:  stores of which the batch may have put rows and taken them out again that we can't see
+        hidden:  stores in which the batch may have put and removed rows that we can't see
         """
         record = make_record(batch)
         kept = dict(before.kept)
-        # Within one batch a row expires only where the watermark has moved: what comes behind the last one is late.
+        # Rows of the same batch expire only if the watermark has moved: rows behind the last one
+        # are late.
         moved = batch.planned_watermark_ms != before.planned_watermark_ms
         for store, changes in changed.items():
             after = self._write_store(write, store, changes, batch, kept.get(store, KeptRecord()))
@@ -251,7 +254,7 @@ class Keeper:
         return msgspec.structs.replace(record, kept=kept)
 
     def _loses_expired(self, store: str, changes: Changes, hidden: bool) -> bool:
-        """Whether rows may have expired of which nothing is kept."""
+        """Whether rows may have expired without being kept."""
         this = self._stores[store]
         if not this.may_expire:
             return False
@@ -308,13 +311,13 @@ class Keeper:
                 if kind == "expire" and this.keeps_closed:
                     closed.append((key, _closing(key, value, last)))
                 if old is None and kind != "expire":
-                    continue  # this batch put it and took it out again: nobody can have seen it
+                    continue  # this batch put and removed it, so nobody can have seen it
                 gone.append(key)
                 out.append(Change(key, kind, old, last + stamp_final(batch.batch) if kind == "expire" and value.certain else None))
                 continue
             new = _next(old, value)
             if old is not None and old[:-STAMP_BYTES] == new:
-                continue  # written again as it was
+                continue  # written again with the same value
             puts.append((key, new + mark))
             out.append(Change(key, "insert" if old is None else "update", old, new + mark))
         write.put(store, puts)
@@ -331,7 +334,7 @@ class Keeper:
         batch: CommittedBatch,
         kept: KeptRecord,
     ) -> KeptRecord:
-        """Keep rows that expired."""
+        """Keep expired rows."""
         if not closed:
             return kept
         rows = [ClosedRow(i, key, value) for i, (key, value) in enumerate(closed)]
@@ -339,7 +342,7 @@ class Keeper:
         return msgspec.structs.replace(kept, closed_bytes=kept.closed_bytes + size)
 
     def forget_closed(self, write: WriteBatch, store: str, kept: KeptRecord, batch: CommittedBatch) -> KeptRecord:
-        """Forget what expired too long ago, or what is too much, the oldest first."""
+        """Remove expired rows that are too old, or too many, the oldest first."""
         this = self._stores[store]
         if not kept.closed_bytes:
             return kept
@@ -354,7 +357,7 @@ class Keeper:
                 break
             ends.append(key)
             found = write.get(closed_table(store), stored_key)
-            # It may have come back and expired again since.
+            # The key may have been written and expired again since.
             if found is not None and changed_batch(found) == closed_in:
                 keys.append(stored_key)
                 size -= len(stored_key) + len(found)
@@ -364,7 +367,7 @@ class Keeper:
         return msgspec.structs.replace(kept, closed_bytes=size, closed_forgotten=forgotten)
 
     def _history_limit(self, write: WriteBatch, this: StoreRetention, first: int, batch: CommittedBatch) -> int:
-        """The first batch whose changes are still to be kept."""
+        """The first batch whose changes must still be kept."""
         retention, limits = this.retention, [0]
         if retention.history_batches is not None:
             limits.append(batch.batch - retention.history_batches + 1)
@@ -375,7 +378,7 @@ class Keeper:
         return max(limits)
 
     def _forget_changes(self, write: WriteBatch, this: StoreRetention, kept: KeptRecord, limit: int | None) -> KeptRecord:
-        """Forget the changes of batches before `limit`; None: all of them."""
+        """Remove the changes of batches before `limit`; None for all."""
         if limit is not None and kept.history_from is not None and kept.history_from >= limit:
             return kept
         keys, versions = [], []
@@ -391,7 +394,7 @@ class Keeper:
         return msgspec.structs.replace(kept, history_from=limit, collapsed=collapsed)
 
     def _forget_positions(self, write: WriteBatch, batch: int, kept: Mapping[str, KeptRecord]) -> None:
-        # The batch before the first change is the oldest that can still be asked for.
+        # The batch before the first change is the oldest that can still be read.
         needed = [k.history_from - 1 for k in kept.values() if k.history_from is not None]
         limit = min([batch - _POSITIONS, *needed])
         gone = []
@@ -403,13 +406,13 @@ class Keeper:
 
 
 def write_changes(write: WriteBatch, store: int, batch: int, changes: list[Change], first: int = 0) -> None:
-    """Note changes, in the order of their keys; `first` is the number of the first of them within the batch."""
+    """Write changes in key order; `first` is the number of the first of them within the batch."""
     write.put(CHANGES, ((number_key(store, batch, i), encode_change(c)) for i, c in enumerate(changes, first)))
     write.put(VERSIONS, sorted((version_key(store, c.key, batch, i), b"") for i, c in enumerate(changes, first)))
 
 
 def write_closed(write: WriteBatch, store: str, number: int, closed: ClosedRows) -> int:
-    """Keep rows that expired; how many bytes more there are now."""
+    """Keep expired rows; returns how many bytes this adds."""
     mark, when, size = stamp_final(closed.batch), _TIME.pack(closed.started_ms), 0
     for _, key, value in closed.rows:
         before = write.get(closed_table(store), key)
@@ -420,12 +423,15 @@ def write_closed(write: WriteBatch, store: str, number: int, closed: ClosedRows)
 
 
 def write_position(write: WriteBatch, record: ReplicaRecord) -> None:
-    """Note where a batch stood."""
+    """Write the position of a batch."""
     write.put(BATCHES, [(batch_key(record.batch), encode_record(record))])
 
 
 def put_rows(write: WriteBatch, table: str, changes: Changes, mark: bytes) -> list[bytes]:
-    """Put and append rows, in key order: neighbours share pages.  The keys that are to be deleted, in order."""
+    """Put and append rows in key order, since neighbours share pages.
+
+    Returns the keys to be deleted, in order.
+    """
     puts = [(key, value + mark) for key, value in changes.items() if isinstance(value, bytes)]
     puts.sort()
     write.put(table, puts)
@@ -437,7 +443,7 @@ def put_rows(write: WriteBatch, table: str, changes: Changes, mark: bytes) -> li
 
 
 def _next(old: bytes | None, value: bytes | Appended | Gone) -> bytes:
-    """What a key's value becomes, without its stamp."""
+    """A key's new value, without its stamp."""
     assert not isinstance(value, Gone)
     if isinstance(value, bytes):
         return value
@@ -445,19 +451,19 @@ def _next(old: bytes | None, value: bytes | Appended | Gone) -> bytes:
 
 
 def _last(value: Gone, old: bytes | None) -> bytes | None:
-    """What a deleted row was in the end, as far as can be seen."""
+    """The last known value of a deleted row."""
     if value.last is not None:
         return value.last
     return None if old is None else old[:-STAMP_BYTES]
 
 
 def _closing(key: bytes, value: Gone, last: bytes) -> bytes:
-    """What is kept of a row that expired, without its stamp."""
+    """The kept value of an expired row, without its stamp."""
     return last if value.certain else unknown(key, last)
 
 
 def unknown(key: bytes, value: bytes) -> bytes:
-    """The stored value, without its stamp, of a row whose last one isn't known."""
+    """The stored value, without its stamp, of a row whose last value isn't known."""
     ordered, _ = split_value(key, value)
     return join_value(ordered, b"")
 

@@ -1,7 +1,7 @@
-"""The rows of a table together with those that expired: a finished window stays where it was, marked final.
+"""The rows of a table together with its expired rows, in key order, marked final.
 
-A key that came back to the state is live: its expired row doesn't count.  An expired row whose last value was never seen is none of
-them; `get` gives it, with an empty row.
+If a key is in the state again, its expired row doesn't count.  Scans leave out an expired row whose
+last value was never seen; `get` returns an empty row for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _key = itemgetter(0)
 
 
 class SnapshotWithClosed:
-    """See `backend.Snapshot`."""
+    """See `backends.base.Snapshot`."""
 
     def __init__(self, rows: Snapshot) -> None:
         self.rows = rows
@@ -59,7 +59,7 @@ def is_known(key: bytes, stored: bytes) -> bool:
 
 
 def _merged(live: Pairs, closed: Pairs, *, reverse: bool = False) -> Pairs:
-    """Both in order; of two with one key the live one, which comes first."""
+    """Both in key order; of two rows with one key, the live one."""
     before: bytes | None = None
     for pair in merge(live, (pair for pair in closed if is_known(*pair)), key=_key, reverse=reverse):
         if pair[0] != before:

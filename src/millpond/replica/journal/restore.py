@@ -1,12 +1,13 @@
-"""Expired rows from the journal, put into a generation that was built while there was none before it to be trusted.
+"""Restores expired rows from the journal into a new generation, if no older generation can be trusted.
 
-1. The mark's batch must be the same run of the same job as what the checkpoint has now, as for any replica (`identity`): a job that
-   was replaced, or rewound beyond it, gets nothing.
-2. Rows of a store that looks as before, of batches up to the mark's and up to the one that was built, are put back as they were.
-   Of a key the newest counts; a key that is in the state is live, whatever it was before.
-3. Where keys that expired may come back (a TTL), a row can have been written and have expired once more unseen, unless the mark is
-   of the batch that was built: then we know that it expired but not its last value.
-4. What would have been forgotten by now is.
+1. The mark's batch must be of the same run of the same job as the checkpoint, as for any replica
+   (`identity`).  A job that was replaced, or rewound beyond it, gets nothing.
+2. Restore the rows of a store with the same schema, of batches up to the mark's and up to the built
+   one.  For each key, the newest row counts; a key that is in the state is live.
+3. If expired keys may be written again (a TTL), a row may have been written and expired unseen
+   since the mark, unless the mark is of the built batch.  Then we know that it expired, but not its
+   last value.
+4. Remove rows that are beyond their retention by now.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from millpond.storage import Storage
 def restore_closed(
     place: Path, storage: Storage, batch: CommittedBatch, backend: Backend, stores: StoresRecord, keeper: Keeper
 ) -> None:
-    """Put rows that expired into a generation that was built at `batch`, and that nobody reads yet.
+    """Restore expired rows into a generation that was built at `batch`, and that nobody reads yet.
 
     place:   the replica's folder
     Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED; DISK_FULL, REPLICA_NOT_WRITABLE.
@@ -54,7 +55,7 @@ def restore_closed(
 
 
 def _restore(folder: Path, mark: Mark, batch: CommittedBatch, backend: Backend, store: StoreSchema, number: int) -> int:
-    """Put back the rows of one store; how many bytes they take."""
+    """Restore the rows of one store; returns how many bytes they take."""
     name, size, table = store_folder(store.id), 0, closed_table(store.id)
     is_known = not may_return(store) or (mark.batch == batch.batch and is_whole(folder / name, mark.ends[name]))  # 3
     for found in iter_store(folder / name, store):

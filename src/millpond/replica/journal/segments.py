@@ -1,6 +1,7 @@
-"""Expired rows on disk, flushed: what a new generation takes them from where the one before can't be trusted.
+"""Flushed expired rows on disk, for a new generation if the previous one can't be trusted.
 
-LMDB isn't synced, so after a restart of the machine a replica is built again, and the checkpoint no longer has rows that expired.
+LMDB isn't synced, so after a restart of the machine a replica is built again, and the checkpoint no
+longer has expired rows.
 
     <replica>/closed.json                         the mark: all rows that had expired by a batch of the job are in that folder
     <replica>/closed-<unique>/<store>/<b>-<n>     segments of one store (a hash of its name), b: batch of its first row, n: from 0
@@ -12,8 +13,9 @@ LMDB isn't synced, so after a restart of the machine a replica is built again, a
     Numbers are little-endian.  The checksum is a CRC-32 of length and body that begins with the header's, so that neither zeros
     nor what another file left on the disk is a frame.
 
-Segments are only added to.  What isn't a whole frame ends its segment: it is cut off before more is added, and never read over.
-What a segment has beyond the mark was written by a process that died, and isn't read either.
+Segments only grow.  Bytes that aren't a whole frame end their segment: they are cut off before more
+is added, and nothing after them is read.  Frames beyond the mark were written by a process that
+died, and aren't read either.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import FileStamp, LocalStorage, sync_folder
 
-# Another number, where ordered keys or stored values are written otherwise as well: older rows aren't read.
+# Change this number also if the format of ordered keys or stored values changes: older rows aren't
+# read.
 FORMAT = 1
 SEGMENT_BYTES = 4 << 20
 _FRAME_ROWS = 1000
@@ -55,13 +58,13 @@ _SEGMENT = re.compile(r"(\d{20})-(\d{6,})")
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """Up to which batch of which run of a job the journal has everything.
+    """The batch, of one run of a job, up to which the journal is complete.
 
     folder:       with the segments
-    generation:   whose rows these are
-    checkpoint:   where the job's checkpoint lies
+    generation:   the generation of these rows
+    checkpoint:   the place of the job's checkpoint
     fingerprint, commit_*:  of the batch, as in `record.ReplicaRecord`
-    ends:         store's folder -> (newest segment, bytes in it), None where it has none
+    ends:         store's folder -> (newest segment, bytes in it), None if it has none
     """
 
     format: int
@@ -83,22 +86,22 @@ class Mark(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_mark(place: Path) -> Mark | None:
-    """The mark in a replica's folder; None where there is none that can be read."""
+    """The mark in a replica's folder; None if there is none that can be read."""
     try:
         mark = msgspec.convert(parse_json(LocalStorage(place).read(_MARK, _BOUNDS.log_bytes)), Mark)
-    except (CheckpointError, ValueError):  # msgspec's errors are among these
+    except (CheckpointError, ValueError):  # also msgspec's errors
         return None
     is_known = mark.format == FORMAT and _FOLDER.fullmatch(mark.folder) is not None
     return mark if is_known and (place / mark.folder).is_dir() else None
 
 
 def write_mark(place: Path, mark: Mark) -> None:
-    """Put it in place, flushed, when all that it says is flushed.  Raises NOT_WRITABLE."""
+    """Write and flush the mark, after all that it names is flushed.  Raises NOT_WRITABLE."""
     LocalStorage(place, mode=FILE_MODE).write(_MARK, msgspec.json.encode(mark))
 
 
 def remove_others(place: Path, current: str | None) -> None:
-    """Remove what the mark doesn't name: left by a crash, or of another run of the job."""
+    """Remove folders that the mark doesn't name: of a crash, or of another run of the job."""
     if current is None:
         (place / _MARK).unlink(missing_ok=True)
     for folder in place.glob("closed-*"):
@@ -107,7 +110,7 @@ def remove_others(place: Path, current: str | None) -> None:
 
 
 def store_folder(store: str) -> str:
-    """The name of a store's folder: column families may be called by names that no file can have."""
+    """The name of a store's folder: a hash, since files can't have all names of column families."""
     return hashlib.blake2b(store.encode(), digest_size=12).hexdigest()
 
 
@@ -115,13 +118,13 @@ def store_folder(store: str) -> str:
 
 
 def encode_frame(body: bytes, seed: int) -> bytes:
-    """A frame; `seed` is the checksum of the segment's header, 0 of the header itself."""
+    """A frame; `seed` is the checksum of the segment's header, 0 for the header itself."""
     length = len(body).to_bytes(4, "little")
     return length + zlib.crc32(body, zlib.crc32(length, seed)).to_bytes(4, "little") + body
 
 
 def _decode_frame(data: bytes, begin: int, seed: int) -> bytes | None:
-    """The body of the frame that begins there; None where there is no whole one."""
+    """The body of the frame at this place; None if it isn't whole."""
     if len(data) - begin < _FRAME.size:
         return None
     length, checksum = _FRAME.unpack_from(data, begin)
@@ -132,7 +135,7 @@ def _decode_frame(data: bytes, begin: int, seed: int) -> bytes | None:
 
 
 def encode_header(store: StoreSchema, salt: str) -> bytes:
-    """The body of a segment's first frame; the salt tells it from every other one."""
+    """The body of a segment's first frame; the salt makes it unique."""
     return json.dumps({"format": FORMAT, "salt": salt, "store": store.to_json()}).encode()
 
 
@@ -147,7 +150,7 @@ def encode_rows(found: ClosedRows) -> Iterator[bytes]:
 
 
 def _decode_rows(body: bytes) -> ClosedRows | None:
-    """The reverse of one; None where it is none, which a right checksum leaves to mistakes of ours."""
+    """The reverse; None for an invalid body, which with a right checksum would be a bug of ours."""
     if len(body) < _BATCH.size:
         return None
     rows, at = [], _BATCH.size
@@ -166,9 +169,9 @@ def _decode_rows(body: bytes) -> ClosedRows | None:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What can be read of one file.
+    """The readable part of one file.
 
-    store:  whose rows these are; None where not even the header is whole, or it is of another format
+    store:  the store of its rows; None if the header isn't whole or has another format
     seed:   of its checksums
     end:    where the last whole frame ends, in bytes
     """
@@ -180,7 +183,7 @@ class Segment:
 
 
 def decode_segment(data: bytes) -> Segment:
-    """Every whole frame from the beginning on, up to what isn't one."""
+    """All frames from the beginning on, up to the first that isn't whole."""
     header = _decode_frame(data, 0, 0)
     store = None if header is None else _decode_header(header)
     if header is None or store is None:
@@ -214,7 +217,10 @@ def segments(folder: Path) -> list[Path]:
 
 
 class StoreJournal:
-    """Adds to the segments of one store.  Raises OSError; it is of no use then, and a new one reads where that left off."""
+    """Appends to the segments of one store.
+
+    Raises OSError; after that, a new object must continue.
+    """
 
     def __init__(self, folder: Path, store: StoreSchema, *, segment_bytes: int) -> None:
         self._folder = folder
@@ -228,7 +234,7 @@ class StoreJournal:
             sync_folder(folder.parent)
 
     def append(self, found: ClosedRows) -> None:
-        """Write rows; flushed by `sync`."""
+        """Write rows; `sync` flushes them."""
         for body in encode_rows(found):
             if self._file is None:
                 self._open(found.batch)
@@ -238,7 +244,7 @@ class StoreJournal:
                 self.close()
 
     def sync(self) -> tuple[str, int] | None:
-        """Flush; the newest segment and its size, None where there is none."""
+        """Flush; the newest segment and its size, None if there is none."""
         if self._dirty:
             assert self._file is not None
             os.fsync(self._file)
@@ -247,7 +253,7 @@ class StoreJournal:
         return (newest[0].name, newest[0].stat().st_size) if newest else None
 
     def drop_before(self, batch: int | None) -> None:
-        """Remove the segments all of whose rows are of earlier batches than the oldest that is still kept; None: of all."""
+        """Remove segments whose rows are all older than this batch, the oldest still kept; None for all."""
         found = segments(self._folder)
         if batch is None:
             self.close()
@@ -273,7 +279,7 @@ class StoreJournal:
         self._dirty = True
 
     def _open(self, batch: int) -> None:
-        """The newest segment where more fits into it, with what isn't a whole frame cut off; else a new one."""
+        """Open the newest segment if it has room, cut off after its last whole frame; else a new one."""
         found = segments(self._folder)
         if found and found[-1].stat().st_size < self._segment_bytes:
             there = _read(found[-1])[0]
@@ -294,20 +300,20 @@ class StoreJournal:
 
 
 def iter_store(folder: Path, store: StoreSchema) -> Iterator[ClosedRows]:
-    """Rows of a store that expired, a segment at a time; some may come twice."""
+    """The expired rows of a store, a segment at a time; some may come twice."""
     for path in segments(folder):
         segment = _read(path)[0]
-        if segment.store == store:  # whatever is said of windows: they have the same bytes
+        if segment.store == store:  # marks of windows don't count: the bytes are the same
             yield from segment.frames
 
 
 def is_end_whole(folder: Path, end: tuple[str, int] | None) -> bool:
-    """Whether the newest segment of a store is there up to where the mark says that it ended."""
+    """Whether the newest segment of a store is whole up to the end in the mark."""
     return end is None or _read(folder / end[0])[0].end >= end[1]
 
 
 def is_whole(folder: Path, end: tuple[str, int] | None) -> bool:
-    """The same of all its segments."""
+    """The same for all its segments."""
     if end is None:
         return True
     for path in segments(folder):

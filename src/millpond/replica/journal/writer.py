@@ -1,13 +1,15 @@
-"""Copies rows that expired from the generation that serves into the journal, about a second behind, in a thread of its own.
+"""Copies expired rows from the serving generation into the journal, in a thread, about a second behind.
 
-Applying a batch does nothing for it: what expired since the mark is found by the order in which it will be forgotten.
+This adds no work to applying a batch: the order in which expired rows will be removed shows which
+ones expired since the mark.
 
-1. Where the mark is of this generation and the disk has what it says, go on behind it; else copy everything into a new folder.
-2. Read what expired since, some thousand rows at a time, and write it.
-3. Flush, then move the mark: to the batch of a snapshot that has nothing beyond what was written.
-4. Remove segments whose rows the replica has forgotten, and folders of generations before.
+1. If the mark is of this generation and the disk has its segments, continue after it; else copy all
+   rows into a new folder.
+2. Read rows that expired since, some thousand at a time, and write them.
+3. Flush, then move the mark to the batch of a snapshot whose expired rows are all written.
+4. Remove segments whose rows the replica no longer keeps, and folders of earlier generations.
 
-What fails is tried again from the mark on; frames written twice are read as one.
+After a failure, copying continues from the mark; frames written twice count once.
 """
 
 from __future__ import annotations
@@ -48,20 +50,20 @@ from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.replica.row_stamp import changed_batch, without_stamp
 from millpond.schema.store import StoreSchema
 
-# What a power cut loses at most; a flush takes milliseconds.
+# The most that a power cut can lose; a flush takes milliseconds.
 _SECONDS = 1.0
-# How often the mark is moved where nothing expired: it tells a later build that the job is the same.
+# How often to move the mark if nothing expires: it shows a later build that the job is the same.
 _IDLE_SECONDS = 10.0
-# What closing waits for: a copy of everything that isn't done by then is begun again another time.
+# How long closing waits: an unfinished copy of all rows begins again another time.
 _CLOSE_SECONDS = 2.0
 _CHUNK_ROWS = 10_000
 
 
 @dataclass(slots=True)
 class _Source:
-    """The generation that is copied.
+    """The generation to copy.
 
-    stores:    of which expired rows are kept: number in the replica -> the store
+    stores:    those with kept expired rows: number in the replica -> the store
     """
 
     generation: str
@@ -73,11 +75,11 @@ class _Source:
 
 @dataclass(slots=True)
 class _Target:
-    """Where a generation is copied to.
+    """The target of a copy.
 
     whole:    whether the mark names this folder; until then nothing in it counts
     reached:  the mark's batch
-    at:       number of a store -> (batch, number) of the first row that isn't written
+    at:       number of a store -> (batch, number) of the first row that isn't written yet
     unmarked: whether rows were written since the mark
     """
 
@@ -91,10 +93,10 @@ class _Target:
 
 
 class JournalCopy:
-    """Keeps the journal in a replica's folder.
+    """Writes the journal in a replica's folder.
 
-    error:   why rows that expired can't be flushed, None where they can
-    errors:  how often they couldn't
+    error:   why expired rows can't be flushed, None if they can
+    errors:  how often flushing failed
     """
 
     def __init__(self, place: Path, *, segment_bytes: int = SEGMENT_BYTES) -> None:
@@ -112,7 +114,7 @@ class JournalCopy:
         self._trouble = Trouble(EventLog(__name__), "journal", replica=str(place))
 
     def start(self) -> None:
-        """Flush by a thread, from the first generation on of which something is to be kept."""
+        """Flush in a thread, from the first generation with kept expired rows on."""
         self._in_thread = True
 
     def follow(self, generation: str, backend: Backend, stores: StoresRecord, keeper: Keeper) -> None:
@@ -124,7 +126,7 @@ class JournalCopy:
             self._thread.start()
 
     def leave(self) -> None:
-        """Copy nothing: no generation serves."""
+        """Stop copying, since no generation serves."""
         self._source = None
 
     def close(self) -> None:
@@ -139,7 +141,7 @@ class JournalCopy:
             self._drop_target()
 
     def flush(self, seconds: float = float("inf")) -> bool:
-        """Bring the journal up to the replica; whether that was done in the time given."""
+        """Copy all expired rows to the journal; returns whether the time was enough."""
         return self._try_flush(time.monotonic() + seconds, in_passing=False)
 
     def _try_flush(self, deadline: float, *, in_passing: bool) -> bool:
@@ -160,7 +162,7 @@ class JournalCopy:
             self._try_flush(float("inf"), in_passing=True)
 
     def _flush(self, deadline: float, in_passing: bool) -> bool:
-        """See above; `in_passing` gives way to others, and leaves the mark where it is for a while if nothing expired."""
+        """See `flush`; `in_passing` yields to other threads, and rarely moves the mark if nothing expired."""
         source = self._source
         if source is None or not source.stores:
             self._drop_target()
@@ -199,7 +201,7 @@ class JournalCopy:
         if mark is not None and mark.generation == source.generation and self._is_usable(mark):
             folder, at = self._place / mark.folder, dict.fromkeys(source.stores, (mark.batch + 1, 0))
             for number, store in source.stores.items():
-                if (name := store_folder(store.id)) not in mark.ends:  # nothing was kept of it lately
+                if (name := store_folder(store.id)) not in mark.ends:  # no rows of it were kept lately
                     at[number] = (0, 0)
                     with contextlib.suppress(FileNotFoundError):
                         shutil.rmtree(folder / name)
@@ -209,7 +211,7 @@ class JournalCopy:
         return _Target(source, folder, False, -1, dict.fromkeys(source.stores, (0, 0)))
 
     def _is_usable(self, mark: Mark) -> bool:
-        """Whether more can be added behind what the mark says, which then still holds."""
+        """Whether the segments can grow after the mark, so that the mark stays valid."""
         return all(is_end_whole(self._place / mark.folder / name, end) for name, end in mark.ends.items())
 
     def _journal(self, target: _Target, number: int) -> StoreJournal:
@@ -244,14 +246,14 @@ class JournalCopy:
         if target is None:
             return
         for journal in target.journals.values():
-            with contextlib.suppress(OSError):  # what isn't flushed is beyond the mark
+            with contextlib.suppress(OSError):  # unflushed bytes are beyond the mark
                 journal.close()
         if not target.whole:
             shutil.rmtree(target.folder, ignore_errors=True)
 
 
 def _next_rows(snapshot: Snapshot, target: _Target) -> tuple[list[tuple[int, ClosedRows]], bool]:
-    """What expired next, by store and batch, and whether that is all; moves on `target.at`."""
+    """The next expired rows by store and batch, and whether these are all; moves `target.at` on."""
     out: list[tuple[int, ClosedRows]] = []
     left = _CHUNK_ROWS
     for number, store in target.source.stores.items():
@@ -267,7 +269,7 @@ def _next_rows(snapshot: Snapshot, target: _Target) -> tuple[list[tuple[int, Clo
             started_ms, stored_key = split_order(value)
             found = snapshot.get(table, stored_key)
             if found is None or changed_batch(found) != batch:
-                continue  # it has expired once more since, which comes later
+                continue  # it has expired again since, which comes later
             if not out or (out[-1][0], out[-1][1].batch) != (number, batch):
                 out.append((number, ClosedRows(batch, started_ms)))
             out[-1][1].rows.append(ClosedRow(place, stored_key, without_stamp(found)))

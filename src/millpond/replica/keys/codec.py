@@ -1,4 +1,4 @@
-"""Keys as bytes that sort as their columns do, so that prefixes and ranges of a key are ranges of bytes.
+"""Keys as bytes that sort in the order of their columns, so that ranges of keys are ranges of bytes.
 
     key     = its columns one after the other: those that aren't times in grouping order, then the times, so that "windows of this
               url between two times" is one range
@@ -8,8 +8,8 @@
               structs: their members as columns; arrays: 01 and the column per element, ended by 00; maps: as arrays of
               entries, sorted
 
-The store's keys may have at most 511 bytes.  A longer key is its first 495 bytes and a 16-byte hash; the whole key then lies beside
-the value.  Only long keys have exactly 511 bytes.
+LMDB's keys may have at most 511 bytes.  A longer key is stored as its first 495 bytes and a 16-byte
+hash, with the whole key beside the value.  Only long keys have exactly 511 bytes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PREFIX_BYTES = 495
 _HASH_BYTES = MAX_KEY_BYTES - PREFIX_BYTES
 
 _NULL, _VALUE = b"\x00", b"\x01"
-# The key of the one row of an aggregation without keys: LMDB takes no empty key.
+# The key of the single row of an aggregation without keys: LMDB allows no empty key.
 KEYLESS = b"\x01"
 _INTEGER_BITS = {
     "byte": 8,
@@ -51,9 +51,9 @@ _EXACT = Context(prec=80)
 
 
 class KeyCodec:
-    """Writes and reads the keys of one table.
+    """Encodes and decodes the keys of one table.
 
-    order:  indexes of the key schema's columns as they follow each other in the bytes
+    order:  indexes of the key schema's columns in the order of the bytes
     """
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
@@ -74,7 +74,7 @@ class KeyCodec:
         return b"".join([write(key[i]) for write, i in zip(self._writers, self.order, strict=True)])
 
     def encode_prefix(self, whole: list[Stored], leading: list[Stored]) -> bytes:
-        """The bytes that every key begins with whose first columns have these values.
+        """The first bytes of every key whose first columns have these values.
 
         whole:    values of the first columns in the order of `order`
         leading:  values of the first members of the column after these, which is a struct
@@ -86,7 +86,7 @@ class KeyCodec:
         return out
 
     def decode(self, data: bytes) -> tuple[Stored, ...]:
-        """The key row in stored form.  Raises CORRUPT_FILE where the bytes aren't a key of this table."""
+        """The key row in stored form.  Raises CORRUPT_FILE if the bytes aren't a key of this table."""
         if data == KEYLESS and not self._fields:
             return ()
         values: list[Stored] = [None] * len(self._fields)
@@ -102,24 +102,24 @@ class KeyCodec:
 
 
 def text_key(text: bytes) -> bytes:
-    """The whole ordered key of a key row that is one text, from its own bytes: what `KeyCodec.encode` makes of it decoded."""
+    """The whole ordered key of a key that is one text, from the text's bytes."""
     return _VALUE + _escape(text)
 
 
 def store_key(ordered: bytes) -> bytes:
-    """The key under which a row lies: the ordered key, cut and hashed where it is too long."""
+    """The stored key of a row: the ordered key, cut and hashed if it is too long."""
     if len(ordered) < MAX_KEY_BYTES:
         return ordered
     return ordered[:PREFIX_BYTES] + hashlib.blake2b(ordered, digest_size=_HASH_BYTES).digest()
 
 
 def is_cut(stored_key: bytes) -> bool:
-    """Whether the whole key lies beside the value."""
+    """Whether the whole key is stored beside the value."""
     return len(stored_key) == MAX_KEY_BYTES
 
 
 def join_value(ordered: bytes, row: bytes) -> bytes:
-    """What is stored under `store_key(ordered)`."""
+    """The stored value for `store_key(ordered)`."""
     if len(ordered) < MAX_KEY_BYTES:
         return row
     return len(ordered).to_bytes(4, "little") + ordered + row
@@ -140,7 +140,7 @@ def column_writer(type_: SparkType) -> Write:
     """A function from a value in stored form (or None) to the bytes of a column."""
     write = _writer(type_)
     if type_.kind in ("string", "binary"):
-        return write  # these write their own mark: the commonest key, and a call less
+        return write  # these write their own mark, which saves a call for the most common keys
 
     def write_column(value: Stored) -> bytes:
         return _NULL if value is None else _VALUE + write(value)
@@ -316,7 +316,7 @@ def _plain(name: str) -> tuple[Write, Read]:
 
 
 _RAW: tuple[Write, Read] = (_escape, _unescape)
-# Types that Spark doesn't order: any reversible form will do, equality is all that is asked of it.
+# Types that Spark doesn't order: any reversible form is enough, since only equality counts.
 _UNORDERED: dict[str, tuple[Write, Read]] = {
     "void": (lambda _value: b"", lambda _data, at: (None, at)),
     "timestamp_nanos": _parts(_plain("long"), _plain("short")),

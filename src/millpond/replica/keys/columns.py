@@ -1,6 +1,7 @@
-"""Many ordered keys of a replica to columns at once, for the keys that most tables have; `ordered` reads all others one by one.
+"""Decodes many ordered keys to columns at once, for the most common keys; `codec` decodes others.
 
-Those are keys of whole numbers, times and windows without a NULL, all as long as each other, and keys of one text.
+These are keys of whole numbers, times and windows without NULL, all of the same length, and keys of
+one text.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _TEXT_MARKS = 3  # 01 in front, 00 01 behind
 
 
 def read_ordered(fields: tuple[Field, ...], keys: list[bytes]) -> dict[int, Column] | None:
-    """The columns of keys that `ordered.KeyCodec` of these fields wrote, by their place; None where they aren't such keys."""
+    """The columns of keys that `codec.KeyCodec` encoded, by place; None if they aren't such keys."""
     if not fields or not keys:
         return None
     if len(fields) == 1 and fields[0].type.kind in ("string", "binary"):
@@ -60,7 +61,7 @@ def _width(type_: SparkType) -> int:
 
 
 def _column(type_: SparkType, rows: Array, at: int) -> Column | None:
-    """The column that begins at this byte of all keys; None where one of them is NULL."""
+    """The column at this byte of all keys; None if one of them is NULL."""
     if (rows[:, at] != 1).any():
         return None
     at += 1
@@ -82,7 +83,7 @@ def _column(type_: SparkType, rows: Array, at: int) -> Column | None:
 
 
 def _texts(type_: SparkType, keys: Spans) -> Column | None:
-    """None where one of them is NULL, or holds a zero, which is written as two bytes."""
+    """The texts; None if one is NULL or has a zero byte, which is encoded as two bytes."""
     import numpy as np
 
     if (keys.size < _TEXT_MARKS).any() or b"\x00\xff" in keys.data:

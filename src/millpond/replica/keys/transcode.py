@@ -1,8 +1,8 @@
 """From the bytes of a key row straight to the ordered key, for the kinds of keys that most jobs have.
 
-The long way is to decode the row and to encode its values, which costs more on the path that every changed row of
-every batch takes.  Keys of whole numbers, times, text, binary and structs of these (windows) go the short way: their bytes are
-turned around in place.  A property test holds both ways against each other.
+Decoding the row and encoding its values costs more, for every changed row of every batch.  For keys
+of whole numbers, times, text, binary and structs of these (windows), the bytes are rearranged
+directly. A property test compares both ways.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WIDTHS = {
     "day_time_interval": 8,
     "time": 8,
 }
-# What a column is in native/order.c.
+# Kinds of columns in native/c/order.c.
 _WHOLE_NUMBER, _TEXT, _STRUCT = 0, 1, 2
 _NULL = b"\x00"
 _unpack_slot = Struct("<II").unpack_from
@@ -44,7 +44,7 @@ _FIRST = [bytes((1, byte ^ 0x80)) for byte in range(256)]
 def key_transcoder(fields: tuple[Field, ...], codec: KeyCodec) -> Transcode:
     """A function from the UnsafeRow bytes of a key to its ordered bytes, the same as `codec.encode(decode(row))`.
 
-    Raises (the function):  CORRUPT_FILE where a length or an offset points outside the bytes.
+    Raises (the function):  CORRUPT_FILE if a length or an offset points outside the bytes.
     """
     decode, encode = decoder(fields), codec.encode
     if not fields or not all(_is_plain(f.type) for f in fields):
@@ -78,12 +78,12 @@ class KeysTranscoder:
         self._least = _least(fields)
 
     def transcode(self, rows: Spans) -> list[bytes] | None:
-        """The ordered keys; None where a key has to be looked at by itself, or is long."""
+        """The ordered keys; None if a key is long, or needs decoding."""
         found = self.spans(rows)
         return None if found is None else calls.to_list(*found[:3])
 
     def spans(self, rows: Spans) -> Spans | None:
-        """The same without taking them out."""
+        """The same as spans in one buffer."""
         found = self._ordered(rows)
         return None if found is None or (found[2] >= MAX_KEY_BYTES).any() else Spans(*found)
 
@@ -96,7 +96,7 @@ class KeysTranscoder:
 
 
 def _program(fields: tuple[Field, ...], order: Iterable[int]) -> Iterator[tuple[int, int, int, int, int]]:
-    """Columns as `Column` in native/c/order.c has them."""
+    """Columns in the form of `Column` in native/c/order.c."""
     bitset = (len(fields) + 63) // 64 * 8
     for i in order:
         type_ = fields[i].type
@@ -110,7 +110,7 @@ def _program(fields: tuple[Field, ...], order: Iterable[int]) -> Iterator[tuple[
 
 
 def _least(fields: tuple[Field, ...]) -> int:
-    """The bytes that a row of these fields has at least."""
+    """The least number of bytes of a row with these fields."""
     return (len(fields) + 63) // 64 * 8 + 8 * len(fields)
 
 
@@ -133,7 +133,8 @@ def _column(type_: SparkType, index: int, slot: int) -> _Column:
         def whole_number(row: bytes, base: int) -> bytes:
             if row[base + null_byte] & null_bit:
                 return _NULL
-            # Little-endian, read backwards.  A nested row never begins at 0, and neither does a slot.
+            # Little-endian, read backwards. A nested row never begins at 0, and neither does a
+            # slot.
             return _FIRST[row[base + top]] + row[base + top - 1 : base + bottom : -1]
 
         return whole_number

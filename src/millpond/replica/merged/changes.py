@@ -1,7 +1,7 @@
-"""What happened to the rows of a table whose store lies in parts: before and after each batch the rows of all parts are merged.
+"""Changes of a table whose store lies in parts: the merged row before and after each batch.
 
-A row's changes in one batch may lie in several parts, and are one change of the merged row.  Changes that leave it as it was are
-not listed; each batch's changes are numbered in key order.
+Changes of a row in several parts by one batch are one change of the merged row.  Changes that leave
+the merged row the same are left out.  Each batch's changes are numbered in key order.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def iter_merged_changes(
             elif new is not None:
                 yield batch, place, Change(store_key(key), "insert", None, new)
             elif old is not None or batch not in seen_as_one:
-                # Nothing of it is left: each part that was there has gone in this batch.
+                # The row is gone: this batch removed it from all parts.
                 last = None if batch in seen_as_one else _last(parts, key, by_key[key])
                 if old is not None or last is not None:
                     kind = next(change.kind for change in by_key[key].values())
@@ -59,7 +59,7 @@ def iter_merged_changes(
 
 
 def _last(parts: StoreParts, key: bytes, gone: dict[int, Change]) -> bytes | None:
-    """What a row was in the end, where that was seen of each part."""
+    """The last value of a removed row, if it is known for each part."""
     found: list[bytes | None] = [None] * len(parts.prefixes)
     for part, change in gone.items():
         value = None if change.new is None else split_value(change.key, change.new)[1]

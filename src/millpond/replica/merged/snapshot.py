@@ -1,12 +1,14 @@
-"""A store whose rows lie in parts, read as one table: the keys without their first column, the rows of all parts merged.
+"""A store whose rows lie in parts as one table: keys without their first column, parts merged.
 
-A part's rows are one stretch of the store, since the column that tells the part stands first in its keys.
+A part's rows are one range of the store, since the column of the part is the first of the key.
 
-1. Of one key each part is asked.
-2. The stretches of all parts are gone through side by side, in key order; what has one key is merged.
-3. Once a batch: behind a stretch another part must begin, since rows of a part that isn't known would be missing.
+1. A lookup of one key asks each part.
+2. A scan reads the ranges of all parts side by side, in key order, and merges rows with equal keys.
+3. Once per batch, check that only known parts follow each other, since rows of an unknown part
+   would be missing.
 
-Rows that expired are merged as well, from the newest batch of which none was forgotten on: a row that lacks a part would be wrong.
+Expired rows are merged too, but only of batches of which none was removed: a row that lacks a part
+would be wrong.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from millpond.replica.scan import after_prefix, iter_prefix, iter_range
 
 Pairs = Iterator[tuple[bytes, bytes]]
 Merge = Callable[[bytes, Sequence[bytes | None]], bytes]
-"""(ordered key without the part, row of each part, None where it has none) -> the row of all; raises what makes that impossible"""
+"""(ordered key without the part, row of each part or None) -> the merged row; may raise errors"""
 _key = itemgetter(0)
 
 
@@ -36,11 +38,11 @@ class StoreParts:
     """A store in parts.
 
     store:     its name in the replica
-    prefixes:  what the ordered keys of each part begin with, ascending
-    is_single: whether a key is its part and nothing else, so that there is one row at most
+    prefixes:  the first bytes of the ordered keys of each part, ascending
+    is_single: whether a key is only its part, so that there is at most one row
     are_copies: whether all parts should have the same rows
-    merge:     makes one row of those of a key
-    checked:   the batch that `check_parts` found nothing wrong with last
+    merge:     merges the rows of a key
+    checked:   the last batch that passed `check_parts`
     """
 
     store: str
@@ -51,26 +53,29 @@ class StoreParts:
     checked: int | None = None
 
     def split(self, ordered: bytes) -> tuple[int, bytes]:
-        """Which part a key of the store is in, and the rest of it.  Raises DEFINITION_MISMATCH where it is in none."""
+        """The part of a key of the store, and the rest of the key.
+
+        Raises:  DEFINITION_MISMATCH without one.
+        """
         for number, prefix in enumerate(self.prefixes):
             if ordered.startswith(prefix):
                 return number, KEYLESS if self.is_single else ordered[len(prefix) :]
         raise DefinitionError(
             "DEFINITION_MISMATCH",
-            f"The store {self.store} has rows in a part that its definition doesn't name.",
+            f"The store {self.store} has rows in a part that its definition doesn't list.",
             hint="Define the table again with the DataFrame that the job runs.",
             store=self.store,
         )
 
     def join(self, number: int, key: bytes) -> bytes:
-        """The ordered key in the store, or the beginning of keys, of a key without its part."""
+        """The ordered key in the store, or a prefix of keys, for a key without its part."""
         return self.prefixes[number] if self.is_single else self.prefixes[number] + key
 
 
 def check_parts(rows: Snapshot, parts: StoreParts, *, may_expire: bool) -> None:  # 3
-    """Raise DEFINITION_MISMATCH where the store has rows in a part that isn't known.
+    """Raise DEFINITION_MISMATCH if the store has rows in an unknown part.
 
-    may_expire:  whether rows that expired are looked at as well
+    may_expire:  whether to check expired rows as well
     """
     for table in (parts.store, closed_table(parts.store)) if may_expire else (parts.store,):
         beside = [next(rows.iterate_back(table, parts.prefixes[0]), None)]
@@ -82,12 +87,12 @@ def check_parts(rows: Snapshot, parts: StoreParts, *, may_expire: bool) -> None:
 
 
 class SnapshotOfParts:
-    """See `backend.Snapshot`."""
+    """See `backends.base.Snapshot`."""
 
     def __init__(self, rows: Snapshot, parts: StoreParts, closed_forgotten: int | None) -> None:
         """The rows of a store in parts.
 
-        closed_forgotten:  the newest batch of whose expired rows some aren't kept
+        closed_forgotten:  the newest batch of whose expired rows some were removed
         """
         self.rows = rows
         self._parts = parts
@@ -146,7 +151,7 @@ class SnapshotOfParts:
         return (key, value) if found == wanted else None
 
     def _cut_in(self, table: str, number: int, key: bytes) -> tuple[bytes, bytes] | None:
-        """The same of a key that is given cut and hashed, which in the store is cut and hashed otherwise."""
+        """The same for a cut and hashed key, which is cut and hashed differently in the store."""
         for ordered, value in iter_prefix(self.rows, table, self._parts.join(number, key[:PREFIX_BYTES])):
             _, rest = self._parts.split(ordered)
             if store_key(rest) == key:
@@ -186,7 +191,7 @@ class SnapshotOfParts:
             yield ordered[size:] or KEYLESS, number, value
 
     def _merged(self, table: str, ordered: bytes, found: Sequence[bytes | None]) -> bytes | None:
-        """The row of all parts and its stamp; no row where the one of a part that expired isn't known."""
+        """The merged row and its stamp; None if an expired row of a part isn't known."""
         there = [value for value in found if value is not None]
         if not there:
             return None
@@ -198,7 +203,10 @@ class SnapshotOfParts:
 
 
 def _stored(pairs: Iterable[tuple[bytes, bytes]], *, reverse: bool) -> Pairs:
-    """(stored key, stored value) in the order of stored keys: long keys that begin alike lie in that of their hashes."""
+    """(stored key, stored value) in the order of stored keys.
+
+    Long keys with equal first bytes are in the order of their hashes.
+    """
     for shared, group in groupby(pairs, key=lambda pair: pair[0][:PREFIX_BYTES]):
         stored = ((store_key(ordered), join_value(ordered, value)) for ordered, value in group)
         yield from stored if len(shared) < PREFIX_BYTES else sorted(stored, key=_key, reverse=reverse)

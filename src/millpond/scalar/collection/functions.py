@@ -1,6 +1,7 @@
 """Functions of arrays, maps and structs.
 
-Source:  collectionOperations.scala, complexTypeCreator.scala, complexTypeExtractors.scala, arrayExpressions.scala, Spark 4.3.
+Source:  collectionOperations.scala, complexTypeCreator.scala, complexTypeExtractors.scala,
+         arrayExpressions.scala, Spark 4.3.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millpond.schema.definition.expression import Expression
 from millpond.schema.types import INTEGERS, SparkType
 
 List = list[Stored]
-# Spark's own bound is far beyond what a row holds.
+# Spark's own limit is far beyond the size of a row.
 _LONGEST = 1_000_000
 
 
@@ -34,7 +35,7 @@ def _element_type(type_: SparkType) -> SparkType:
 
 
 def frozen_form(type_: SparkType) -> Callable[[Stored], Any]:
-    """A form of values that a set may hold, in which Spark's equals are equal."""
+    """A function to a hashable form, in which values that are equal in Spark are equal."""
     ranked = nullable_rank(type_)
 
     def freeze(value: Any) -> Any:
@@ -47,7 +48,7 @@ def frozen_form(type_: SparkType) -> Callable[[Stored], Any]:
 
 
 def _refuse_elements(e: Expression) -> str | None:
-    """Elements are compared."""
+    """Why elements can't be compared."""
     first = e.args[0].type
     if first.kind != "array":
         return f"{e.op} on {first} isn't known here"
@@ -59,7 +60,7 @@ def _refuse_array(e: Expression) -> str | None:
 
 
 def _with_positive_zeros(type_: SparkType) -> Callable[[Stored], Stored]:
-    """Functions of sets make 0.0 of -0.0, however deep it lies."""
+    """Functions of sets turn -0.0 into 0.0 at any depth."""
     if type_.kind in FLOATS:
         return lambda v: None if v is None else v + 0.0
     if type_.kind == "array":
@@ -101,7 +102,7 @@ def _same(value: Stored) -> Stored:
 
 
 def _map(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Keys and values by turns.  The last of two equal keys wins, in the first's place, where the session says so."""
+    """Alternating keys and values; by a setting, the last of equal keys wins, in the first's place."""
     put = map_of(e)
     pairs = list(zip(operands[0::2], operands[1::2], strict=True))
     assert e.type.key is not None
@@ -139,7 +140,7 @@ def map_of(e: Expression) -> Callable[[Iterable[tuple[Stored, Stored]]], list[tu
 
 
 def map_of_arrays(e: Expression) -> Callable[[List, List], list[tuple[Stored, Stored]]]:
-    """The same from keys and values: where no key is there twice, they stay what they are, -0.0 too."""
+    """The same from keys and values: without equal keys, all stay unchanged, -0.0 too."""
     put = map_of(e)
 
     def make(keys: List, values: List) -> list[tuple[Stored, Stored]]:
@@ -204,7 +205,7 @@ def _map_value(e: Expression) -> Values:
 
 
 def _element_at(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Of an array, a third operand stands for what it doesn't have."""
+    """For an array, the third operand is the value of a missing element."""
     if e.args[0].type.kind == "map":
         return strict(_map_value)(e, operands)
     if len(operands) == 2:
@@ -259,7 +260,7 @@ def _distinct(e: Expression) -> Values:
 
 
 def _firsts(element: SparkType) -> Callable[[List], dict[Any, Stored]]:
-    """A function from values to the first of those that are equal, by a form in which they are."""
+    """A function from values to the first of each set of equal ones, by their frozen form."""
     frozen, normalized = frozen_form(element), _with_positive_zeros(element)
 
     def firsts(values: List) -> dict[Any, Stored]:
@@ -414,7 +415,7 @@ def _insert(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
         if place > 0:
             missing = place - 1 - len(values)
             return [*values[: place - 1], *[None] * missing, item, *values[place - 1 :]]
-        # Counted from the end: -1 is behind the last, by a legacy setting before it.
+        # Counted from the end: -1 is after the last element; by a legacy setting before it.
         behind = len(values) + place + (0 if from_zero else 1)
         return [item, *[None] * -behind, *values] if behind < 0 else [*values[:behind], item, *values[behind:]]
 

@@ -1,6 +1,6 @@
-"""Functions of arrays and maps that take a function: its arguments stand behind the buffers while it is evaluated.
+"""Functions of arrays and maps that take a function.
 
-A variable says how far from their end it stands.
+While it is evaluated, its arguments follow the buffers; a variable has its distance from their end.
 
 Source:  higherOrderFunctions.scala, Spark 4.3.
 """
@@ -23,7 +23,7 @@ def _variable(e: Expression, __: Sequence[Evaluate]) -> Evaluate:
 
 
 def _each(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """transform and filter: of the element, and of its place where the function has two arguments."""
+    """transform and filter: with the element, and its place if the function has two arguments."""
     whole, body = operands
     indexed, keeps = e.options["arguments"] == 2, e.op == "array_filter"
 
@@ -38,7 +38,7 @@ def _each(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _exists(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Whether the function is true of some element; NULL where that isn't known, or by a legacy setting false."""
+    """Whether the function is true for some element; NULL if unknown, or false by a legacy setting."""
     whole, body = operands
     unknown = None if e.options["three_valued"] else False
 
@@ -94,7 +94,7 @@ def _aggregate(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _entries(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """map_filter, transform_keys and transform_values: of a key and its value."""
+    """map_filter, transform_keys and transform_values: with a key and its value."""
     whole, body = operands
     put = map_of_arrays(e) if e.op == "transform_keys" else None
 
@@ -117,7 +117,7 @@ def _refuse_entries(e: Expression) -> str | None:
 
 
 def _zip_with(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """NULL stands for what the shorter array lacks."""
+    """Missing elements of the shorter array are NULL."""
     first, second, body = operands
 
     def evaluate(key: Row, buffers: Row) -> list[Stored] | None:
@@ -130,7 +130,7 @@ def _zip_with(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 
 def _map_zip_with(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """The keys of the first map, then those that the second has alone; NULL stands for what one of them lacks."""
+    """The keys of the first map, then those only in the second; missing values are NULL."""
     first, second, body = operands
     assert e.type.key is not None
     frozen = frozen_form(e.type.key)

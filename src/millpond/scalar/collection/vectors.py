@@ -1,4 +1,4 @@
-"""Functions of vectors, which are arrays of floats: computed as doubles, eight elements to a sum.
+"""Functions of vectors, which are arrays of floats: computed as doubles, in sums of eight elements.
 
 Source:  vectorExpressions.scala and VectorFunctionImplUtils, Spark 4.3.
 """

@@ -1,7 +1,7 @@
 """Arithmetic on numbers and intervals, with Spark's rules for overflow and division by zero.
 
-Source:  arithmetic.scala, bitwiseExpressions.scala, decimalExpressions.scala, intervalExpressions.scala in
-         org.apache.spark.sql.catalyst.expressions, Spark 4.3.
+Source:  arithmetic.scala, bitwiseExpressions.scala, decimalExpressions.scala,
+         intervalExpressions.scala in org.apache.spark.sql.catalyst.expressions, Spark 4.3.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _arithmetic(e: Expression) -> Values:
 
 
 def _divided(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Spark evaluates the divisor first; where that is NULL, or zero without an error, what is divided isn't looked at."""
+    """Spark evaluates the divisor first; if it is NULL, or zero without an error, nothing else."""
     compute = _arithmetic(e)
     left, right = operands
     lenient = e.options["mode"] != "ansi"
@@ -169,7 +169,7 @@ def _decimal_arithmetic(op: str, type_: SparkType, mode: str) -> Callable[[Decim
     if op == "integral_divide":
 
         def integral(a: Decimal, b: Decimal) -> int | None:
-            # The quotient's low bits: Spark asks Java's longValue in all modes.
+            # The quotient's low bits: Spark calls Java's longValue in all modes.
             return _by_zero(mode) if b == 0 else wrap(truncated(EXACT.divide_int(a, b)), type_, "legacy")
 
         return integral
@@ -208,7 +208,7 @@ def _signed(compute: Callable[..., Stored]) -> Callable[[Expression], Values]:
 
 
 def _signed_decimal(e: Expression, *, negates: bool) -> Values:
-    """Where the sign changes Spark keeps 34 digits, as Scala's BigDecimal does; overflow is an error in all modes."""
+    """If the sign changes, Spark keeps 34 digits, as Scala's BigDecimal does; overflow is always an error."""
     type_ = e.type
     return lambda v: fit(SCALA.minus(v), type_, "ansi") if negates or v < 0 else v
 
@@ -274,7 +274,7 @@ def _bit_get(e: Expression) -> Values:
 
 
 def _scaled_interval(e: Expression) -> Values:
-    """An interval times or over a number, rounded half up; overflow is an error in every mode."""
+    """An interval times or divided by a number, rounded half up; overflow is always an error."""
     type_, divides = e.type, e.op == "divide_interval"
     of = e.args[1].type.kind
 

@@ -1,13 +1,13 @@
-"""Functions of angles and their kin to the last bit of Java's Math and StrictMath, which are fdlibm in these.
+"""Trigonometric and related functions, to the last bit of Java's Math and StrictMath (fdlibm).
 
-The functions below are ports of fdlibm's e_asin.c, e_acos.c, s_atan.c, e_atan2.c, e_sinh.c, e_cosh.c, s_tanh.c, s_cbrt.c,
-e_hypot.c, s_expm1.c and s_log1p.c, whose notice is:
+The functions below are ports of fdlibm's e_asin.c, e_acos.c, s_atan.c, e_atan2.c, e_sinh.c,
+e_cosh.c, s_tanh.c, s_cbrt.c, e_hypot.c, s_expm1.c and s_log1p.c, whose notice is:
 
     Copyright (C) 1993 by Sun Microsystems, Inc. All rights reserved.
     Developed at SunSoft, a Sun Microsystems, Inc. business.
     Permission to use, copy, modify, and distribute this software is freely granted, provided that this notice is preserved.
 
-sin, cos and tan aren't here: Java's Math may have instructions of the machine for them.
+sin, cos and tan are missing: Java's Math may use machine instructions for them.
 
 Source:  mathExpressions.scala, Spark 4.3; https://netlib.org/fdlibm
 """
@@ -38,7 +38,7 @@ _ATAN = (3.33333333333329318027e-01, -1.99999999998764832476e-01, 1.428571427250
 _EXPM1 = (-3.33333333333331316428e-02, 1.58730158725481460165e-03, -7.93650757867487942473e-05, 4.00821782732936239552e-06,
           -2.01099218183624371326e-07)  # fmt: skip
 _LARGEST_EXPONENT = 7.09782712893383973096e02
-# Versions of Java since then have instructions of the machine for some of them.
+# From this version on, Java uses machine instructions for some of them.
 _MACHINE_SINCE = 24
 
 
@@ -319,7 +319,8 @@ def hypot(x: float, y: float) -> float:
     return w * 2.0**scale if scale else w
 
 
-# Beyond it a square is all of a sum with one; below the other an argument is its own inverse sine.
+# Above the first, adding one to a square changes nothing; below the second, an argument is its own
+# inverse sine.
 _LARGE, _TINY = 2.0**28, 2.0**-28
 
 
@@ -363,7 +364,7 @@ def _log1p(value: float) -> float | None:
 def _refuse(e: Expression) -> str | None:
     java = e.options.get("java")
     if java is None or java >= _MACHINE_SINCE:
-        return f"{e.op} goes by the job's Java, which isn't known or from {_MACHINE_SINCE} on"
+        return f"{e.op} depends on the job's Java, which isn't known or from {_MACHINE_SINCE} on"
     return takes(FLOATS)(e)
 
 

@@ -45,7 +45,10 @@ def _round(e: Expression) -> Values:
 
 
 def _round_float(exact: Callable[[Decimal], Decimal], *, narrow: bool, java: int | None) -> Values:
-    """Spark rounds the text that Java gives a double, or a float as the double that it is; its decimals have no negative zero."""
+    """Spark rounds Java's text of a double, or of a float widened to a double.
+
+    The result has no negative zero.
+    """
     text, old, new = (float_text(version, single=False) for version in (java, 17, 25))
 
     def finish(value: Decimal) -> float:
@@ -56,7 +59,7 @@ def _round_float(exact: Callable[[Decimal], Decimal], *, narrow: bool, java: int
         if value != value or abs(value) == math.inf:
             return value
         if java is None:
-            # The texts may differ where what is rounded doesn't.
+            # Different texts may round to the same value.
             before, since = finish(Decimal(old(value))), finish(Decimal(new(value)))
             if before == since:
                 return since

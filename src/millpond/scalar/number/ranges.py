@@ -1,7 +1,7 @@
 """Spark's arithmetic on numbers that have a range: decimals of a precision, integers of a width.
 
-`mode` is Spark's evaluation mode: `ansi` makes an overflow an error, `try` NULL, `legacy` wraps integers and gives NULL for
-decimals.
+`mode` is Spark's evaluation mode: an overflow is an error in `ansi` and NULL in `try`; `legacy`
+wraps integers and returns NULL for decimals.
 """
 
 from __future__ import annotations
@@ -13,18 +13,20 @@ from decimal import ROUND_DOWN, ROUND_HALF_EVEN, ROUND_HALF_UP, Decimal
 from millpond.scalar.spark_fails import SparkFails
 from millpond.schema.types import SparkType
 
-# Wide enough for every exact intermediate result, also of a double (309 digits) cast to 38 decimal places.
-# Of Scala's BigDecimal (DECIMAL128), which some of Spark's operations on decimals go through.
+# Wide enough for every exact intermediate result, also of a double (309 digits) cast to 38 decimal
+# places. Of Scala's BigDecimal (DECIMAL128), which some of Spark's operations on decimals go
+# through.
 SCALA = decimal.Context(prec=34, rounding=ROUND_HALF_EVEN, Emin=-9999, Emax=9999)
 EXACT = decimal.Context(prec=400, rounding=ROUND_HALF_UP, Emin=-9999, Emax=9999, traps=[decimal.InvalidOperation])
-# Source: Decimal.MATH_CONTEXT and Decimal./ in Spark 4.3: products keep 39 digits, quotients 39 decimal places, cut off.
+# Source: Decimal.MATH_CONTEXT and Decimal./ in Spark 4.3: products keep 39 digits, quotients 39
+# decimal places, cut off.
 _PRODUCT = decimal.Context(prec=39, rounding=ROUND_DOWN, Emin=-9999, Emax=9999, traps=[decimal.InvalidOperation])
 _QUOTIENT_SCALE = 39
 BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "year_month_interval": 32, "day_time_interval": 64}
 
 
 def overflow(type_: SparkType) -> SparkFails:
-    """A value doesn't fit: Spark in ANSI mode fails a batch that emits it."""
+    """The error of a value that doesn't fit: in ANSI mode, Spark's batch fails when it emits it."""
     return SparkFails(
         "VALUE_OUT_OF_RANGE",
         f"The value overflows its type {type_}.",
@@ -44,7 +46,7 @@ def single(value: float) -> float:
 
 
 def fit(value: Decimal, type_: SparkType, mode: str) -> Decimal | None:
-    """Round half up to the type's scale; what has too many digits then overflows."""
+    """Round half up to the type's scale; a result with too many digits overflows."""
     rounded = EXACT.quantize(value, Decimal((0, (1,), -type_.scale)))
     if rounded.is_zero():
         return rounded.copy_abs()

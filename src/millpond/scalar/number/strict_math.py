@@ -1,4 +1,4 @@
-"""exp, pow and logarithms to the last bit of Java's StrictMath, which is fdlibm; a C library may differ from it there.
+"""exp, pow and logarithms to the last bit of Java's StrictMath (fdlibm), from which C libraries may differ.
 
 The functions below are ports of fdlibm's e_exp.c, e_log.c, e_log10.c and e_pow.c, whose notice is:
 
@@ -181,7 +181,7 @@ def _finite_power(x: float, y: float) -> float:
 
 
 def _log2_in_two(x: float) -> tuple[float, float]:
-    """log2 of a number above zero, as a double of few bits and what it lacks."""
+    """log2 of a number above zero, as a double of few bits and the remainder."""
     n = 0
     if high_of(x) < 0x00100000:
         x, n = x * 2.0**53, -53

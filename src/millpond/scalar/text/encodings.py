@@ -1,7 +1,7 @@
 """Text as bytes and back: character sets, Base32, Base64, URLs; and functions of bytes.
 
-Source:  stringExpressions.scala, urlExpressions.scala, ExpressionImplUtils, ByteArrayMethods, Spark 4.3; java.net.URLDecoder and
-         java.util.Base64 of JDK 17.
+Source:  stringExpressions.scala, urlExpressions.scala, ExpressionImplUtils, ByteArrayMethods, Spark
+         4.3; java.net.URLDecoder and java.util.Base64 of JDK 17.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _url_decode(text: str, strictly: bool) -> str | None:
 
 
 def _from_base64(e: Expression) -> Values:
-    """Java's MIME form: what isn't of the alphabet is passed over, and nothing follows the padding."""
+    """Java's MIME form: other characters are ignored, and nothing may follow the padding."""
     strictly = e.options["mode"] == "ansi"
 
     def compute(text: str) -> bytes:
@@ -144,7 +144,7 @@ _NOT_BASE64 = re.compile(r"[^A-Za-z0-9+/=]+")
 
 
 def _ends(text: str, rest: int) -> bool:
-    """The second sign of a padding of two follows the first at once."""
+    """Whether the end is valid: the two signs of a padding must be adjacent."""
     place = text.index("=")
     return rest == 3 or text[place + 1 : place + 2] == "="
 
@@ -162,9 +162,9 @@ _BASE32 = {letter: place for place, pair in enumerate(zip(*_LETTERS, strict=True
 
 
 def _from_base32(text: str) -> bytes:
-    """What isn't of the alphabet is passed over, and all after the first padding; bits that make no byte are dropped.
+    """Other characters, all after the first padding, and incomplete bytes are ignored.
 
-    A letter too many makes a byte of its own, with bits of the letters before it.
+    An extra letter becomes a byte of its own, with bits of the letters before it.
 
     Source:  Base32 of Apache commons-codec, which Spark calls.
     """

@@ -1,7 +1,8 @@
 """Values as text by a format: format_number and format_string.
 
-Source:  stringExpressions.scala, Spark 4.3; DigitList of JDK 17, which rounds the exact value of a double to the even neighbour;
-         java.util.Formatter, which rounds the digits of its text half up.
+Source:  stringExpressions.scala, Spark 4.3; DigitList of JDK 17, which rounds the exact value of a
+         double to the even neighbour; java.util.Formatter, which rounds the digits of its text half
+         up.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _MOST_PLACES = 100
 def _format_number(e: Expression) -> Values:
     places = literal_of(e.args[1])
     java = e.options.get("java")
-    # Which of them formats of later versions go by isn't the same in all.
+    # Formats of later versions differ in which of them they use.
     text = float_text(java if java is not None and java < SHORTEST_SINCE else None, single=False)
 
     def rounded(value: Decimal) -> str:
@@ -84,7 +85,7 @@ _WIDEST = 1000
 
 
 class _Directive(NamedTuple):
-    """One directive: which operand, its flags, how wide, how many places, and its letter."""
+    """One directive: its operand, flags, width, places, and letter."""
 
     place: int
     flags: str
@@ -94,7 +95,7 @@ class _Directive(NamedTuple):
 
 
 def _directives(pattern: str) -> list[str | _Directive] | None:
-    """A format as its fixed texts and directives; None for what isn't known here."""
+    """The fixed texts and directives of a format; None if it isn't known here."""
     parts: list[str | _Directive] = []
     end = place = 0
     for found in _DIRECTIVE.finditer(pattern):
@@ -116,7 +117,7 @@ def _directives(pattern: str) -> list[str | _Directive] | None:
 
 
 def _is_sound(letter: str, flags: str, width: str | None, places: str | None) -> bool:
-    """Whether Java takes it, and it is known here."""
+    """Whether Java accepts the directive, and it is known here."""
     allowed = {"s": "-", "b": "-", "d": "-+ 0,", "f": "-+ 0,"}.get(letter)
     if allowed is None or set(flags) - set(allowed) or (letter == "d" and places is not None):
         return False
@@ -144,7 +145,7 @@ def _format_string(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     """A NULL is shown as `null`; all operands are evaluated."""
     java = e.options.get("java")
     parts = _directives(literal_of(e.args[0])) or []
-    # Which digits formats of later versions go by isn't the same in all.
+    # Formats of later versions differ in which digits they use.
     digits = float_text(java if java is not None and java < SHORTEST_SINCE else None, single=False)
     pieces = [p if isinstance(p, str) else (p, _show(p, e.args[p.place + 1], java, digits)) for p in parts]
 

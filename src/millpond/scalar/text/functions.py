@@ -1,6 +1,7 @@
 """Functions of text and bytes.
 
-Characters are code points.  Text that isn't UTF-8 is an error of ours: Spark counts its characters byte by byte.
+Characters are code points.  Text that isn't UTF-8 is an error here: Spark counts its characters
+byte by byte.
 
 Source:  stringExpressions.scala, UTF8String, ByteArray, Spark 4.3.
 """
@@ -27,7 +28,7 @@ _LONG = frozenset({"long"})
 
 
 def valid(text: str) -> str:
-    """The text, where it is UTF-8.
+    """The text, if it is UTF-8.
 
     Raises:  VALUE_OUT_OF_RANGE.
     """
@@ -41,7 +42,7 @@ def valid(text: str) -> str:
 
 
 def encoded(text: str) -> bytes:
-    """The bytes that Spark has."""
+    """Spark's bytes of a text."""
     return text.encode("utf-8", "surrogateescape")
 
 
@@ -74,7 +75,7 @@ def _substring(e: Expression) -> Values:
 
 
 def substring_of(value: str | bytes) -> Callable[[int, int], Any]:
-    """A part of a text, from a position that counts from 1, or from the end where it is negative."""
+    """A part of a text, from a position that counts from 1, or from the end if it is negative."""
 
     def part(position: int, length: int) -> str | bytes:
         start = position - 1 if position > 0 else (len(value) + position if position < 0 else 0)
@@ -120,7 +121,7 @@ def _substring_index(text: str, delimiter: str, count: int) -> str:
         return decoded(data[:place])
     place = len(data) - len(mark) + 1
     for _ in range(-count):
-        # The next one may overlap with the last.
+        # The next occurrence may overlap with the last one.
         place = data.rfind(mark, 0, max(0, place - 1) + len(mark)) if place > 0 else -1
         if place < 0:
             return text
@@ -151,7 +152,7 @@ def _refuse_concat(e: Expression) -> str | None:
 
 
 def _concat_with(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """NULLs are left out, arrays are taken as their elements."""
+    """NULLs are left out; an array counts as its elements."""
     between, *rest = operands
 
     def evaluate(key: Row, buffers: Row) -> str | None:
@@ -195,7 +196,7 @@ def _instr(text: str, wanted: str) -> int:
 
 
 def _instr_of(text: str, wanted: str, start: int, occurrence: int) -> int:
-    """Where the so-manieth occurrence is, counted from 1; a negative start counts from the end and searches backward."""
+    """The place of an occurrence, counted from 1; a negative start counts and searches from the end."""
     if occurrence <= 0:
         raise SparkFails("VALUE_OUT_OF_RANGE", "Its expression finds an occurrence below 1.", hint="Use 1 or more in the job.")
     whole, part = valid(text), valid(wanted)
@@ -296,7 +297,7 @@ def _unhex(e: Expression) -> Values:
 
 
 def _overlay(e: Expression) -> Values:
-    """As Spark composes it of substrings."""
+    """From substrings, as in Spark."""
     whole = (lambda v: v) if e.type.kind == "binary" else valid
 
     def overlay(value: Any, new: Any, position: int, length: int) -> Any:
@@ -308,7 +309,7 @@ def _overlay(e: Expression) -> Values:
 
 
 def _elt(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """The operand of a number, the first after it being 1; the others aren't evaluated."""
+    """The operand with this number, counted from 1; others aren't evaluated."""
     number, *given = operands
     ansi = e.options["mode"] == "ansi"
 
@@ -332,7 +333,7 @@ def _find_in_set(word: str, words: str) -> int:
 
 
 def _levenshtein(a: str, b: str, most: int = _MAX_INT) -> int:
-    """How many characters to insert, delete or replace; -1 where that is more than `most`."""
+    """How many characters to insert, delete or replace; -1 if that is more than `most`."""
     row = list(range(len(valid(b)) + 1))
     for i, x in enumerate(valid(a), 1):
         last, row[0] = row[0], i

@@ -1,10 +1,12 @@
-"""The text of a double or float as Java writes it, in both of its algorithms.
+"""Java's text of a double or float, in both of its algorithms.
 
-Spark takes this text as it is (a cast to string), and as the number that a double means (a cast to decimal, rounding).  Before Java
-19 it isn't always the shortest: 2.0E23 was written 1.9999999999999998E23, and 2^55 was 3.6028797018963968E16.
+Spark uses this text for a cast to string, and also as the value of a double in a cast to decimal
+and in rounding.  Before Java 19 it isn't always the shortest: 2.0E23 was written
+1.9999999999999998E23, and 2^55 was 3.6028797018963968E16.
 
-Source:  Double.toString: FloatingDecimal of JDK 17 (JDK-4511638), and the specification of JDK 19, which later ones share.  Held
-         against the JVM over random bit patterns by tests/spark/derive/test_scalar.py; by hand against 17 and 25, 1.2 million each.
+Source:  Double.toString: FloatingDecimal of JDK 17 (JDK-4511638), and the specification of JDK 19,
+         which later ones share.  Held against the JVM over random bit patterns by
+         tests/spark/derive/test_scalar.py; by hand against 17 and 25, 1.2 million each.
 """
 
 from __future__ import annotations
@@ -14,18 +16,18 @@ import math
 from decimal import Decimal
 from functools import cache
 
-# From this Java on, the text is the shortest that tells the number from its neighbours.
+# From this Java on, the text is the shortest that identifies the number.
 SHORTEST_SINCE = 19
 # Bits after the leading one, the smallest exponent.
 _DOUBLE = (52, -1022)
 _FLOAT = (23, -126)
 _LARGEST_WHOLE = 62
-# Source: FloatingDecimal estimates log10 with these; another estimate gives other digits.
+# Source: FloatingDecimal estimates log10 with these; other constants give other digits.
 _SLOPE, _AT_1_5, _LOG10_2 = 0.289529654, 0.176091259, 0.301029995663981
 
 
 def java_text(value: float, java: int, *, single: bool = False) -> str:
-    """What Double.toString or (single) Float.toString of this Java writes.
+    """The text of Double.toString or (single) Float.toString in this Java.
 
     java:  the major version, as 17
     """
@@ -41,7 +43,7 @@ def java_text(value: float, java: int, *, single: bool = False) -> str:
 
 
 def _layout(digits: str, point: int) -> str:
-    """Digits of 0.ddd × 10^point as Java lays them out: from 10^-3 up to 10^7 plainly, else with an exponent."""
+    """Digits of 0.ddd × 10^point in Java's layout: plain from 10^-3 up to 10^7, else with an exponent."""
     if 0 < point < 8:
         return f"{digits[:point]:0<{point}}.{digits[point:] or '0'}"
     if -3 < point <= 0:
@@ -53,7 +55,7 @@ def _layout(digits: str, point: int) -> str:
 
 
 def _shortest(value: float, single: bool) -> tuple[str, int]:
-    """The fewest digits that are nearer to this number than to its neighbours; of one digit, the nearest of two."""
+    """The fewest digits that are nearest to this number; for one digit, the nearest with two."""
     text = _shortest_single(value) if single else f"{value!r}"
     mantissa, _, exponent = text.lower().partition("e")
     whole, _, fraction = mantissa.partition(".")
@@ -69,7 +71,8 @@ def _shortest(value: float, single: bool) -> tuple[str, int]:
 def _shortest_single(value: float) -> str:
     for count in range(9):
         nearest = Decimal(f"{value:.{count}e}")
-        # Below a power of two numbers lie closer, so that of two decimals the farther may be the one that tells it.
+        # Below a power of two, numbers are closer, so the farther of two decimals may identify the
+        # number.
         for candidate in (nearest, nearest + Decimal((0, (1,), nearest.adjusted() - count))):
             if ctypes.c_float(float(candidate)).value == value:
                 return f"{candidate:e}"
@@ -100,7 +103,7 @@ def _parts(value: float) -> tuple[int, int]:
 
 
 def _whole(number: int, exponent: int, known_bits: int) -> tuple[str, int]:
-    """A whole number below 2^63: digits that a neighbour may have as well are rounded off, half up."""
+    """A whole number below 2^63: digits that don't identify it are rounded off, half up."""
     dropped = 0
     spare = exponent - known_bits - 1
     if spare > 1:
@@ -111,7 +114,7 @@ def _whole(number: int, exponent: int, known_bits: int) -> tuple[str, int]:
 
 
 def _generated(mantissa: int, bits: int, exponent: int, known_bits: int, below_point: int) -> tuple[str, int]:
-    """Digits one by one from value / 10^power, until what is left is below half the distance to the next number."""
+    """Digits of value / 10^power, until the rest is below half the distance to the next number."""
     power = _estimate(mantissa, bits, exponent)
     fives_b, fives_s = max(0, -power), max(0, power)
     twos_b, twos_s = fives_b + below_point + exponent, fives_s + below_point
@@ -159,7 +162,7 @@ def _reaches(left: int, half: int, tens: int, width: int) -> bool:
 
 
 def _round_up(digits: list[int]) -> int:
-    """Add one to the last digit; 1 where that carries beyond the first."""
+    """Add one to the last digit; returns 1 if that carries beyond the first."""
     place = len(digits) - 1
     while digits[place] == 9 and place > 0:
         digits[place] = 0
@@ -172,7 +175,7 @@ def _round_up(digits: list[int]) -> int:
 
 
 def _estimate(mantissa: int, bits: int, exponent: int) -> int:
-    """floor(log10) as Java estimates it; one too large at times, which the first digit tells."""
+    """Java's estimate of floor(log10); if it is too large by one, the first digit shows it."""
     scaled = math.ldexp(mantissa, 1 - bits)
     return math.floor((scaled - 1.5) * _SLOPE + _AT_1_5 + exponent * _LOG10_2)
 

@@ -1,8 +1,9 @@
-"""JSON in a text: a member by its path, how long an array is, the names of an object; and values written as JSON.
+"""JSON in a text: a member by its path, an array's length, an object's names; and values as JSON.
 
-Spark reads the first value of a text and no more, with text in single quotes too, which isn't known here.
+Spark reads only the first value of a text.  It also accepts single quotes, which aren't known here.
 
-Source:  jsonExpressions.scala, JsonExpressionUtils, JacksonGenerator, Spark 4.3, and the Jackson that comes with it.
+Source:  jsonExpressions.scala, JsonExpressionUtils, JacksonGenerator, Spark 4.3, and the Jackson
+         that comes with it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 
 
 def quoted(text: str) -> str:
-    """A text as Jackson quotes it."""
+    """A text in Jackson's quotes."""
     return '"' + _ESCAPED.sub(lambda c: _SHORT.get(c[0]) or f"\\u{ord(c[0]):04X}", text) + '"'
 
 
@@ -40,7 +41,7 @@ def quoted(text: str) -> str:
 
 
 class _Object(list[tuple[str, Any]]):
-    """The members of an object in order, with those that are there twice."""
+    """The members of an object in order, with duplicates."""
 
 
 class _Real(str):
@@ -61,9 +62,9 @@ _LONGEST_NUMBER = re.compile(r"[0-9]{300}")
 
 
 def _read(text: str) -> Any:
-    """The first value of a text, None where it has none: only objects and arrays are asked for.
+    """The first value of a text, an object or an array; None if it has none.
 
-    Raises:  VALUE_OUT_OF_RANGE where Jackson may read what isn't read here.
+    Raises:  VALUE_OUT_OF_RANGE if Jackson may read it, but this code can't.
     """
     start = valid(text).lstrip(_BLANK)
     if not start.startswith(("{", "[")):
@@ -91,7 +92,7 @@ _STEP = re.compile(r"\.([^.\[\]'*\s][^.\[\]'*]*)|\[([0-9]{1,9})\]|\['([^'?\]]+)'
 
 
 def parse_path(path: str) -> list[str | int] | None:
-    """`$.a[0]['b']` as a, 0, b; None where it has another step, as a wildcard."""
+    """`$.a[0]['b']` as a, 0, b; None if it has another step, as a wildcard."""
     if not path.startswith("$"):
         return None
     out: list[str | int] = []
@@ -120,7 +121,7 @@ def _member(e: Expression) -> Values:
 
 
 _NULL = ("null",)
-"""A null that an array has: an object's is as if it weren't there."""
+"""A null in an array; a null in an object counts as missing."""
 
 
 def _follow(value: Any, steps: list[str | int]) -> Any:
@@ -132,7 +133,7 @@ def _follow(value: Any, steps: list[str | int]) -> Any:
             continue
         if not isinstance(value, _Object):
             return None
-        # The first of that name of which there is something.
+        # The first member of that name with a result.
         rest = steps[place + 1 :]
         found = (_follow(member, rest) for name, member in value if name == step and member is not None)
         return next((f for f in found if f is not None), None)

@@ -1,10 +1,10 @@
-"""Upper, lower and title case as ICU has them, whatever Unicode this Python knows.
+"""ICU's upper, lower and title case, for any Unicode version of Python.
 
-Letters that have got another case since Unicode 14 (Python 3.11) differ between versions of ICU and Python: a text with one of
-these is an error.
+The case of some letters has changed since Unicode 14 (Python 3.11), so versions of ICU and Python
+differ: a text with such a letter is an error.
 
-Source:  CollationAwareUTF8String.toUpperCase, toLowerCase and toTitleCaseICU, Spark 4.3.  Held against ICU for every code point by
-         tests/spark/derive/test_scalar.py.
+Source:  CollationAwareUTF8String.toUpperCase, toLowerCase and toTitleCaseICU, Spark 4.3.  Held
+         against ICU for every code point by tests/spark/derive/test_scalar.py.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from millpond.errors import RequestError
 _NEWER = re.compile(
     "[\u019b\u0264\u1c89\u1c8a\ua7cb-\ua7cf\ua7d2-\ua7d5\ua7da-\ua7dc\U00010d50-\U00010d65\U00010d70-\U00010d85\U00016ea0-\U00016ed3]"
 )
-# Beside these a capital sigma becomes the small one or the final one by properties that every version of Unicode has alike.
+# Besides these, a capital sigma becomes small or final sigma by properties that are the same in all
+# versions of Unicode.
 _BESIDE_SIGMA = re.compile("[\0-\u0294\u0296-\u052f\u1f00-\u206f]*")
 _DOTTED = "\u0130"
 _BROKEN = re.compile("[\udc80-\udcff]+")
 
 
 def upper(text: str) -> str:
-    """In upper case, by no language's rules.
+    """The text in upper case, without a language's own rules.
 
-    Raises:  VALUE_OUT_OF_RANGE for letters that versions of Unicode have in different ways.
+    Raises:  VALUE_OUT_OF_RANGE for letters that differ between versions of Unicode.
     """
     return text.upper() if text.isascii() else known_letters(text).upper()
 
@@ -51,7 +52,7 @@ def title(text: str) -> str:
 
 
 def known_letters(text: str) -> str:
-    """The text made valid, where all versions of Unicode have its letters alike.  Raises as `upper`."""
+    """The text made valid, if its letters are the same in all versions of Unicode.  Raises as `upper`."""
     if _NEWER.search(text):
         raise _unknown()
     # Spark makes text valid first.

@@ -17,7 +17,7 @@ from millpond.scalar.text.functions import valid
 from millpond.schema.definition.expression import Expression
 
 Part = str | tuple[int, ...]
-"""A sign of the format, or a group: so many digits at most, exactly so many where negative, 0 for a thousands separator."""
+"""A sign of the format, or a group: at most so many digits; negative: exactly so many; 0: a thousands separator"""
 
 _FORMAT = re.compile(r"(0[09]*)|(9[09]*)|([.D])|([,G])|(\$|S|MI|PR)")
 _DIGITS = frozenset("0123456789")
@@ -25,7 +25,7 @@ _SIGNS = {"<": "<", ">": ">", ".": ".", "$": "$", "MI": "-", "S": "+-"}
 
 
 def parts_of(pattern: str) -> list[Part] | None:
-    """The parts of a format; None where a character of it is no part of any."""
+    """The parts of a format; None if a character isn't part of a format."""
     out: list[Part] = []
     group: list[int] = []
     place, is_fraction, is_wrapped = 0, False, False
@@ -77,7 +77,7 @@ class _Reading:
         self.opened = self.closed = False
 
     def take(self, part: Part) -> bool:
-        """Whether the text goes on with a part of the format, which is then passed."""
+        """Whether a part of the format is next in the text; then move past it."""
         if isinstance(part, tuple):
             return self._take_group(part)
         here = self.text[self.place : self.place + 1]

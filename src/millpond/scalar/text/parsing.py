@@ -1,7 +1,9 @@
-"""Text as values, as Spark's casts from string read them.  Each function gives None where the text is no value.
+"""Parses text as Spark's casts from string do.
 
-Source:  UTF8String.toLong and toLongExact, Cast.processFloatingPointSpecialLiterals, Decimal.fromString, StringUtils.isTrueString,
-         DateTimeUtils.stringToDate, Spark 4.3.
+Each function returns None if the text isn't a value.
+
+Source:  UTF8String.toLong and toLongExact, Cast.processFloatingPointSpecialLiterals,
+         Decimal.fromString, StringUtils.isTrueString, DateTimeUtils.stringToDate, Spark 4.3.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ _SPECIAL = {
     "-infinity": -math.inf,
     "nan": math.nan,
 }
-# BigDecimal takes the digits of all scripts, one UTF-16 unit each.
+# BigDecimal accepts digits of all scripts that are one UTF-16 unit.
 _DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,10})?")
 _DATE = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
 _MAX_DIGITS = 38
@@ -59,7 +61,7 @@ def parse_whole(text: str, *, exact: bool) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """A double as Java's Double.valueOf reads it, or a word for infinity or NaN in any case."""
+    """A double by the rules of Java's Double.valueOf, or a word for infinity or NaN in any case."""
     stripped = text.strip(_JAVA_BLANK)
     found = _JAVA_FLOAT.fullmatch(stripped)
     if found is not None:
@@ -86,7 +88,7 @@ def parse_float(text: str) -> float | None:
 
 
 def parse_decimal(text: str) -> Decimal | None:
-    """A decimal as Java's BigDecimal reads it."""
+    """A decimal by the rules of Java's BigDecimal."""
     stripped = text.strip(_JAVA_BLANK)
     if not _DECIMAL.fullmatch(stripped) or (not stripped.isascii() and max(stripped) > "\uffff"):
         return None
@@ -116,7 +118,10 @@ _HALF = re.compile(r"(.+)([AaPp])[Mm]", re.DOTALL)
 
 
 def parse_time(text: str, places: int) -> int | None:
-    """h[:m[:s[.fraction]]] in nanoseconds; T may stand before it, AM or PM after it.  places: of a second; the rest is cut off"""
+    """h[:m[:s[.fraction]]] in nanoseconds; T may precede it, AM or PM may follow.
+
+    places: of a second; further digits are cut off
+    """
     cut = text.rstrip(" ")
     half = _HALF.fullmatch(cut)
     found = _CLOCK.fullmatch((half[1] if half else cut).strip(_JAVA_BLANK + "\x7f"))
@@ -148,9 +153,10 @@ _FURTHEST = 18 * 3600
 
 
 def parse_timestamp(text: str) -> tuple[int, int | None] | None:
-    """A local time in microseconds, as if it were UTC, and the offset in seconds where the text has one.
+    """A local time in microseconds, as if it were UTC, and the offset in seconds if the text has one.
 
-    Raises:  VALUE_OUT_OF_RANGE for a time without a date, which is one of the day it is read on, and for the name of a time zone.
+    Raises:  VALUE_OUT_OF_RANGE for a time without a date, which would mean today, and for the name
+             of a time zone.
     """
     stripped = blank_off(text)
     if _TIME_ALONE.match(stripped):
@@ -174,7 +180,7 @@ _NOT_ONE = -(10**9)
 
 
 def _offset(zone: str) -> int:
-    """Z, UTC, +5, +05:30, UTC+5, +0530 in seconds; _NOT_ONE where Java has no such zone."""
+    """Z, UTC, +5, +05:30, UTC+5, +0530 in seconds; _NOT_ONE if Java has no such zone."""
     if zone == "Z":
         return 0
     found = _OFFSET.fullmatch(zone)

@@ -1,8 +1,10 @@
 """Patterns: LIKE, regular expressions, and formats of dates.
 
-What Java's regular expressions mean otherwise than Python's, or have alone, is refused.
+Features of Java's regular expressions that Python lacks, or that mean something else there, are
+refused.
 
-Source:  regexpExpressions.scala, java.util.regex.Pattern of JDK 17, DateTimeFormatterHelper, Spark 4.3.
+Source:  regexpExpressions.scala, java.util.regex.Pattern of JDK 17, DateTimeFormatterHelper, Spark
+         4.3.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def _like(e: Expression) -> Values:
 
 
 def like_pattern(pattern: str, escape: str) -> str:
-    """A LIKE pattern as a regular expression.  Raises ValueError where an escape stands before nothing that it escapes."""
+    """A LIKE pattern as a regular expression.  Raises ValueError for an escape that escapes nothing."""
     parts, rest = [], iter(pattern)
     for character in rest:
         if character == escape:
@@ -67,11 +69,11 @@ _PUNCTUATION = frozenset("\\.[]{}()*+-?^$|/,:;=!<>@#%&~'\"` _")
 
 
 class NotTranslatable(ValueError):
-    """A regular expression of Java that has no equal in Python's, or none that is known here."""
+    """A regular expression of Java without a known equivalent in Python."""
 
 
 def python_pattern(pattern: str) -> str:
-    """Java's regular expression as one of Python's that matches the same.
+    """Java's regular expression as Python's with the same matches.
 
     Raises:  NotTranslatable.
     """
@@ -172,7 +174,7 @@ def _refuse_regex(e: Expression) -> str | None:
         return "a group that its regular expression doesn't have isn't known here"
     if e.op == "regexp_replace" and (literal_of(e.args[3]) != 1 or set(literal_of(e.args[2])) & set("$\\")):
         return "regexp_replace from another place than the first, or with groups, isn't known here"
-    # Java goes on after an empty match by half a character where that is a pair of surrogates.
+    # After an empty match, Java moves on by half a character if that is a pair of surrogates.
     if e.op in ("split", "regexp_replace", "regexp_extract_all") and found.search("") is not None:
         return f"{e.op} of what may be empty isn't known here"
     return None
@@ -199,7 +201,7 @@ def _extract_all(e: Expression) -> Values:
 
 
 def _regex_place(e: Expression) -> Values:
-    """Where it begins, the first half of a character of Java being 1; 0 where it isn't found."""
+    """Where the match begins, counted from 1 in Java's UTF-16 units; 0 if there is none."""
     search = _compiled(e).search
 
     def place(text: str, *_: object) -> int:
@@ -316,7 +318,7 @@ _LETTERS: dict[str, Callable[[int], FieldWriter | None]] = {
 
 
 def split_format(pattern: str) -> list[tuple[str, bool]] | None:
-    """Fields of letters and what stands between them, each with whether it is a field; None for brackets and the like."""
+    """Fields of letters and the texts between them, with whether each is a field; None for brackets etc."""
     out: list[tuple[str, bool]] = []
     place = 0
     while place < len(pattern):
@@ -330,7 +332,7 @@ def split_format(pattern: str) -> list[tuple[str, bool]] | None:
 
 
 def compile_format(pattern: str) -> Callable[[int], str] | None:
-    """A function from local time, in microseconds, to its text; None where the format isn't known here."""
+    """A function from local time, in microseconds, to its text; None if the format isn't known here."""
     parts: list[FieldWriter] = []
     for text, is_field in split_format(pattern) or [("?", True)]:
         letter = _LETTERS.get(text[0]) if is_field else _fixed(text)

@@ -1,6 +1,7 @@
 """Text read as a time by a format: to_date, to_timestamp and unix_timestamp.
 
-Source:  DateTimeFormatterHelper, GetTimestamp, Spark 4.3; java.time.format.DateTimeFormatterBuilder of JDK 17, in its strict style.
+Source:  DateTimeFormatterHelper, GetTimestamp, Spark 4.3; java.time.format.DateTimeFormatterBuilder
+         of JDK 17, in its strict style.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millpond.scalar.time.zones import zone_of
 from millpond.schema.definition.expression import Expression
 
 _TWO = "[0-9]{2}"
-# Whatever number of digits Java takes: what doesn't fit isn't a value of the field.
+# Java accepts any number of digits; a number that doesn't fit isn't a value of the field.
 _MANY = "-?[0-9]{1,19}"
 _DIGITS = frozenset("yMdHhmsS")
 _PARTS: dict[str, str] = {
@@ -35,15 +36,15 @@ _PARTS: dict[str, str] = {
     **{"S" * count: f"(?P<S>[0-9]{{1,{count}}})" for count in range(1, 10)},
 }
 _VARIABLE = re.compile("y|M|d|H|h|m|s|S+|yyyy")
-# A time of a day has an hour, or an hour of a half of it, and microseconds at most.
+# A time of day has an hour, or an hour of half a day, and at most microseconds.
 _OF_CLOCK = re.compile(r"(?=.*[Hh])(?!.*S{7})[HhmsSa:. -]*")
 _FARTHEST = 290_000
 Read = Callable[[str], int | None]
-"""a text -> local time in microseconds, None where it is none"""
+"""a text -> local time in microseconds, None if it is none"""
 
 
 def compile_reading(pattern: str) -> Read | None:
-    """A function from a text to local time; None where the format isn't known here."""
+    """A function from a text to local time; None if the format isn't known here."""
     parts = split_format(pattern)
     if parts is None:
         return None
@@ -52,7 +53,8 @@ def compile_reading(pattern: str) -> Read | None:
         if not is_field:
             out, before = out + re.escape(text), ""
             continue
-        # Java splits digits that stand side by side in its own way, unless the later ones are of a fixed width.
+        # Java divides adjacent digits among fields in its own way, unless the later fields have a
+        # fixed width.
         if text not in _PARTS or text[0] in seen or (before[:1] in _DIGITS and _is_after(before, text)):
             return None
         seen.add(text[0])
@@ -115,7 +117,7 @@ def read_by_format(e: Expression) -> Values:
 
 
 def _time_of_day(e: Expression) -> Values:
-    """Nanoseconds since midnight; a text that is none is an error in all modes."""
+    """Nanoseconds since midnight; a text that isn't a time of day is an error in all modes."""
     pattern = e.options["format"]
     read = compile_reading(pattern) if pattern is not None else None
 
@@ -151,7 +153,7 @@ def _refuse_time_of_day(e: Expression) -> str | None:
 
 
 def refuse_reading(e: Expression) -> str | None:
-    """Why a text isn't read by a format."""
+    """Why a text can't be read by a format."""
     if e.args[0].type.kind != "string":
         return refuse_type(e.op, e.args[0].type, STRING)
     if reason := takes(STRING, STRING, literal=(1,))(e):

@@ -1,4 +1,4 @@
-"""Values as text, as Spark's cast to string writes them.
+"""Values as text, as in Spark's cast to string.
 
 Source:  ToStringBase, IntervalUtils.toDayTimeIntervalString, TimestampFormatter, Spark 4.3.
 """
@@ -24,8 +24,8 @@ _SIZES = {"day": DAY_MICROS, "hour": 3600 * MICROS, "minute": 60 * MICROS, "seco
 def float_text(java: int | None, *, single: bool) -> Callable[[float], str]:
     """The text of a double or float by the job's Java.
 
-    java:  its major version; None where it isn't known
-    Raises (the function):  JAVA_UNKNOWN where the versions differ.
+    java:  its major version; None if it isn't known
+    Raises (the function):  JAVA_UNKNOWN if the versions differ.
     """
 
     def text(value: float) -> str:
@@ -66,7 +66,7 @@ def compile_show(type_: SparkType, mode: str, java: int | None, zone: Zone | Non
 
 
 def decimal_text(value: Decimal) -> str:
-    """As Java's BigDecimal.toString, which is Python's: with an exponent below 10^-6."""
+    """Java's BigDecimal.toString, which is the same as Python's: with an exponent below 10^-6."""
     return str(value)
 
 
@@ -83,7 +83,7 @@ def _binary(value: bytes) -> str:
 
 
 def year_text(year: int) -> str:
-    """Four digits, and a sign where there are more or it lies before the year 0."""
+    """Four digits; with a sign if there are more, or for years before 0."""
     return f"-{-year:04d}" if year < 0 else (f"{year:04d}" if year <= 9999 else f"+{year}")
 
 
@@ -100,7 +100,7 @@ def _clock(micros: int) -> str:
 
 
 def local_text(micros: int) -> str:
-    """yyyy-MM-dd HH:mm:ss and as much of a fraction as there is, of a local time."""
+    """yyyy-MM-dd HH:mm:ss of a local time, with as many digits of a fraction as necessary."""
     days, rest = divmod(micros, DAY_MICROS)
     return f"{date_text(days)} {_clock(rest)}"
 
@@ -151,7 +151,8 @@ def _day_time(type_: SparkType) -> Show:
         parts: list[str] = []
         for unit in units:
             number, rest = divmod(rest, _SIZES[unit])
-            # The first unit has no leading zero, but for hours, minutes and seconds Spark pads it too.
+            # The first unit has no leading zero, except that Spark also pads hours, minutes and
+            # seconds.
             text = str(number) if unit == "day" else f"{number:02d}"
             if unit == "second" and rest:
                 text += f".{rest:06d}".rstrip("0")

@@ -1,4 +1,4 @@
-"""Parts of a URL, as java.net.URI takes it apart.
+"""Parts of a URL, by the rules of java.net.URI.
 
 Source:  urlExpressions.scala, Spark 4.3; java.net.URI of JDK 17, RFC 2396.
 """
@@ -23,7 +23,7 @@ _AUTHORITY = re.compile(rf"(?:[{_UNRESERVED}$,;:@&=+]|{_ESCAPED})+")
 _USER = re.compile(rf"(?:[{_UNRESERVED};:&=+$,]|{_ESCAPED})*")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.\-]*")
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9\-]*[A-Za-z0-9])?"
-# Of several labels the last begins with a letter.
+# If there are several labels, the last begins with a letter.
 _HOST = re.compile(rf"(?:{_LABEL}|(?:{_LABEL}\.)+[A-Za-z](?:[A-Za-z0-9\-]*[A-Za-z0-9])?)\.?")
 _BYTE = r"(?:[01]?[0-9]{1,2}|2[0-4][0-9]|25[0-5])"
 _ADDRESS = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
@@ -40,7 +40,10 @@ class _Url(NamedTuple):
 
 
 def _parse(text: str) -> _Url | None:
-    """The parts of a URL, None where it is none.  Raises VALUE_OUT_OF_RANGE for one that isn't known here."""
+    """The parts of a URL; None if it isn't one.
+
+    Raises:  VALUE_OUT_OF_RANGE for a kind that isn't known here.
+    """
     if not valid(text).isascii() or "[" in text:
         raise RequestError(
             "VALUE_OUT_OF_RANGE", "Its expression parses a URL of a kind that isn't known here.", hint="Escape it in the job."

@@ -1,6 +1,7 @@
 """Codes and masks of words: soundex, mask, conv, Luhn's check, text into a map.
 
-Source:  UTF8String.soundex, maskExpressions.scala, NumberConverter, ExpressionImplUtils, complexTypeCreator.scala, Spark 4.3.
+Source:  UTF8String.soundex, maskExpressions.scala, NumberConverter, ExpressionImplUtils,
+         complexTypeCreator.scala, Spark 4.3.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _CODES = "01230127022455012623017202"
 
 
 def _soundex(text: str) -> str:
-    """A letter and three digits; text that begins with something else as it is."""
+    """A letter and three digits; text that doesn't begin with a letter stays as it is."""
     data = encoded(text).upper() if text.isascii() else bytes(b - 32 if 97 <= b <= 122 else b for b in encoded(text))
     if not data or not 65 <= data[0] <= 90:
         return text
@@ -41,7 +42,7 @@ def _soundex(text: str) -> str:
 
 
 def _mask(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
-    """Upper case, lower case, digits and the rest each by its own character; NULL leaves them as they are."""
+    """Replace upper case, lower case, digits and others by a character each; NULL leaves them unchanged."""
 
     def evaluate(key: Row, buffers: Row) -> str | None:
         text, *given = [operand(key, buffers) for operand in operands]
@@ -136,13 +137,13 @@ def _refuse_str_to_map(e: Expression) -> str | None:
 
 
 def _units(text: str) -> list[bytes]:
-    """The characters as Java counts them."""
+    """The text in Java's UTF-16 units."""
     data = valid(text).encode("utf-16-be")
     return [data[n : n + 2] for n in range(0, len(data), 2)]
 
 
 def _jaro_winkler(text: str, other: str) -> float:
-    """How much two texts are alike, from 0 to 1."""
+    """The similarity of two texts, from 0 to 1."""
     a, b = _units(text), _units(other)
     if not a or not b:
         return float(not a and not b)

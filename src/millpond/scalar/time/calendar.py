@@ -1,6 +1,6 @@
-"""The calendar of Spark: the proleptic Gregorian one, for all years that an int of days or a long of microseconds has.
+"""Spark's calendar: the proleptic Gregorian one, for all years of an int of days or a long of microseconds.
 
-Python's own ends with the years 1 and 9999.
+Python's calendar only has the years 1 to 9999.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def civil(days: int) -> tuple[int, int, int]:
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """The inverse, for a day of the month that there is."""
+    """The inverse, for a valid day of the month."""
     year -= month < 3
     cycle, rest = divmod(year, 400)
     in_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
@@ -44,7 +44,7 @@ def month_length(year: int, month: int) -> int:
 
 
 def add_months(days: int, months: int) -> int:
-    """The same day so many months later, or the last of a month that is shorter."""
+    """The same day so many months later, or the last day of a shorter month."""
     year, month, day = civil(days)
     whole = year * 12 + month - 1 + months
     year, month = whole // 12, whole % 12 + 1
@@ -57,7 +57,7 @@ def weekday(days: int) -> int:
 
 
 def iso_week(days: int) -> tuple[int, int]:
-    """Year and week by ISO 8601: a week belongs to the year that its Thursday is in."""
+    """Year and week by ISO 8601: a week belongs to the year of its Thursday."""
     thursday = days - weekday(days) + 3
     year = civil(thursday)[0]
     return year, (thursday - days_of(year, 1, 1)) // 7 + 1

@@ -1,6 +1,6 @@
 """Functions of dates and timestamps.
 
-A timestamp's year, day and hour are those of the session's time zone, whose rules lie in the expression.
+A timestamp's year, day and hour are those of the session's time zone; the expression has its rules.
 
 Source:  datetimeExpressions.scala, DateTimeUtils, intervalExpressions.scala, Spark 4.3.
 """
@@ -40,7 +40,7 @@ _HOUR, _MINUTE = 3600 * MICROS, 60 * MICROS
 
 
 def _to_day(days: int) -> int:
-    """A day where an int has it."""
+    """The day, if it fits an int."""
     wrapped = wrap(days, _INTEGER, "ansi")
     assert wrapped is not None
     return wrapped
@@ -87,7 +87,7 @@ _OF_DATE: dict[str, tuple[str, Callable[[int], int]]] = {
 
 
 def local_of(e: Expression, place: int = 0) -> Callable[[int], int]:
-    """From an operand's value to local time in microseconds: a timestamp by the zone, a timestamp_ntz as it is."""
+    """From an operand to local time in microseconds: a timestamp by the zone, a timestamp_ntz unchanged."""
     return zone_of(e).to_local if e.args[place].type.kind == "timestamp" else (lambda v: v)
 
 
@@ -165,7 +165,7 @@ def _trunc_timestamp(e: Expression) -> Values:
 
 
 def _offset_back(zone: Zone, micros: int, local: int) -> int:
-    """A local time, just before an instant, as an instant by the zone's offset at that instant where that is one of it.
+    """A local time just before an instant as an instant, with the offset of that instant if it is valid.
 
     Source:  ZonedDateTime.truncatedTo of Java: in an overlap the offset stays.
     """
@@ -204,7 +204,7 @@ def _timestamp_add_interval(e: Expression) -> Values:
 
 
 def _shift(e: Expression, micros: int, *, days: int = 0, months: int = 0) -> int:
-    """Move the local date, then keep the time of day; where the zone has it twice, with the offset of before.
+    """Move the local date and keep the time of day; if the zone has it twice, keep the old offset.
 
     Source:  ZonedDateTime.plusDays and plusMonths of Java.
     """
@@ -242,7 +242,7 @@ def _timestamp_add(e: Expression) -> Values:
 
 
 def _refuse_unit(e: Expression) -> str | None:
-    # Units of days and more differ by a whole local time, which Java counts in several ways.
+    # For units of days and more, Java counts whole local times in several ways.
     if e.op == "timestamp_diff" and e.options["unit"] not in _CLOCK_UNITS:
         return f"{e.op} in units of {e.options['unit']} isn't known here"
     return takes(*((INTEGERS, _INSTANTS) if e.op == "timestamp_add" else (_INSTANTS,)))(e)
@@ -264,7 +264,7 @@ def _subtract_dates(_: Expression) -> Values:
 
 
 def _subtract_timestamps(e: Expression) -> Values:
-    """Of timestamps too, Spark subtracts local times."""
+    """Spark subtracts local times, also for timestamps."""
     left, right = local_of(e, 0), local_of(e, 1)
     return lambda a, b: _to_instant(left(a) - right(b))
 
@@ -407,7 +407,10 @@ def _make_date(e: Expression) -> Values:
 
 
 def _make_timestamp(e: Expression) -> Values:
-    """Of the session's time zone, or of none; 60 seconds are the next minute.  Spark takes microseconds as an int, which wraps."""
+    """Of the session's time zone, or of none; 60 seconds are the next minute.
+
+    Spark takes microseconds as an int, which wraps.
+    """
     ansi = e.options["mode"] == "ansi"
     from_local = zone_of(e).from_local if e.type.kind == "timestamp" else (lambda v: v)
 

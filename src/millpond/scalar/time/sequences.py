@@ -30,7 +30,7 @@ def sequence_of_times(e: Expression) -> Values:
         if is_date and months == 0 and micros == 0 and days:
             return _even(start, stop, days)
         if is_date and months == 0 and days == 0:
-            raise _refused("goes by less than a day")
+            raise _refused("has a step of less than a day")
         if not is_date and months == 0 and days == 0:
             return _even(start, stop, micros)
         assert zone is not None
@@ -52,7 +52,7 @@ def _parts(e: Expression, step: int | None, *, forward: bool) -> tuple[int, int,
 
 
 def _length(start: int, stop: int, step: int) -> int:
-    """How long a sequence is, where a step is of this size."""
+    """The length of a sequence with a step of this size."""
     if not ((step > 0 and start <= stop) or (step < 0 and start >= stop) or (step == 0 and start == stop)):
         raise _refused("doesn't lead to its end")
     count = 1 if start == stop else abs(stop - start) // abs(step) + 1
@@ -68,7 +68,10 @@ def _even(start: int, stop: int, step: int) -> list[int]:
 
 
 def _uneven(zone: Zone, start: int, stop: int, step: tuple[int, int, int]) -> list[int]:
-    """Each is counted from the start.  Whether it leads to its end goes by months of 28 days and days of 24 hours."""
+    """Each element is computed from the start.
+
+    Spark checks that the sequence leads to its end with months of 28 days and days of 24 hours.
+    """
     months, days, micros = step
     size = micros + months * _SHORTEST_MONTH * DAY_MICROS + days * DAY_MICROS
     _length(start, stop, size)
@@ -84,7 +87,7 @@ def _uneven(zone: Zone, start: int, stop: int, step: tuple[int, int, int]) -> li
 
 
 def _moved(zone: Zone, start: int, step: tuple[int, int, int]) -> int:
-    """A time and an interval; the offset stays where the local time has it.
+    """A time plus an interval; the offset stays if it is valid for the local time.
 
     Source:  ZonedDateTime.plusMonths and plusDays of Java.
     """

@@ -1,11 +1,11 @@
 """Time zones by the rules of the job's own Java.
 
-The rules lie in the definition, since the data of time zones differs from machine to machine: a reader with newer data would show
-another hour than the job did.
+The definition has the rules, since the data of time zones differs between machines: a reader with
+newer data would show another hour than the job did.
 
-Shape:   {"id": "America/New_York", "at": [each change, in seconds since 1970], "to": [the offset before all and after each, in
-         seconds], "rules": [[month, day, weekday, second, clock, standard, before, after], …]}; a zone without changes has only
-         its id and "to"
+Shape:   {"id": "America/New_York", "at": [each change, in seconds since 1970], "to": [the offset
+         before all and after each, in seconds], "rules": [[month, day, weekday, second, clock,
+         standard, before, after], …]}; a zone without changes has only its id and "to"
 Source:  java.time.zone.ZoneRules and ZoneOffsetTransitionRule, JDK 17.
 """
 
@@ -32,7 +32,8 @@ class Zone:
     def __init__(self, name: str, at: list[int], to: list[int], rules: list[list[Any]]) -> None:
         self.name = name
         self._at, self._to, self._rules = at, to, rules
-        # From here on, in local time, the later offset holds: times in a gap or an overlap go by the earlier one.
+        # From here on, in local time, the later offset applies; times in a gap or an overlap use
+        # the earlier one.
         self._local = [t + max(a, b) for t, a, b in zip(at, to, to[1:], strict=False)]
         self._ruled_from = civil(at[-1] // DAY_SECONDS)[0] + 1 if rules else None
 
@@ -60,7 +61,7 @@ class Zone:
         """The first instant of a local day, in microseconds."""
         local = days * DAY_SECONDS
         at = local - self.offset_of_local(local)
-        # In a gap the day begins with the change itself.
+        # If there is a gap, the day begins with the change itself.
         for change, before, after in self._changes_about(local):
             if change + before <= local < change + after:
                 at = change
@@ -82,7 +83,7 @@ class Zone:
         return [(self._at[n], self._to[n], self._to[n + 1]) for n in near]
 
     def _near(self, seconds: int) -> list[tuple[int, int, int]]:
-        """The changes of the year about a time beyond the last one, and of those beside it: instant, offsets before and after."""
+        """Offset changes of the years around a time after the last listed one: instant, old and new offset."""
         year = civil(seconds // DAY_SECONDS)[0]
         first = self._ruled_from
         assert first is not None
@@ -104,13 +105,13 @@ def _change(rule: list[Any], year: int) -> tuple[int, int, int]:
 
 
 def resolve(zone: Zone, local: int, preferred: int) -> int:
-    """The instant of a local time, by this offset where it is one of its offsets."""
+    """The instant of a local time, with this offset if it is valid for that time."""
     near = local - preferred * MICROS
     return near if zone.offset(near // MICROS) == preferred else zone.from_local(local)
 
 
 def zone_of(e: Expression) -> Zone:
-    """The time zone that an expression goes by."""
+    """The time zone of an expression."""
     return parse_zone(e.options["zone"])
 
 

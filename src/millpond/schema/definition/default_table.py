@@ -1,21 +1,21 @@
-"""The table of a store whose meaning no plan tells: what a person would call its columns.
+"""The table of a store without a plan, with sensible names for its columns.
 
-Nobody defined it, or its operator only has a name (see `schema.named`).
+Nobody defined it, or its operator only has a name (see `operator_name`).
 
     aggregation          its keys (a window as <name>_start and <name>_end), the buffers under the schema's own names
     session windows      the other keys, session_start; session_end, the buffers
-    dropDuplicates       its columns; expires_at where it goes with the watermark
+    dropDuplicates       its columns; expires_at within a watermark
     limit                rows_so_far
     join, of each side   key (key_1, key_2, …), index or event_time and index; the row, matched
-    applyInPandasWithState   its keys; the state's columns, expires_at (NULL where no timeout is set)
+    applyInPandasWithState   its keys; the state's columns, expires_at (NULL if no timeout is set)
     transformWithState, of each variable
         value            its keys; the value's columns
         list             its keys, index; the element's columns
         map              its keys, the user's keys; the value's columns
         timers           its keys, expires_at
-                         where it has a TTL: expires_at
+                         with a TTL also: expires_at
 
-Columns that Millpond names keep their names; a user's column that is called alike is numbered.
+Columns that Millpond names keep their names; a user's column of the same name is numbered.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONG, _BOOLEAN, _INTEGER = atomic("long"), atomic("boolean"), atomic("integer")
 
 @dataclass(slots=True)
 class _Columns:
-    """Columns under their wished names; `our_…` are the places of those that Millpond names."""
+    """Columns under their intended names; `our_…` are the places of those that Millpond names."""
 
     key: list[KeyColumn] = field(default_factory=list)
     values: list[tuple[str, SparkType, Expression]] = field(default_factory=list)
@@ -43,17 +43,17 @@ class _Columns:
     our_values: set[int] = field(default_factory=set)
 
     def add_key(self, column: KeyColumn) -> None:
-        """One of ours."""
+        """Add a key column that Millpond names."""
         self.our_keys.add(len(self.key))
         self.key.append(column)
 
     def add_value(self, name: str, type_: SparkType, expression: Expression) -> None:
-        """One of ours."""
+        """Add a value column that Millpond names."""
         self.our_values.add(len(self.values))
         self.values.append((name, type_, expression))
 
     def names(self) -> list[str]:
-        """All names, each once: ours stay, of the others that are called alike the later ones are numbered."""
+        """All names, each once: ours stay; of other equal names, the later ones are numbered."""
         wished = [c.name for c in self.key] + [name for name, _, _ in self.values]
         places = self.our_keys | {len(self.key) + i for i in self.our_values}
         ours = [wished[i] for i in sorted(places)]
@@ -64,8 +64,8 @@ class _Columns:
 def undefined_table(table: str, schema: StoreSchema, reason: str | None = None) -> TableDefinition:
     """The definition of a store without one.
 
-    reason:  why it shows what is stored, said as the table's warning and of each of its columns; None where this is all there is to
-             show, since a user named the table
+    reason:  why it shows what is stored, said as the table's warning and of each of its columns;
+             None if this is all there is to show, since a user named the table
     """
     columns = _columns(schema)
     if schema.many:
@@ -92,7 +92,7 @@ def undefined_table(table: str, schema: StoreSchema, reason: str | None = None) 
 
 
 def table_suffix(schema: StoreSchema) -> str:
-    """What tells the table from others of its operator: a join's side, the name of a state variable, `timers`."""
+    """The suffix of the table's name: a join's side, the name of a state variable, `timers`."""
     if schema.variable == "timer":
         return "_timers"
     if schema.variable:
@@ -139,9 +139,10 @@ def _variable(schema: StoreSchema) -> _Columns:
 
 
 def session_place(key: tuple[Field, ...], value: tuple[Field, ...]) -> int | None:
-    """Which column of a session's value row is the session, a struct of start and end; None where it isn't as it is known to be.
+    """The place of the session, a struct of start and end, in the value row; None if the row differs.
 
-    Shape:  the value row is all grouping columns, the session as a window among them, and then the buffers.
+    Shape:  the value row is all grouping columns, the session as a window among them, and then the
+            buffers.
     """
     grouping = value[: len(key)]
     others = [f.type for f in key[:-1]]

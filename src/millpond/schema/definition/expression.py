@@ -1,8 +1,8 @@
 """Expressions that turn a state row into the columns a reader sees, as data.
 
-A definition is written by the job's side (which has Spark's plan) and evaluated by the reader's side (which has no Java), so the
-expression between them is a small tree with a JSON form.  What the job's side can't express is left out of the definition and
-served as raw buffers instead.
+The job's side, which has Spark's plan, writes a definition; the reader's side, which has no Java,
+evaluates it.  So an expression is a small tree with a JSON form.  If the job's side can't express a
+column, the table shows raw buffers instead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from millpond.schema.types import SparkType, parse_type
 Json = Any
 
 # leaves:      key (index, path), buffer (index), literal (value)
-# aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its buffer columns; where Spark
-#              declares how, its only operand says so
+# aggregate:   aggregate (function, buffers, …): the final value of one aggregate function from its
+#              buffer columns; if Spark declares it by an expression, its only operand is that
 # the rest:    Spark's scalar functions, by the names that scalar/ gives them
 
 
@@ -28,7 +28,8 @@ class Expression:
     op:       key, buffer, literal, aggregate, or the name of a scalar function
     type:     the Spark type of the result
     args:     operands, in Spark's order
-    options:  what the operation needs beside its operands, plain JSON; `zone` is the job's time zone where it counts
+    options:  further parameters of the operation, plain JSON; `zone` is the job's time zone if the
+              value depends on it
     """
 
     op: str
@@ -52,7 +53,7 @@ class Expression:
 
 
 def parse_expression(data: Json) -> Expression:
-    """Turn the JSON form back into an Expression; whether its functions are known shows when it is compiled."""
+    """Turn the JSON form back into an Expression; only compiling it checks its functions."""
     return Expression(
         op=str(data["op"]),
         type=parse_type(data["type"]),
@@ -67,5 +68,5 @@ def key_column(index: int, type_: SparkType, path: tuple[str, ...] = ()) -> Expr
 
 
 def buffer_column(index: int, type_: SparkType) -> Expression:
-    """A column of the state's value row as it is."""
+    """A column of the state's value row, unchanged."""
     return Expression("buffer", type_, options={"index": index})

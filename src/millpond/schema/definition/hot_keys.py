@@ -1,10 +1,10 @@
-"""Which groups of a job are hot, as the file in its folder says.
+"""The hot groups of a job, as a file in its folder.
 
     {"hot": [hash, …], "unnamed": [hash, …], "columns": {"page": "string"},
      "keys": [{"hash": …, "key": {"page": "/"}, "share": 0.48, "found_in_batch": 3}, …]}
 
-Spark's tasks read `hot` and `unnamed`, people read `keys`, whose values have the JSON forms of `schema.values` and the types of
-`columns`.  No answer hangs on this list, only where rows go.
+Spark's tasks read `hot` and `unnamed`, people read `keys`, whose values have the JSON forms of
+`schema.values` and the types of `columns`.  No answer depends on this list, only the parts of rows.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from millpond.schema.values import encode_json, from_json, to_json
 class HotKey:
     """A group that gets a large share of the rows.
 
-    hash:            what tasks know it by
-    key:             its values by column, as `get` takes them; None until a batch has named it
-    share:           of the newest rows, 0 to 1, as it was when the list was last written
-    found_in_batch:  the batch that showed it; the next ones split it
+    hash:            its id for tasks
+    key:             its values by column, as for `get`; None until a batch has named it
+    share:           of the newest rows, 0 to 1, when the list was last written
+    found_in_batch:  the batch that showed it; later ones split it
     """
 
     hash: int
@@ -64,7 +64,7 @@ def to_bytes(keys: Iterable[HotKey], columns: Mapping[str, SparkType]) -> bytes:
 def from_bytes(content: bytes) -> list[HotKey]:
     """The groups in a file.
 
-    Raises:  ValueError where it isn't one.
+    Raises:  ValueError if it isn't such a file.
     """
     try:
         listed = parse_json(content, exact=True)

@@ -1,4 +1,4 @@
-"""What an aggregation's state is, in words: the next definition over the same checkpoint is held against them."""
+"""The meaning of an aggregation's state in words, for comparison with the checkpoint's next definition."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ Json = Any
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the columns of a state are, in words that don't change from run to run (see `spark.derive_state`).
+    """The meaning of a state's columns, in words that are the same in every run.
 
-    grouping:    of each column of the key
-    aggregates:  of each aggregate function, in the order of their buffers
+    See `spark.derive.state_words`.
+
+    grouping:    for each column of the key
+    aggregates:  for each aggregate function, in the order of their buffers
     """
 
     grouping: tuple[str, ...]
@@ -28,7 +30,7 @@ class Meaning:
 
 
 def parse_meaning(data: Json) -> Meaning | None:
-    """Turn the JSON form back.  Raises ValueError, KeyError or TypeError where it isn't one."""
+    """Turn the JSON form back.  Raises ValueError, KeyError or TypeError if it is invalid."""
     if data is None:
         return None
     words = [*data["grouping"], *data["aggregates"]]

@@ -1,8 +1,9 @@
-"""The name that a user gave to the tables of an operator whose rows no plan tells.
+"""A user's name for the tables of an operator whose rows no plan describes.
 
-A join's sides, the state of applyInPandasWithState and the variables of transformWithState are known with the first batch only, and
-variables come and go with the job's code. So a name is all that is kept, and the tables are built from the checkpoint's schemas:
-`<name>`, `<name>_left`, `<name>_<variable>`, `<name>_timers` (see `schema.undefined`).
+Only the first batch shows a join's sides, the state of applyInPandasWithState and the variables of
+transformWithState, and variables come and go with the job's code.  So the entry has only a name,
+and the tables come from the checkpoint's schemas: `<name>`, `<name>_left`, `<name>_<variable>`,
+`<name>_timers` (see `default_table`).
 """
 
 from __future__ import annotations
@@ -27,14 +28,15 @@ KIND = "operator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOperator:
-    """What the tables of one stateful operator are called.
+    """The name of one stateful operator's tables.
 
-    table:          what their names begin with
+    table:          the first part of their names
     operator:       Spark's operator id, counted from the sink
     operator_name:  Spark's name for its kind, e.g. symmetricHashJoin
-    retention:      what whoever follows keeps of its tables beside their rows, None where that isn't said
-    parts:          how its variables lie in parts, None where they don't
-    meaning:        what its state is kept by; a name over the same checkpoint must have the same
+    retention:      that of its tables for every follower, None if the follower decides
+    parts:          how its variables lie in parts, None if they don't
+    meaning:        the words for its state's key; a later name over the same checkpoint must have
+                    the same
     """
 
     table: str
@@ -61,7 +63,7 @@ class NamedOperator:
         return out
 
     def fingerprint(self) -> str:
-        """A hash of what decides whose tables these are; the name isn't part of it."""
+        """A hash of all that identifies the operator; the name isn't part of it."""
         described: list[Json] = [KIND, self.operator, self.operator_name]
         if self.parts is not None:
             described.append({**self.parts.to_json(), "computed": None})
@@ -78,13 +80,13 @@ class NamedOperator:
 
 
 Entry = TableDefinition | NamedOperator
-"""What a file in a job's folder `tables/` holds."""
+"""The content of a file in a job's folder `tables/`."""
 
 
 def parse_entry(data: Json) -> Entry:
     """Turn the JSON form back into a definition or the name of an operator's tables.
 
-    Raises:  DEFINITION_MISMATCH where it was written in a format that isn't known here, or is damaged.
+    Raises:  DEFINITION_MISMATCH if its format is unknown, or it is damaged.
     """
     if not isinstance(data, dict) or "kind" not in data:
         return parse_definition(data)

@@ -1,17 +1,20 @@
 """Tables whose rows lie in parts of one store: the first column of its key says which part a row is in.
 
-    copies   every part has the same rows: rules and models, which every parallel instance holds
-    shares   every part has a share of a row, an instance's or a salt's of a hot key; functions make one row of them
+    copies   every part has the same rows: rules and models, of which every instance has a copy
+    shares   every part has a share of a row, for an instance or for a salt; functions merge these
 
-Readers see one table without that column.  A job's side tells of parts in the metadata of the column that it groups by:
+Readers see one table without that column.  The job's side describes parts in the metadata of its
+grouping column:
 
     {"millpond_parts": {"values": [3, 7], "variables": {"rules": "copies", "usage": {"rows": "sum", "slowest": "max"}}}}
 
-`variables` are of transformWithState; one that isn't named is shown as it is stored.  An aggregation has none: its functions say
-all.  `computed` adds columns to a variable's, {"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}:
-a mean is a sum by a count, behind the sum, and a time stands in place of the milliseconds since 1970 that it is made of.  `fixed`
-names what else a checkpoint can't change, in texts: {"inputs": ["acidity double"]}.  `pond` is the URI of the only pond that the
-job may be started in; a definition doesn't keep it, since a pond may be moved.
+`variables` are those of transformWithState; a variable that isn't named is shown as it is stored.
+An aggregation has none: its functions are enough.  `computed` adds columns to those of a variable,
+{"usage": {"average": ["mean", "seconds", "rows"], "since": ["time", "since_ms"]}}: a mean is a sum
+divided by a count, and follows the sum; a time replaces its milliseconds since 1970.  `fixed` names
+further choices that a checkpoint can't change, as texts: {"inputs": ["acidity double"]}.  `pond` is
+the URI of the only pond in which the job may start; a definition doesn't have it, since a pond may
+be moved.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ from millpond.schema.types import INTEGERS, Field, SparkType, atomic, parse_type
 Json = Any
 METADATA = "millpond_parts"
 SPREAD = "millpond_spread"
-"""In the metadata of a grouping column: it only spreads rows, and may be another one at the next start."""
+"""In the metadata of a grouping column that only spreads rows, and may differ at the next start."""
 COPIES = "copies"
-# What a column of a state variable may be merged by.
+# The functions that merge columns of state variables.
 FUNCTIONS = frozenset({"sum", "min", "max"})
-# What a column may be computed by, and of how many others.
+# The functions that compute columns, and their numbers of operands.
 _COMPUTED = {"mean": 2, "time": 1}
-# Aggregate functions whose parts make the whole.  Of `first` and `last` nobody knows which part came first.
-# With each the numbers of buffers that it may have, none where any will do.
+# Aggregate functions whose parts can be merged. `first` and `last` can't, since the order of parts
+# is unknown. Each has its possible numbers of buffers, none if any number is.
 _MERGEABLE: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("count", "min", "max", "bit_and", "bit_or", "bit_xor", "collect_list", "collect_set"), (1,)),
     **dict.fromkeys(("avg", "min_by", "max_by"), (2,)),
@@ -52,7 +55,7 @@ _MERGEABLE: dict[str, tuple[int, ...]] = {
     "approx_count_distinct": (),
 }
 _ADDED = INTEGERS | {"float", "double", "decimal", "year_month_interval", "day_time_interval"}
-# By function, which of its buffers decides.
+# Function -> the buffer whose type decides.
 _COMPARES = {"min": 0, "max": 0, "min_by": 1, "max_by": 1, "min_by_k": 1, "max_by_k": 1}
 
 
@@ -61,8 +64,9 @@ class Parts:
     """How one table lies in parts.
 
     column:  the first column of the state's key row: a whole number, or a struct of nothing else
-    values:  those that it has, ascending
-    merges:  `aggregate` expressions that each make one of the shares in their buffers; None where parts are copies
+    values:  its values, ascending
+    merges:  `aggregate` expressions that each merge the shares in their buffers; None if parts are
+             copies
     """
 
     column: Field
@@ -70,7 +74,7 @@ class Parts:
     merges: tuple[Expression, ...] | None
 
     def key(self, value: int) -> Any:
-        """The column in stored form, of the part with this value."""
+        """The stored form of the column for the part with this value."""
         return (value,) if self.column.type.kind == "struct" else value
 
     def to_json(self) -> Json:
@@ -92,9 +96,9 @@ class VariableParts:
 
     values:     of the grouping column, ascending
     variables:  name -> COPIES, or the function of FUNCTIONS for each of its columns
-    computed:   name -> column that is made of others -> how, and of which
-    fixed:      what else the state holds for, e.g. inputs -> each column with its type
-    pond:       the URI of the only pond that the job may be started in; None for any
+    computed:   name -> computed column -> its function and operands
+    fixed:      further fixed choices, e.g. inputs -> each column with its type
+    pond:       the URI of the only pond in which the job may start; None for any
     """
 
     values: tuple[int, ...]
@@ -116,7 +120,7 @@ class VariableParts:
         return "; ".join([f"{', '.join(sorted(self.variables))} in {len(self.values)} parts: {_listed(self.values)}", *texts])
 
     def of(self, variable: str, key: tuple[Field, ...], value: tuple[Field, ...]) -> Parts | None:
-        """Of one variable with these columns; None where it isn't named."""
+        """The parts of one variable with these columns; None if it isn't named."""
         how = self.variables.get(variable)
         if how is None or not key:
             return None
@@ -125,7 +129,7 @@ class VariableParts:
 
 
 def computed_columns(columns: Sequence[tuple[str, int, SparkType]], made: Mapping[str, Sequence[str]]) -> list[Computed]:
-    """Columns that are made of others, those left out that aren't there, or are of another type.
+    """The computed columns whose operands exist and have the right types.
 
     columns:  names, places in the value row, and types
     """
@@ -145,7 +149,7 @@ def computed_columns(columns: Sequence[tuple[str, int, SparkType]], made: Mappin
 
 
 def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Expression, ...]:
-    # A column that no function is named for is found when the table is read.
+    # A column without a function is reported when the table is read.
     return tuple(
         Expression("aggregate", f.type, options={"function": functions[f.name], "buffers": [i], "mode": "ansi"})
         for i, f in enumerate(value)
@@ -154,10 +158,10 @@ def _merges(functions: Mapping[str, str], value: tuple[Field, ...]) -> tuple[Exp
 
 
 class Computed(NamedTuple):
-    """A column that is made of others.
+    """A column computed from others.
 
     of:          the first of these
-    is_instead:  it stands in that one's place, else behind it
+    is_instead:  whether it replaces that one; else it follows it
     """
 
     name: str
@@ -167,7 +171,10 @@ class Computed(NamedTuple):
 
 
 def parse_parts(data: Json) -> Parts | None:
-    """Turn the JSON form back.  Raises ValueError, KeyError or TypeError where it isn't one, DEFINITION_MISMATCH."""
+    """Turn the JSON form back.
+
+    Raises:  ValueError, KeyError or TypeError if it is invalid; DEFINITION_MISMATCH.
+    """
     if data is None:
         return None
     column = Field(data["column"]["name"], parse_type(data["column"]["type"]))
@@ -175,12 +182,15 @@ def parse_parts(data: Json) -> Parts | None:
     merges = None if data["merges"] is None else tuple(parse_expression(m) for m in data["merges"])
     for merge in merges or ():
         if merge.op != "aggregate" or not isinstance(merge.options["function"], str):
-            raise ValueError("its parts are merged by what is no aggregate function")
+            raise ValueError("an expression that merges its parts isn't an aggregate function")
     return Parts(column=column, values=_values(data["values"]), merges=merges)
 
 
 def parse_variable_parts(data: Json) -> VariableParts | None:
-    """The same of variables, also as metadata has it.  Raises ValueError, KeyError or TypeError where it isn't one."""
+    """The same for variables, also in the form of metadata.
+
+    Raises:  ValueError, KeyError or TypeError if it is invalid.
+    """
     if data is None:
         return None
     variables = data.get("variables", {})
@@ -202,7 +212,7 @@ def parse_variable_parts(data: Json) -> VariableParts | None:
 
 
 def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str | None:
-    """Why the parts of an `aggregate` expression can't be merged into the whole; None where they can.
+    """Why the parts of an `aggregate` expression can't be merged into the whole; None if they can.
 
     buffers:  the types of all columns of the value row
     """
@@ -226,7 +236,7 @@ def why_not_merged(expression: Expression, buffers: Sequence[SparkType]) -> str 
 
 
 def is_comparable(type_: SparkType) -> bool:
-    """Whether values of a type have an order that is known here: texts with a collation haven't."""
+    """Whether Millpond knows the order of a type's values: not that of texts with a collation."""
     if type_.kind == "struct":
         return all(is_comparable(f.type) for f in type_.fields)
     if type_.kind == "array" and type_.element is not None:
@@ -235,7 +245,7 @@ def is_comparable(type_: SparkType) -> bool:
 
 
 def number_type(column: SparkType) -> SparkType:
-    """The type of a part's number, in the column or in the struct that it is.  Raises ValueError where it is something else."""
+    """The type of a part's number, in the column or in its struct.  Raises ValueError for other types."""
     inner = column.fields[0].type if column.kind == "struct" and len(column.fields) == 1 else column
     if inner.kind not in INTEGERS:
         raise ValueError(f"parts are numbered by a whole number, not by {column}")

@@ -1,4 +1,4 @@
-"""What is kept of a table beside its rows, as its definition has it: `settings.Retention`, from and to JSON."""
+"""The retention in a table's definition: `settings.Retention`, from and to JSON."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WHOLE = ("closed_bytes", "history_batches")
 
 
 def retention_json(retention: Retention | None) -> Json:
-    """The numbers by their names in `Retention`, null for no limit; null where nothing is said."""
+    """The numbers by their names in `Retention`, null for no limit; null without a retention."""
     return None if retention is None else asdict(retention)
 
 
 def parse_retention_json(data: Json) -> Retention | None:
-    """The reverse.  Raises ValueError; what isn't there is as `Retention` has it."""
+    """The reverse; missing numbers have the defaults of `Retention`.  Raises ValueError."""
     if data is None:
         return None
     names = asdict(Retention())

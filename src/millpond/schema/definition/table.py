@@ -1,6 +1,7 @@
-"""The definition of a table: what the columns of a state store mean to a reader.
+"""The definition of a table: the meaning of a state store's columns.
 
-Positions count, not names: Spark's schema check ignores names, and buffers of two aggregates may be called alike.
+Positions count, not names: Spark's schema check ignores names, and buffers of two aggregates may
+have the same name.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _TABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]{0,127}")
 
 @dataclass(frozen=True, slots=True)
 class KeyColumn:
-    """A column of the key: `index` in the state's key row, `path` inside it where that column is a struct (a window)."""
+    """A column of the key: `index` in the state's key row, and `path` inside a struct such as a window."""
 
     name: str
     type: SparkType
@@ -38,7 +39,7 @@ class KeyColumn:
 
 @dataclass(frozen=True, slots=True)
 class ValueColumn:
-    """A column computed from key and buffers.  `raw` says why it is a buffer as stored, None where it is a final value."""
+    """A column computed from key and buffers; `raw` says why it is a stored buffer, None if it isn't."""
 
     name: str
     type: SparkType
@@ -48,25 +49,28 @@ class ValueColumn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableDefinition:
-    """What one state store means.
+    """The meaning of one state store.
 
     table:     the name readers use
     operator:  Spark's operator id, counted from the sink
     store:     Spark's store name
-    family:    the column family; empty where the store has none
-    retention: what whoever follows keeps of it beside its rows, None where that isn't said
-    many:      whether a key has a list of rows; the last key column is then an element's place in it, from 0
-    key:       key columns in the order they were grouped by (a window gives two)
+    family:    the column family; empty if the store has none
+    retention: that of every follower, None if the follower decides
+    many:      whether a key has a list of rows; the last key column is then the element's place in
+               it, from 0
+    key:       key columns in grouping order (a window gives two)
     values:    the other columns, in output order
-    having:    rows for which this isn't true are not in the table
-    parts:     how its rows lie in parts of the store, which are merged when they are read; None where they don't
-    key_schema, value_schema:  what the plan says the store's rows look like, the column left out that tells their parts; held
+    having:    a condition; only rows for which it is true are in the table
+    parts:     how its rows lie in parts of the store, which reads merge; None if they don't
+    key_schema, value_schema:  the columns of the store's rows by the plan, without the column of
+                               parts; held
                against the checkpoint's schema file, which also says which columns are windows
-    derived:   False where nobody defined the table and it shows the schema's own names
+    derived:   False if nobody defined the table, so that it shows the schema's own names
     warnings:  what couldn't be derived and why, one sentence each
-    session_time_zone:  of the job's session, as Spark names it; None where it isn't known.  An expression that depends on it names
-               it in its own options (`zone`)
-    meaning:   what its state is, None where no plan tells; a definition over the same checkpoint must have the same
+    session_time_zone:  of the job's session, as Spark names it; None if unknown.  Expressions that
+                        depend on it also have it in their options (`zone`)
+    meaning:   the words for its state, None without a plan; a later definition over the same
+               checkpoint must have the same
     """
 
     table: str
@@ -93,7 +97,7 @@ class TableDefinition:
 
     @property
     def key_fields(self) -> tuple[Field, ...]:
-        """The columns of a key as readers' keys have them: those of the state's key row, and the place in the list."""
+        """The columns of readers' keys: those of the state's key row, and the place in the list."""
         return (*self.key_schema, Field("index", atomic("integer"))) if self.many else self.key_schema
 
     @property
@@ -135,14 +139,14 @@ class TableDefinition:
         return out
 
     def over_parts(self, parts: Parts) -> TableDefinition:
-        """What readers see of a table whose key begins with the column that tells its parts: all but that column."""
+        """The readers' definition of a table in parts: without the first column of the key."""
         key = tuple(replace(c, index=c.index - 1) for c in self.key if c.index)
         return replace(self, key=key, key_schema=self.key_schema[1:], parts=parts)
 
     def fingerprint(self) -> str:
-        """A hash of everything that decides what readers see: which columns, of what, and which rows.
+        """A hash of all that decides what readers see: the columns, their meaning, and which rows.
 
-        Names of buffers are no part of it, and neither are the table's own name, its warnings, and what is kept beside it.
+        Names of buffers, the table's own name, warnings and retention aren't part of it.
         """
         data = self.to_json()
         for unimportant in ("table", "warnings", "derived", "retention", "session_time_zone", "meaning"):
@@ -174,7 +178,7 @@ def _describe_aggregate(expression: Expression) -> str:
 def parse_definition(data: Json) -> TableDefinition:
     """Turn the JSON form back into a definition.
 
-    Raises:  DEFINITION_MISMATCH where it was written in a format that isn't known here, or is damaged.
+    Raises:  DEFINITION_MISMATCH if its format is unknown, or it is damaged.
     """
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         found = data.get("format") if isinstance(data, dict) else None
@@ -225,7 +229,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
 
 
 def _check_types(definition: TableDefinition) -> None:
-    """Raise ValueError where a column isn't of the type that it is read, or computed, as."""
+    """Raise ValueError if a column hasn't the type as which it is read or computed."""
     keys = definition.key_fields
     for key in definition.key:
         check_key_column(key.name, key.type, keys[key.index], key.path)
@@ -236,13 +240,16 @@ def _check_types(definition: TableDefinition) -> None:
 
 
 def _with_windows(fields: tuple[Field, ...], key: tuple[KeyColumn, ...]) -> tuple[Field, ...]:
-    """The columns of a key row, with those marked as windows that are shown as such: older definitions say no more."""
+    """The columns of a key row, with windows marked by the columns that show them.
+
+    Older definitions have no other mark.
+    """
     shown = {c.index for c in key if c.path}
     return tuple(replace(f, window=f.window or (i in shown and is_window(f.type))) for i, f in enumerate(fields))
 
 
 def _check_places(definition: TableDefinition) -> None:
-    """Raise ValueError where something points outside the store's columns, or isn't of its kind."""
+    """Raise ValueError if a place is outside the store's columns, or a part is of the wrong kind."""
     keys, buffers = range(len(definition.key_fields)), range(len(definition.value_schema))
     expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
     expressions += (definition.parts.merges if definition.parts else None) or ()
@@ -268,9 +275,9 @@ def _check_places(definition: TableDefinition) -> None:
 
 
 def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
-    """The key columns a reader sees for a key schema: one of Spark's windows becomes `<name>_start`, `<name>_end`.
+    """The key columns for readers: one of Spark's windows becomes `<name>_start` and `<name>_end`.
 
-    Every other struct stays one column, whatever its members are.
+    Every other struct stays one column.
     """
     columns: list[KeyColumn] = []
     for index, field in enumerate(key_schema):
@@ -280,7 +287,8 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
             ]
         else:
             columns.append(KeyColumn(field.name, field.type, index))
-    # A column keeps its own name; the members of a window, whose names are made here, give way.
+    # A column keeps its own name; names of a window's members, which are made here, are numbered if
+    # they collide.
     whole = [c.name for c in columns if not c.path]
     numbered = unique_names(whole + [c.name for c in columns if c.path])
     plain, members = iter(numbered[: len(whole)]), iter(numbered[len(whole) :])
@@ -288,14 +296,14 @@ def key_columns(key_schema: tuple[Field, ...]) -> tuple[KeyColumn, ...]:
 
 
 def key_parts(definition: TableDefinition) -> tuple[KeyColumn, ...]:
-    """What a part of a key may name: the key columns, and members of those that are structs, as `<name>.<member>`."""
+    """The names in a part of a key: the key columns, and members of structs as `<name>.<member>`."""
     taken = set(definition.columns)
     members = [m for c in definition.key if c.type.kind == "struct" and not c.path for m in _members(c)]
     return (*definition.key, *(m for m in members if m.name not in taken))
 
 
 def _members(column: KeyColumn) -> list[KeyColumn]:
-    """The members of a struct, and theirs."""
+    """The members of a struct, and their members."""
     out: list[KeyColumn] = []
     for field in column.type.fields:
         member = KeyColumn(f"{column.name}.{field.name}", field.type, column.index, (*column.path, field.name))
@@ -320,9 +328,11 @@ def unique_names(names: list[str]) -> list[str]:
 
 
 def check_table_name(name: str) -> str:
-    """Return the name, or say what a table may be called.
+    """Return the name of a table or job, if it is valid.
 
-    Raises:  INVALID_NAME.  Names become file names and parts of URLs.
+    Names become file names and parts of URLs.
+
+    Raises:  INVALID_NAME.
     """
     if not _TABLE_NAME.fullmatch(name):
         raise RequestError(

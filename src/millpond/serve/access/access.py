@@ -1,7 +1,8 @@
-"""Who is let in: the Host that a request names, the token it brings, and how often its client has asked.
+"""Admission of requests: by their Host, their token, and their client's rate.
 
-A page in a browser can make its own host name point at 127.0.0.1 (DNS rebinding) and read what listens there; it can't make the
-browser send another Host.  So a door on the loopback answers to the loopback's names alone.
+A page in a browser can make its own host name point at 127.0.0.1 (DNS rebinding) and read from a
+server there.  But it can't make the browser send another Host.  So a door on the loopback only
+answers requests for the loopback's names.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from millpond.settings import ServeSettings
 
 log = EventLog(__name__)
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
-# How long the file of tokens isn't looked at again.
+# For so long the file of tokens isn't checked again.
 _TOKENS_SECONDS = 0.4
 _MAX_KNOWN_HOSTS = 100
-# So many seconds' worth of requests may come at once.
+# The requests of so many seconds may come at once.
 _BURST_SECONDS = 2.0
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address."""
+    """Whether only this machine can reach the address."""
     if host == "localhost":
         return True
     try:
@@ -37,35 +38,35 @@ def is_loopback(host: str) -> bool:
 
 
 def check_exposure(settings: ServeSettings) -> None:
-    """Refuse to open everything to everybody by accident.  Raises OPEN_TO_ALL."""
+    """Refuse to let everybody read everything by accident.  Raises OPEN_TO_ALL."""
     if not is_loopback(settings.host) and settings.tokens is None and not settings.insecure:
         raise SetupError(
             "OPEN_TO_ALL",
-            f"Whoever reaches {settings.host} could read everything: there are no tokens.",
-            hint="Name a file of tokens with --tokens (`millpond token` makes one), or say --insecure-open.",
+            f"Everybody who can reach {settings.host} could read everything: there are no tokens.",
+            hint="Give a file of tokens with --tokens (`millpond token` makes one), or give --insecure-open.",
             host=settings.host,
         )
 
 
 class Access:
-    """Lets requests in, or says why not."""
+    """Admits requests, or raises the reason against it."""
 
     def __init__(self, settings: ServeSettings, shared: Path | None = None) -> None:
         """Raises INVALID_TOKENS.
 
-        shared:  the folder of the processes that count requests together, None where there is one
+        shared:  the folder of the processes that count requests together, None if there is one
         """
         self._shared = shared
         self.use(settings)
 
     def use(self, settings: ServeSettings) -> None:
-        """Let in by these settings from here on.  Raises INVALID_TOKENS, and leaves all as it is."""
+        """Use these settings from here on.  Raises INVALID_TOKENS, and then changes nothing."""
         tokens = Tokens(settings.tokens) if settings.tokens is not None else None
         self._hosts = frozenset(name.lower() for name in settings.allow_hosts)
         if is_loopback(settings.host):
             self._hosts |= _LOOPBACK_NAMES | {f"[{settings.host}]" if ":" in settings.host else settings.host}
         self._tokens = tokens
-        self._known_hosts: set[bytes] = set()  # as they were written, and found to be allowed
+        self._known_hosts: set[bytes] = set()  # allowed hosts, as requests spelt them
         rate = self._rate = settings.requests_per_second
         self._rates = Rates(rate, max(1.0, rate * _BURST_SECONDS), self._shared) if rate else None
         failures = self._most_failures = settings.failed_logins_per_minute
@@ -79,7 +80,7 @@ class Access:
             self._tokens.look()
 
     def admit(self, headers: Mapping[bytes, bytes], client: str) -> Reader:
-        """Who asks.
+        """The reader of a request.
 
         headers:  of the request, with names in lower case
         client:   its address
@@ -95,36 +96,36 @@ class Access:
         return reader
 
     def peek(self, headers: Mapping[bytes, bytes]) -> Reader:
-        """The same, before it is known that the request is answered: it isn't counted."""
+        """The same without counting the request, which may not be answered."""
         self.check_host(headers.get(b"host"))
         return EVERYBODY if self._tokens is None else self._tokens.reader(headers.get(b"authorization"))
 
     def count(self, reader: Reader, client: str) -> None:
-        """One more request.  Raises TOO_MANY_REQUESTS."""
+        """Count one more request.  Raises TOO_MANY_REQUESTS."""
         if self._rates is None:
             return
         wait = self._rates.take(client if reader is EVERYBODY else f"reader {reader.name}")
         if wait:
             raise RequestError(
                 "TOO_MANY_REQUESTS",
-                f"This client may make {self._rate:g} requests a second.",
+                f"This client may send {self._rate:g} requests per second.",
                 hint="Wait as long as Retry-After says; ask for several keys in one POST …/rows:get.",
                 retry_after_seconds=round(wait, 3),
             )
 
     def _count_failure(self, client: str) -> None:
-        """One more request without a right token.  Raises TOO_MANY_REQUESTS."""
+        """Count one more request without a right token.  Raises TOO_MANY_REQUESTS."""
         wait = self._failures.take(client) if self._failures is not None else 0.0
         if wait:
             raise RequestError(
                 "TOO_MANY_REQUESTS",
-                f"This address may send {self._most_failures} requests a minute without a right token.",
-                hint="Send the header Authorization: Bearer TOKEN; whoever runs the server gives one.",
+                f"This address may send {self._most_failures} requests per minute without a right token.",
+                hint="Send the header Authorization: Bearer TOKEN; the server's operator gives out tokens.",
                 retry_after_seconds=round(wait, 3),
             )
 
     def check_host(self, host: bytes | None) -> None:
-        """Raises HOST_NOT_ALLOWED where the request was meant for another host."""
+        """Raises HOST_NOT_ALLOWED if the request is for another host."""
         if not self._hosts or host is None or host in self._known_hosts:
             return
         name = host.decode("latin-1").lower()
@@ -153,22 +154,22 @@ class Tokens:
         self._looked_at = time.monotonic()
 
     def reader(self, authorization: bytes | None) -> Reader:
-        """Whose token it is.  Raises TOKEN_NEEDED."""
+        """The token's reader.  Raises TOKEN_NEEDED."""
         if time.monotonic() - self._looked_at > _TOKENS_SECONDS:
             self.look()
         scheme, _, token = (authorization or b"").decode("latin-1").partition(" ")
         reader = self._readers.get(digest(token.strip())) if scheme.lower() == "bearer" else None
         if reader is None or reader.has_expired():
-            wrong = "The token is none of this server's." if reader is None else "The token has expired."
+            wrong = "This server doesn't know the token." if reader is None else "The token has expired."
             raise RequestError(
                 "TOKEN_NEEDED",
-                wrong if authorization else "This server wants a token.",
-                hint="Send the header Authorization: Bearer TOKEN; whoever runs the server gives one.",
+                wrong if authorization else "This server needs a token.",
+                hint="Send the header Authorization: Bearer TOKEN; the server's operator gives out tokens.",
             )
         return reader
 
     def look(self) -> None:
-        """Read the file again where it has changed."""
+        """Read the file again if it has changed."""
         self._looked_at = time.monotonic()
         stamp = self._stat()
         if stamp == self._stamp:
@@ -177,7 +178,12 @@ class Tokens:
             self._readers, self._stamp = read_tokens(self._path), stamp
         except MillpondError as wrong:
             self._stamp = stamp
-            log.error("tokens.unreadable", condition=wrong.condition, message=wrong.message, hint="Readers as before are let in.")
+            log.error(
+                "tokens.unreadable",
+                condition=wrong.condition,
+                message=wrong.message,
+                hint="The readers of before are still let in.",
+            )
 
     def _stat(self) -> tuple[int, int, int] | None:
         try:

@@ -1,4 +1,4 @@
-"""What every request passes: who asks, how often, and the count of what was answered."""
+"""The gate for every request: reader, rate, and the count of answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.serve.access.tokens import EVERYBODY
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.routes import ROUTES
 
-# Counted where the client left before it was answered; nobody gets it.
+# The counted status if the client left before the answer; it isn't sent.
 _GONE = 499
 _OPEN = frozenset(route.path for route in ROUTES if route.open)
 
@@ -25,7 +25,7 @@ _OPEN = frozenset(route.path for route in ROUTES if route.open)
 def gate(app: ASGIApp, access: Access, meter: Meter) -> ASGIApp:
     """The application behind its gate.
 
-    `scope["reader"]` says who asks, `scope["asker"]` whose requests are counted together;
+    `scope["reader"]` is the reader, `scope["asker"]` the client whose requests count together;
     `scope["resources"]` ends with the request.
     """
 

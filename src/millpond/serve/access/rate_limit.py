@@ -1,10 +1,13 @@
-"""How often each client asks, counted by all doors of a server together: a table of fixed size in memory that they share.
+"""The rate of each client, counted by all doors of a server in a shared table of fixed size.
 
-A client's bucket is one number: when it would be full again if it asked no more (the generic cell rate algorithm).  A request moves
-that on by the time that a request takes to be earned back, and is refused where it lies further ahead than a full bucket.
+A client's bucket is one number: the time when it would be full again without further requests (the
+generic cell rate algorithm).  A request moves that time on by the interval of one request.  It is
+refused if the time would be further ahead than a full bucket.
 
-1. A client's place is among a few slots that a hash of its name picks.  Where it has none, it takes the one that is full soonest.
-2. No lock: a door that is stopped would stop the others by it.  Two requests at the very same moment may count as one.
+1. A hash of a client's name picks a few slots.  If the client has none of them, it takes the one
+   that is full soonest.
+2. There is no lock, with which a stopped door would stop the others.  Two requests at the very same
+   moment may count as one.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ import os
 import time
 from pathlib import Path
 
-# Clients that are known at one time; 16 bytes each.
+# How many clients are known at one time; 16 bytes each.
 _SLOTS = 16_384
 _WAYS = 8
 _WIDTH = 8
@@ -25,8 +28,8 @@ class Rates:
     """The buckets of all clients.
 
     per_second:  requests of one client, on average
-    burst:       so many may come at once
-    folder:      of the processes that count together, None where there is one
+    burst:       how many may come at once
+    folder:      shared by the processes that count together; None for a single process
     name:        of the file there
     """
 
@@ -39,8 +42,11 @@ class Rates:
         self._full_at = memory[_SLOTS * _WIDTH :].cast("d")
 
     def take(self, client: str) -> float:
-        """One more request: 0.0 where it may be answered, else the seconds until one may.  Those that are refused don't count."""
-        slot, now = self._slot(client), time.monotonic()  # of the machine: all doors read the same clock
+        """Count one more request: 0.0 if it is allowed, else the seconds until one is.
+
+        Refused requests don't count.
+        """
+        slot, now = self._slot(client), time.monotonic()  # the machine's clock, the same for all doors
         full_at = max(self._full_at[slot], now)
         wait = full_at - now - self._ahead
         if wait > 0:
@@ -63,7 +69,7 @@ class Rates:
 def _shared(path: Path, size: int) -> mmap.mmap:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        os.ftruncate(descriptor, size)  # by every door: what is there stays
+        os.ftruncate(descriptor, size)  # every door does it; the contents stay
         return mmap.mmap(descriptor, size)
     finally:
         os.close(descriptor)

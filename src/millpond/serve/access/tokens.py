@@ -1,9 +1,10 @@
-"""Who may read what: a file of readers, each with the hash of a token and the tables that it opens.
+"""A file of readers, each with the hash of a token and the tables that the token opens.
 
     {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false,
                                  "expires": "2027-03-01T00:00:00+00:00"}]}
 
-Tokens are 32 random bytes, so a plain SHA-256 keeps them: there is nothing to guess.  The file holds no token, only hashes.
+Tokens are 32 random bytes, which nobody can guess, so a plain SHA-256 is enough.  The file has no
+tokens, only hashes.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ _PREFIX = "mp_"
 class Reader:
     """Somebody who may read.
 
-    name:     for people; stands in no log and no metric beside what was asked
+    name:     for people; logs and metrics never show it beside a question
     tables:   patterns of table names: * is any text, ? any character
-    metrics:  whether /metrics answers, which speaks of all jobs
-    expires:  when the token ends, as a time of the system's clock; None for never
+    metrics:  whether the token opens /metrics, which covers all jobs
+    expires:  when the token ends, by the system's clock; None for never
     """
 
     name: str
@@ -46,21 +47,21 @@ class Reader:
         return self.expires is not None and time.time() >= self.expires
 
     def may_read(self, names: Iterable[str]) -> bool:
-        """Whether one of the names of a table is among those that this reader may read."""
+        """Whether this reader may read a table with these names."""
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.tables)
 
 
 EVERYBODY = Reader("everybody", ("*",), metrics=True)
-"""Who reads where there are no tokens."""
+"""The reader of a server without tokens."""
 
 
 def digest(token: str) -> str:
-    """What the file keeps of a token."""
+    """A token's hash, for the file."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def read_tokens(path: Path) -> dict[str, Reader]:
-    """Digest of a token -> its reader.  Raises INVALID_TOKENS where the file isn't there or says something else."""
+    """Digest of a token -> its reader.  Raises INVALID_TOKENS if the file is missing or invalid."""
     try:
         return _parse(json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as wrong:
@@ -96,10 +97,10 @@ def _parse_expires(text: Any) -> float | None:
 
 
 def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False, valid_seconds: float | None = None) -> str:
-    """Give a reader a new token, in place of the one it had; only this call returns the token.
+    """Give a reader a new token in place of the old one; only this call returns the token.
 
-    valid_seconds:  how long it lets the reader in, None for ever
-    Raises:  INVALID_TOKENS where there is a file that isn't one of tokens; NOT_WRITABLE.
+    valid_seconds:  how long it is valid, None for ever
+    Raises:  INVALID_TOKENS if there is a file that isn't one of tokens; NOT_WRITABLE.
     """
     token = _PREFIX + secrets.token_urlsafe(32)
     known = {d: r for d, r in read_tokens(path).items() if r.name != name} if path.exists() else {}
@@ -110,7 +111,7 @@ def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = F
 
 
 def remove_token(path: Path, name: str) -> bool:
-    """Take a reader's token away; False where there is no such reader.  Raises as `add_token`."""
+    """Remove a reader's token; False if there is no such reader.  Raises as `add_token`."""
     known = read_tokens(path)
     left = {d: r for d, r in known.items() if r.name != name}
     if len(left) < len(known):

@@ -1,13 +1,16 @@
-"""One connection: what a client may send, how long it may take, and whose turn it is.
+"""One connection: limits of what a client may send and for how long, and the order of answers.
 
-1. Bytes go to llhttp (httptools), a piece at a time.  What isn't HTTP, or more than the limits allow, is refused, and the
-   connection ends.
-2. The hot route is answered at once (`hot.py`).  Everything else is an exchange with the application.
+1. Bytes go to llhttp (httptools), a piece at a time.  Input that isn't HTTP, or exceeds a limit, is
+   refused, and the connection ends.
+2. The hot route is answered at once (`hot.py`).  Everything else is an exchange with the
+   application.
 3. Answers go out in the order of their requests: one runs, the others wait.
-4. Nothing more is read while answers aren't, while a request waits, or while a body waits for the application.  So a client that
-   sends and never reads costs a piece of input and of output, and no more.
+4. The connection reads nothing more while the client doesn't read its answers, while a request
+   waits, or while a body waits for the application.  So a client that sends and never reads costs
+   one piece of input and one of output.
 
-Time is bounded by `deadline`, which `Connections` looks at: a timer of its own for every request would cost as much as a lookup.
+`deadline` limits the time; `Connections` checks it, since a timer for every request would cost as
+much as a lookup.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from millpond.errors import MillpondError, RequestError, http_status
 from millpond.serve.connections.exchange import PIECE_BYTES, Exchange, error_answer, scope_of
 from millpond.settings import ServeSettings
 
-# So much input is looked at before it is seen whether the client reads its answers.
+# How much input is parsed before a check whether the client reads its answers.
 _LOOK_BYTES = 16_384
-# A connection that ends reads on for so long: the system takes an answer back where bytes are left unread.
+# A connection that ends still reads for so long: if bytes stay unread, the system drops the answer.
 _LINGER_SECONDS = 2.0
 _LINGER_BYTES = 1 << 20
 # States of a TCP connection whose other side has ended (tcp_states.h): CLOSE, CLOSE_WAIT.
@@ -34,14 +37,14 @@ _LEFT = (7, 8)
 
 
 class Hot(Protocol):
-    """What answers a request at once, or not at all."""
+    """Answers a request at once, or not at all."""
 
     def answer(self, url: bytes, headers: list[tuple[bytes, bytes]], client: str) -> bytes | None:
-        """Headers behind the date, and the body; None where the application must answer."""
+        """The headers after the date, and the body; None if the application must answer."""
 
 
 class Owner(Protocol):
-    """What a connection asks of who has it: see `pool.Connections`."""
+    """The part of `pool.Connections` that a connection uses."""
 
     loop: asyncio.AbstractEventLoop
     scheme: str
@@ -66,11 +69,11 @@ class Owner(Protocol):
 class Connection(asyncio.Protocol):
     """A client's connection.
 
-    client:           where it comes from, as limits count it
+    client:           the client, for limits per client
     deadline:         when it ends unless something happens, by the loop's clock
-    was_opened:       whether it got as far as HTTP
-    stalled_at:       since when its client has too much to read, None where it hasn't
-    is_write_paused:  the same
+    was_opened:       whether it came to HTTP
+    stalled_at:       since when its client has had too much to read; None if it hasn't
+    is_write_paused:  whether its client has too much to read
     """
 
     def __init__(self, owner: Owner, client: str, taken: socket.socket) -> None:
@@ -84,8 +87,8 @@ class Connection(asyncio.Protocol):
         self.is_write_paused = self.was_opened = False
         self._settings = owner.settings
         self._parser = httptools.HttpRequestParser(self)
-        self._rest = b""  # read, and to be looked at later
-        self._readers: list[asyncio.Future[None]] = []  # who waits until the client has read
+        self._rest = b""  # read, but not parsed yet
+        self._readers: list[asyncio.Future[None]] = []  # those that wait until the client has read
         self._running: Exchange | None = None
         self._waiting: deque[Exchange] = deque()
         self._arriving: Exchange | None = None
@@ -102,7 +105,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def needs_a_look(self) -> bool:
-        """Whether time may end it, beside its deadline."""
+        """Whether it may have to end before its deadline."""
         return self.stalled_at is not None or self._is_reading_paused
 
     @property
@@ -112,12 +115,12 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is here or on its way."""
+        """Whether no request runs or arrives."""
         return self._running is None and not self._in_head and self._refusal is None
 
     @property
     def unread_bytes(self) -> int:
-        """Of answers: made, and not given to the client's machine yet."""
+        """The bytes of answers that the client's machine hasn't received yet."""
         return self.transport.get_write_buffer_size() + (self._running.unsent_bytes if self._running is not None else 0)
 
     # ------------------------------------------------------------ what the loop calls
@@ -158,7 +161,7 @@ class Connection(asyncio.Protocol):
         self.go_on()
 
     async def wait_until_read(self) -> None:
-        """Return when the client has read most of what is written.  Raises OSError where it is gone."""
+        """Return when the client has read most of its answers.  Raises OSError if it has left."""
         while self.is_write_paused and not self.transport.is_closing():
             waiting = self.loop.create_future()
             self._readers.append(waiting)
@@ -175,7 +178,7 @@ class Connection(asyncio.Protocol):
     # ------------------------------------------------------------ reading
 
     def _must_wait(self) -> bool:
-        """Whether what comes next is to be looked at later."""
+        """Whether the next input must wait."""
         if self.is_write_paused or self._waiting or self._is_ending:
             return True
         return self._arriving is not None and len(self._arriving.body) > PIECE_BYTES
@@ -189,7 +192,7 @@ class Connection(asyncio.Protocol):
             (self.transport.pause_reading if pause else self.transport.resume_reading)()
 
     def go_on(self) -> None:
-        """Look at what had to wait, where it needn't any more."""
+        """Parse input that had to wait, if it no longer must."""
         if self._rest and not self._must_wait() and not self.transport.is_closing():
             data, self._rest = self._rest, b""
             self._look_at(data)
@@ -200,7 +203,7 @@ class Connection(asyncio.Protocol):
         size = len(data)
         for place in range(0, size, _LOOK_BYTES):
             if place:
-                self.owner.send()  # what is answered so far, so that it shows whether the client reads
+                self.owner.send()  # sends the answers so far, which shows whether the client reads
                 if self._refusal is not None or self._is_lingering:
                     return
                 if self._must_wait():
@@ -218,7 +221,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # No other protocol is spoken here, and what comes next may be one.
+            # No other protocol is supported here, and the next bytes may be of one.
             for exchange in (self._running, *self._waiting):
                 if exchange is not None:
                     exchange.keep_alive = False
@@ -229,13 +232,14 @@ class Connection(asyncio.Protocol):
         else:
             if self._in_head and not began_in_head:
                 self.deadline = min(self.deadline, self.loop.time() + self._settings.header_seconds)
-            # What the parser keeps to itself: a name or a value that goes on, before a body or behind it; what it skips, too.
+            # Bytes that the parser buffers or skips: a header's name or value that isn't complete,
+            # before or after a body.
             self._silent_bytes = 0 if self._has_moved else self._silent_bytes + len(data)
             if self._head_bytes + self._silent_bytes > self._settings.max_header_bytes:
                 self._refuse(_head_too_large(self._settings.max_header_bytes))
 
     def _refuse(self, error: MillpondError) -> None:
-        """Answer with an error when all requests before are answered, and end."""
+        """Answer with an error after all earlier requests, and end."""
         self._in_head, self._rest = False, b""
         self._refusal = (error, http_status(error))
         self.owner.refused(http_status(error))
@@ -285,7 +289,7 @@ class Connection(asyncio.Protocol):
         if self._head_bytes > self._settings.max_header_bytes:
             raise _head_too_large(self._settings.max_header_bytes)
         if not self._in_head:
-            return  # behind the body: nobody asked for these
+            return  # trailers after the body, which nobody uses
         name = name.lower()
         if name == b"host":
             self._hosts += 1
@@ -298,9 +302,9 @@ class Connection(asyncio.Protocol):
         parser, url = self._parser, self._url
         method, version = parser.get_method(), parser.get_http_version()
         if self._hosts != 1 and (self._hosts or version != "1.0"):
-            raise _no_http("a request names its host, once")
+            raise _no_http("a request must name its host exactly once")
         if not url.isascii() or b"#" in url or version not in ("1.1", "1.0"):
-            raise _no_http("a URL has ASCII alone, other characters as %XX; and the version is 1.1 or 1.0")
+            raise _no_http("a URL may only have ASCII, with other characters as %XX, and the version must be 1.1 or 1.0")
         if not url.startswith(b"/") and url != b"*":
             url = _origin_form(url)
         keep_alive = version == "1.1" and parser.should_keep_alive()
@@ -342,7 +346,7 @@ class Connection(asyncio.Protocol):
         exchange.task = self.owner.run(exchange)
 
     def answered(self, exchange: Exchange) -> None:
-        """All of an answer is given to the system: the next request has its turn."""
+        """Called when the system has all of an answer: the next request runs."""
         if exchange is not self._running:
             return
         self._running = None
@@ -364,14 +368,14 @@ class Connection(asyncio.Protocol):
             self.go_on()
 
     def _rest_now(self) -> None:
-        """Nothing runs: the next request may take its time, unless it has begun."""
+        """Called when no request runs: sets the deadline for the next one."""
         settings = self._settings
         self.deadline = self.loop.time() + (settings.header_seconds if self._in_head else settings.keep_alive_seconds)
 
     # ------------------------------------------------------------ the end
 
     def finish(self) -> None:
-        """End after what runs."""
+        """End after the running requests."""
         if self._running is None:
             self.owner.send()
             self.transport.close()
@@ -383,7 +387,7 @@ class Connection(asyncio.Protocol):
         self.transport.abort()
 
     def _linger(self) -> None:
-        """End, and read on for a moment what the client still sends."""
+        """End, but read for a moment what the client still sends."""
         self._is_lingering, self._rest = True, b""
         self.deadline = self.loop.time() + _LINGER_SECONDS
         self._mind_reading()
@@ -391,7 +395,7 @@ class Connection(asyncio.Protocol):
             self.transport.write_eof()
 
     def expire(self, now: float) -> None:
-        """End where the time is over, or the client has left while nothing is read from it."""
+        """End if the time is over, or if the client has left while the connection reads nothing."""
         stalled = self.stalled_at is not None and now - self.stalled_at > self._settings.send_seconds
         if stalled or (self._is_reading_paused and self._has_left()) or (now > self.deadline and self._is_lingering):
             self.abort()
@@ -402,7 +406,7 @@ class Connection(asyncio.Protocol):
                 RequestError(
                     "REQUEST_TOO_SLOW",
                     "The request didn't come in time.",
-                    hint="Send it at once; whoever runs the server sets --header-seconds and --body-seconds.",
+                    hint="Send it at once; the server's operator sets --header-seconds and --body-seconds.",
                 )
             )
 
@@ -414,7 +418,7 @@ class Connection(asyncio.Protocol):
 
 
 def _origin_form(url: bytes) -> bytes:
-    """Path and query of a URL that names its host, as proxies are asked."""
+    """Path and query of an absolute URL, as in requests to proxies."""
     try:
         parsed = httptools.parse_url(url)
     except httptools.HttpParserInvalidURLError:
@@ -424,7 +428,7 @@ def _origin_form(url: bytes) -> bytes:
 
 
 def _no_http(reason: str) -> RequestError:
-    return RequestError("INVALID_HTTP", f"This is no request in HTTP/1.1: {reason[:200]}.", hint="Use a client that speaks HTTP.")
+    return RequestError("INVALID_HTTP", f"This isn't a request in HTTP/1.1: {reason[:200]}.", hint="Use a client that speaks HTTP.")
 
 
 def _head_too_large(maximum: int) -> RequestError:

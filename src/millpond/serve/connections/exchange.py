@@ -1,7 +1,7 @@
-"""One request and its answer, as the application (ASGI) has them.
+"""One request and its answer, in the form of the application (ASGI).
 
-The answer never waits in memory for a client that doesn't read: the application waits with it.  A client that leaves ends the work
-on its request.
+An answer never piles up in memory for a client that doesn't read: the application waits too.  If
+the client leaves, the work on its request ends.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.wire.answers import error_json
 
 log = EventLog(__name__)
 Headers = Iterable[tuple[bytes, bytes]]
-# So much is handed to the system at a time, and so much of a body waits for the application.
+# How much goes to the system at a time, and how much of a body may wait for the application.
 PIECE_BYTES = 65_536
 # Answers without a body.
 _BODILESS = frozenset({204, 304})
@@ -28,7 +28,7 @@ _LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() 
 
 
 class Connection(Protocol):
-    """What an exchange asks of the connection that its request came by: see `connection.Connection`."""
+    """The part of `connection.Connection` that an exchange uses."""
 
     loop: asyncio.AbstractEventLoop
     client: str
@@ -54,9 +54,9 @@ def status_line(status: int) -> bytes:
 
 
 def head(status: int, date: bytes, headers: Headers) -> bytes:
-    """An answer up to the headers that the connection adds itself.
+    """The head of an answer, up to the headers that the connection adds.
 
-    date:  the header, as a line
+    date:  the header Date, as a line
     """
     return b"".join([status_line(status), date, *(b"%b: %b\r\n" % header for header in headers)])
 
@@ -73,10 +73,10 @@ def error_answer(error: MillpondError, status: int, date: bytes) -> bytes:
 class Exchange:
     """A request that the application answers.
 
-    is_complete:    whether all of the request is here
-    is_answered:    whether all of the answer is given to the system
-    unsent_bytes:   of the answer: made, and not given to the system yet
-    keep_alive:     whether the connection goes on after the answer
+    is_complete:    whether all of the request has arrived
+    is_answered:    whether the system has all of the answer
+    unsent_bytes:   bytes of the answer that the system hasn't taken yet
+    keep_alive:     whether the connection stays open after the answer
     """
 
     def __init__(self, connection: Connection, scope: Scope, *, keep_alive: bool, wants_continue: bool) -> None:
@@ -96,7 +96,11 @@ class Exchange:
         self._is_taken = False  # the application has the whole request
 
     async def run(self, app: ASGIApp) -> None:
-        """Have the application answer.  A mistake ends the connection, so that half an answer isn't taken for a whole one."""
+        """Let the application answer.
+
+        An unexpected error ends the connection, so that nobody takes half an answer for a whole
+        one.
+        """
         try:
             await app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:
@@ -110,7 +114,7 @@ class Exchange:
         if self.is_answered or self.is_gone:
             return
         if not self.has_begun:
-            wrong = MillpondError("INTERNAL_ERROR", "Millpond made a mistake.", hint="Report it with the server's log.")
+            wrong = MillpondError("INTERNAL_ERROR", "This is a bug in Millpond.", hint="Report it with the server's log.")
             self.connection.transport.write(error_answer(wrong, 500, self.connection.date))
         self.keep_alive = False
         self._end()
@@ -118,17 +122,17 @@ class Exchange:
     # ------------------------------------------------------------ what the connection tells
 
     def add_body(self, body: bytes) -> None:
-        """More of the request's body is here."""
+        """Add a part of the request's body."""
         self.body += body
         self._tell()
 
     def complete(self) -> None:
-        """All of the request is here."""
+        """Called when all of the request has arrived."""
         self.is_complete = True
         self._tell()
 
     def leave(self) -> None:
-        """The client is gone, and its work ends."""
+        """Called when the client has left: ends its work."""
         self.is_gone = True
         if self.task is not None:
             self.task.cancel()
@@ -140,7 +144,7 @@ class Exchange:
     # ------------------------------------------------------------ what the application calls
 
     async def receive(self) -> Message:
-        """The next part of the request's body, then `http.disconnect` once the answer is given."""
+        """The next part of the request's body; after the answer, `http.disconnect`."""
         if self._wants_continue and not self.is_complete:
             self._wants_continue = False
             if not self.has_begun:
@@ -157,7 +161,7 @@ class Exchange:
         return {"type": "http.disconnect"}
 
     async def send(self, message: Message) -> None:
-        """Give a part of the answer to the system.  Raises OSError where the client is gone."""
+        """Pass a part of the answer to the system.  Raises OSError if the client has left."""
         if self.is_gone or self.connection.transport.is_closing():
             raise OSError("the client is gone")
         if message["type"] == "http.response.start":
@@ -177,12 +181,12 @@ class Exchange:
                 length = int(value)
             lines.append((name, value))
         if length is None and not self._no_body:
-            # HTTP/1.0 knows no chunks: there the end of the connection ends the answer.
+            # HTTP/1.0 has no chunks: the end of the connection ends the answer.
             self._is_chunked = self.scope["http_version"] == "1.1"
             self.keep_alive = self.keep_alive and self._is_chunked
             lines += [(b"transfer-encoding", b"chunked")] if self._is_chunked else []
         if not self.is_complete:
-            self.keep_alive = False  # what is still to come of the request would be read as the next one
+            self.keep_alive = False  # the rest of this request would be parsed as the next one
         if not self.keep_alive:
             lines.append((b"connection", b"close"))
         self._left = length
@@ -215,7 +219,7 @@ class Exchange:
             self._end()
 
     async def _write(self, data: bytes) -> None:
-        """Give it to the system, and wait while the client has too much to read."""
+        """Pass bytes to the system, and wait while the client has too much to read."""
         if not data:
             return
         connection = self.connection
@@ -240,7 +244,7 @@ def scope_of(connection: Connection, url: bytes, method: str, version: str, head
     path, _, query = url.partition(b"?")
     return {
         "type": "http",
-        "asgi": {"version": "3.0", "spec_version": "2.4"},  # `send` raises OSError where the client is gone
+        "asgi": {"version": "3.0", "spec_version": "2.4"},  # `send` raises OSError if the client has left
         "http_version": version,
         "method": method,
         "scheme": connection.scheme,

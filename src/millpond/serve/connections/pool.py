@@ -1,11 +1,13 @@
-"""All connections of a process: taken in, bounded, ended in time.
+"""All connections of a process: accepted, limited, ended in time.
 
-1. A new connection needs room, in all and for its client.  If there is none, the connection that has been idle for longest ends;
-   if none is idle, the new one is refused.  So idle connections keep nobody out.
-2. Twice a second the pool ends connections whose time is up, and checks whether unread answers take too much memory.
-3. Answers of the hot route are sent together, after the loop has written all that are ready: a client that wakes up early would
-   take the processor away from the others.
-4. At the end running requests are answered, and no new ones are taken.
+1. A new connection needs room, in all and for its client.  If there is none, the connection that
+   has been idle for longest ends; if none is idle, the new one is refused.  So idle connections
+   keep nobody out.
+2. Twice per second the pool ends connections whose time is over, and checks whether unread answers
+   take too much memory.
+3. Answers of the hot route are sent together, after the loop has handled all ready requests: a
+   client that wakes earlier would take the processor from the others.
+4. At the end, running requests are answered, and no new ones are accepted.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ if TYPE_CHECKING:
 
 log = EventLog(__name__)
 _SWEEP_SECONDS = 0.5
-# Answers that wait for each other before they are sent.
+# The most answers that are sent together.
 _MOST_TOGETHER = 256
-# Files that are no connections: replicas, their locks, sockets of neighbours.
+# Open files that aren't connections: replicas, their locks, sockets of neighbours.
 _SPARE_DESCRIPTORS = 256
-# What accepting a connection fails with where the system has none left; it fails with others where the client is gone already.
+# The errors of `accept` if the system has no connections left; other errors mean that the client
+# has already left.
 _NONE_LEFT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SAY_AGAIN_SECONDS = 60.0
 _NOTSENT_LOWAT = getattr(socket, "TCP_NOTSENT_LOWAT", 25)  # Python has the name from 3.12 on
@@ -54,10 +57,10 @@ _OK = b"HTTP/1.1 200 OK\r\n"
 class Connections:
     """The connections of one process.
 
-    app, hot:  what answers
-    tls:       None where none is spoken
-    count:     has a refusal counted, by its status
-    date:      the header of answers, as a line
+    app, hot:  answer requests
+    tls:       None without TLS
+    count:     counts a refusal by its status
+    date:      the header Date of answers, as a line
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class Connections:
         self._tls = tls
         self._most = _room(settings.max_connections)
         self._connections: dict[Connection, None] = {}
-        self._taken: Counter[str] = Counter()  # of each client: handshakes, too
+        self._taken: Counter[str] = Counter()  # per client, with handshakes
         self._all = 0
         self._said_at = -math.inf
         self._written: list[tuple[asyncio.Transport, bytes]] = []
@@ -93,23 +96,23 @@ class Connections:
         return self._all
 
     def start(self, listener: socket.socket) -> None:
-        """Take connections from a listening socket, from here on."""
+        """Accept connections from a listening socket from here on."""
         listener.setblocking(False)
         steps = (partial(self._accept, listener), self._sweep)
         self._serving = [self.loop.create_task(_again_and_again(step)) for step in steps]
 
     def use(self, settings: ServeSettings) -> None:
-        """Bound by these settings what comes from here on."""
+        """Use these settings for new connections and requests."""
         self.settings = settings
         self._most = _room(settings.max_connections)
 
     def stop_taking(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         self.is_draining = True
         self._serving[0].cancel()
 
     async def close(self, seconds: float) -> None:
-        """End all connections: what runs may take so long."""
+        """End all connections; running requests may take so long."""
         for connection in list(self._connections):
             connection.finish()
         deadline = self.loop.time() + seconds
@@ -134,8 +137,9 @@ class Connections:
                 self._make_room(None)
                 await asyncio.sleep(0.05)
             return
-        with contextlib.suppress(OSError):  # its client may be gone
-            # What isn't on its way stays with us, where it is bounded: the system would take 4 MiB of each answer.
+        with contextlib.suppress(OSError):  # its client may have left
+            # Unsent bytes stay with us, where they are limited: the system would take 4 MiB of each
+            # answer.
             taken.setsockopt(socket.IPPROTO_TCP, _NOTSENT_LOWAT, _NOTSENT_BYTES)
         client = client_of(address)
         if self._has_room(client):
@@ -158,14 +162,17 @@ class Connections:
         return self._all < self._most or self._make_room(None)
 
     def _make_room(self, client: str | None) -> bool:
-        """End some that have been idle for longest, of this client where one is named: to look at all isn't free."""
+        """End some of the longest idle connections, of this client if given.
+
+        Several at once, since to look at all takes time.
+        """
         idle = [c for c in self._connections if c.is_idle and (client is None or c.client == client)]
         for connection in heapq.nsmallest(1 + len(idle) // 64, idle, key=lambda c: c.deadline):
             self._end(connection)
         return bool(idle)
 
     def _end(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)  # it is counted until it is gone
+        self._connections.pop(connection, None)  # it counts until it has ended
         connection.abort()
 
     async def _take(self, taken: socket.socket, client: str) -> None:
@@ -180,7 +187,7 @@ class Connections:
                 )
         except (OSError, ssl.SSLError, TimeoutError):
             with contextlib.suppress(OSError):
-                taken.close()  # its client is gone, or speaks no TLS
+                taken.close()  # its client has left, or doesn't use TLS
         finally:
             if not connection.was_opened:
                 self._leave(client)
@@ -191,8 +198,8 @@ class Connections:
             if self._tls is None:
                 error = RequestError(
                     "TOO_MANY_CONNECTIONS",
-                    "There are as many connections as this server takes, of all clients or of this one.",
-                    hint="Close some, or try again; whoever runs the server sets --max-connections.",
+                    "The server has as many connections as it allows, in all or for this client.",
+                    hint="Close some, or try again; the server's operator sets --max-connections.",
                 )
                 taken.send(error_answer(error, 503, self.date))
 
@@ -203,13 +210,13 @@ class Connections:
             del self._taken[client]
 
     def opened(self, connection: Connection) -> None:
-        """A connection is there."""
+        """Called for a new connection."""
         self._connections[connection] = None
         if self.is_draining:
             connection.abort()
 
     def closed(self, connection: Connection) -> None:
-        """A connection is gone."""
+        """Called for a connection that has ended."""
         self._connections.pop(connection, None)
         self._leave(connection.client)
 
@@ -237,7 +244,7 @@ class Connections:
     # ------------------------------------------------------------ answering
 
     def run(self, exchange: Exchange) -> asyncio.Task[None]:
-        """Have the application answer."""
+        """Let the application answer."""
         return self._keep(exchange.run(self._app))
 
     def _keep(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
@@ -256,7 +263,7 @@ class Connections:
             self.send()
 
     def send(self) -> None:
-        """Hand what is written to the system."""
+        """Pass the written answers to the system."""
         for transport, answer in self._written:
             if not transport.is_closing():
                 transport.write(answer)
@@ -264,7 +271,11 @@ class Connections:
 
 
 async def _again_and_again(step: Callable[[], Awaitable[None]]) -> None:
-    """Take a step without end.  A failed step is logged and the next is taken: without them nobody would be let in, or ended."""
+    """Repeat a step for ever.
+
+    A failed step is logged and the next one follows: without steps, no connection would be accepted
+    or ended.
+    """
     while True:
         try:
             await step()
@@ -274,7 +285,7 @@ async def _again_and_again(step: Callable[[], Awaitable[None]]) -> None:
 
 
 def client_of(address: object) -> str:
-    """Whose connection it is, as limits count: an address; of IPv6 the network of a household, which has 2^64 of them."""
+    """The client of a connection, for limits: an address, or for IPv6 the /64 network of a household."""
     host = str(address[0]) if isinstance(address, tuple) and address else ""
     if ":" not in host:
         return host
@@ -285,7 +296,7 @@ def client_of(address: object) -> str:
 
 
 def _room(wanted: int) -> int:
-    """So many connections, as far as the system allows them; it is asked to allow them."""
+    """The number of possible connections, after asking the system to allow so many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = wanted + _SPARE_DESCRIPTORS
     if soft != resource.RLIM_INFINITY and soft < needed:

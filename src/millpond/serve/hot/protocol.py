@@ -1,14 +1,14 @@
-"""The one request that must be quick, answered below the framework: `GET /tables/{table}/rows` with the whole key.
+"""The quick route, answered below the framework: `GET /tables/{table}/rows` with the whole key.
 
-1. The connection (`connection.py`) answers as soon as a request's headers are read: a task, a scope and three calls of `send` cost
-   more than a lookup.
-2. Requests that are there at the same time, as the event loop finds them, are answered from one view of the replica: it is opened
-   for the first of them and closed before the loop looks for more, so that it is never older than the requests.  What is the same
-   in all these answers is written once; each key is read.
+1. The connection (`connection.py`) answers as soon as a request's headers are read: a task, a scope
+   and three calls of `send` cost more than a lookup.
+2. Requests that the event loop finds at the same time share one view of the replica.  It is opened
+   for the first of them and closed before the loop looks for more, so it is never older than the
+   requests.  The common part of these answers is written once; each key is read.
 3. A row is written from its stored bytes (`row_json`).
 
-Whatever is unusual about a request (another form, an ETag, a body, a column that isn't known, an error) goes the long way, which
-says what is wrong; both ways give the same bytes, which a test compares over all tables.
+The application answers any unusual request (another form, an ETag, a body, an unknown column, an
+error).  Both give the same bytes, which a test compares over all tables.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from millpond.wire.answers import position_json
 Headers = list[tuple[bytes, bytes]]
 _BEGIN, _END = b"/tables/", b"/rows"
 _ANY = frozenset({b"*/*", b"application/json"})
-# Requests that carry one of these go the long way.
+# The application answers requests with one of these headers.
 _UNUSUAL = frozenset({b"if-none-match", b"content-length", b"transfer-encoding", b"upgrade", b"expect"})
 _TAIL = b',"evicted":[],"maybe_evicted":[],"more":false,"token":null}'
 _EVICTED = _TAIL.replace(b'"evicted":[]', b'"evicted":[0]', 1)
@@ -50,7 +50,7 @@ _lag = msgspec.json.Encoder().encode
 
 
 class _Plan:
-    """How a key of one table is read from a URL, and its rows written."""
+    """How to parse a key of one table from a URL, and how to write its rows."""
 
     def __init__(self, name: str, table: Table, shape: Shape) -> None:
         self.table = table
@@ -70,13 +70,13 @@ class _Plan:
         self._writer: RowWriter
 
     def writer(self, binding: Binding) -> RowWriter:
-        """What writes rows of this generation."""
+        """The writer for rows of this generation."""
         if binding is not self._binding:
             self._binding, self._writer = binding, RowWriter(binding)
         return self._writer
 
     def key(self, query: bytes) -> tuple[Any, ...] | None:
-        """The key row in stored form; None where the query isn't plainly the whole of it.  Raises WRONG_TYPE."""
+        """The key row in stored form; None if the query isn't plainly the whole of it.  Raises WRONG_TYPE."""
         parts, key = query.split(b"&"), [None] * len(self.columns)
         if len(parts) != len(key):
             return None
@@ -89,7 +89,7 @@ class _Plan:
         return tuple(key)
 
     def frame(self, cut: Cut) -> tuple[bytes, bytes]:
-        """Headers, and the begin of the body: what is the same in all answers of a batch."""
+        """Headers and the beginning of the body, which all answers of a batch share."""
         frame = self._frame
         if frame is None or frame[0] is not cut.position or frame[1] != cut.generation:
             where = encode_json({"job": cut.job, "batch": cut.position.batch, "position": position_json(cut.position)})
@@ -114,7 +114,10 @@ class _Moment:
         self._where = b'%b%b,"job_state":"%b","rows":[' % (where, _lag(cut.lag), cut.job_state.encode())
 
     def answer(self, query: bytes, limit: int) -> bytes | None:
-        """Headers and body; None where the long way must be gone, as where the body has `limit` bytes.  Raises WRONG_TYPE."""
+        """Headers and body; None if the application must answer, as for a body of `limit` bytes or more.
+
+        Raises:  WRONG_TYPE.
+        """
         tail, key = _TAIL, None
         if self._text is not None:
             name, equals, text = query.partition(b"=")
@@ -146,7 +149,7 @@ class _Moment:
 class HotRows:
     """Answers the hot route for a door.
 
-    defer:  has a function called before the event loop looks for requests again
+    defer:  calls a function before the event loop looks for requests again
     """
 
     def __init__(self, door: HttpDoor, defer: Callable[[Callable[[], None]], object] | None = None) -> None:
@@ -157,7 +160,7 @@ class HotRows:
         self._gzip_bytes = door.settings.gzip_bytes
 
     def answer(self, url: bytes, headers: Headers, client: str) -> bytes | None:
-        """What to send behind the status line and the server's own headers; None where the long way must be gone."""
+        """The answer after the status line and the server's own headers; None if the application must answer."""
         path, _, query = url.partition(b"?")
         found: dict[bytes, bytes] = dict(headers)
         if not query or not _UNUSUAL.isdisjoint(found) or found.get(b"accept", b"*/*") not in _ANY:
@@ -181,7 +184,7 @@ class HotRows:
         return answer
 
     def _begin(self, path: bytes) -> _Moment | None:
-        """A view of the table that a path names; None where it isn't plainly one.  Raises as `Table.get`."""
+        """A view of the table that a path names; None if it isn't plainly one.  Raises as `Table.get`."""
         name = path[len(_BEGIN) : -len(_END)]
         if not (path.startswith(_BEGIN) and path.endswith(_END)) or b"%" in name or b"/" in name or not name.isascii():
             return None
@@ -194,7 +197,7 @@ class HotRows:
             lookups.close()
             return None
         try:
-            # The table is read as its state is now.
+            # Read the table in its present state.
             moment = _Moment(self._plan(name, table), lookups)
         except BaseException:
             lookups.close()
@@ -218,5 +221,5 @@ class HotRows:
 
 
 def _unquoted(text: bytes) -> bytes:
-    """A value as it was before it was written into a query."""
+    """A decoded value of a query."""
     return unquote_to_bytes(text.replace(b"+", b" ")) if b"%" in text or b"+" in text else text

@@ -1,9 +1,10 @@
-"""One row of an answer as JSON, straight from the bytes that the replica keeps.
+"""One row of an answer as JSON, straight from the replica's bytes.
 
-    {"page": "/", "hits": 5}],"changed":[41],"final":[]      what stands behind `"rows":[`, without spaces
+    {"page": "/", "hits": 5}],"changed":[41],"final":[]      follows `"rows":[`, without spaces
 
-Where the compiled library can write all value columns of a table it does.  What it rejects (a text that isn't UTF-8, a number
-with several forms), and all rows of other tables, are decoded and written as in every other answer.  Both write the same bytes.
+If the compiled library can write all value columns of a table, it does.  Values that it rejects (a
+text that isn't UTF-8, a number with several forms), and all rows of other tables, are decoded and
+written as in every other answer.  Both write the same bytes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class RowWriter:
         self._native = native.row_writer(len(definition.value_schema), members) if members is not None else None
 
     def write(self, key: Key, stored: bytes) -> bytes | None:
-        """A row and its stamp; None where HAVING keeps it out."""
+        """A row and its stamp; None if HAVING hides it."""
         if self._native is not None:
             try:
                 head = b"".join([name + _encode(value(key)) for name, value in self._heads])
@@ -61,7 +62,7 @@ class RowWriter:
         return self._write_plainly(key, stored)
 
     def write_of_text(self, key: bytes, stored: bytes) -> bytes | None:
-        """The same of a table whose key is one text, in its own bytes."""
+        """The same for a table whose key is one text, given as its bytes."""
         if self._native is not None:
             written = self._native(stored, self._first, key)
             if written is not None:
@@ -69,7 +70,7 @@ class RowWriter:
         return self._write_plainly((key.decode("utf-8", "surrogateescape"),), stored)
 
     def write_row(self, row: Row) -> bytes:
-        """The same of a row that was read already."""
+        """The same for a row that was already read."""
         return self._stamp(row, row.changed_batch, final=row.final)
 
     def _write_plainly(self, key: Key, stored: bytes) -> bytes | None:
@@ -82,7 +83,7 @@ class RowWriter:
 
 
 def _heads(definition: TableDefinition) -> list[tuple[bytes, Callable[[Key], Any]]]:
-    """What stands before each key column, and a function from key row to what JSON has of it."""
+    """The text before each key column, and a function from key row to its JSON."""
     out: list[tuple[bytes, Callable[[Key], Any]]] = []
     for place, column in enumerate(definition.key):
         compute, write = compile_shown(definition, key_column(column.index, column.type, column.path)), to_json(column.type)
@@ -95,7 +96,7 @@ def _heads(definition: TableDefinition) -> list[tuple[bytes, Callable[[Key], Any
 
 
 def _members(definition: TableDefinition) -> list[native.Member] | None:
-    """The value columns as the library writes them; None where it can't, or where there is no key column before them."""
+    """The value columns for the library; None if it can't write them, or if the key has no columns."""
     members = [_member(definition, place) for place in range(len(definition.values))]
     found = [member for member in members if member is not None]
     return found if definition.key and len(found) == len(members) else None

@@ -1,4 +1,4 @@
-"""/metrics: what a server knows of its jobs and requests, in Prometheus' text format.
+"""/metrics: a server's counts of jobs and requests, in Prometheus' text format.
 
 Labels are jobs, stores, routes and statuses; never a key, a token or a path.
 """
@@ -19,24 +19,24 @@ from millpond.serve.metrics.counts import BUCKETS, Counts
 MEDIA_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 Metric = CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily
 
-# Name -> the fact in `Pond.statistics`, and what it means.
+# Name -> the fact in `Pond.statistics`, and its meaning.
 _GAUGES = {
-    "millpond_batch": ("batch", "The batch that answers reflect."),
+    "millpond_batch": ("batch", "The batch of answers."),
     "millpond_behind_batches": ("behind_batches", "Batches committed and not applied."),
-    "millpond_behind_seconds": ("behind_seconds", "Age of the oldest commit that isn't applied; 0 when caught up."),
-    "millpond_age_seconds": ("age_seconds", "Since the newest applied commit."),
+    "millpond_behind_seconds": ("behind_seconds", "Age of the oldest commit that isn't applied; 0 if there is none."),
+    "millpond_age_seconds": ("age_seconds", "Seconds since the newest applied commit."),
     "millpond_event_lag_seconds": ("event_lag_seconds", "Now less the watermark."),
-    "millpond_replica_bytes": ("size_bytes", "What the replica takes on disk."),
+    "millpond_replica_bytes": ("size_bytes", "The replica's size on disk."),
 }
 _COUNTERS = {
     "millpond_applied_batches": ("batches_applied", "Batches applied."),
     "millpond_applied_rows": ("rows_applied", "Changed rows applied."),
-    "millpond_apply_seconds": ("apply_seconds", "Time spent on applying batches."),
-    "millpond_bootstraps": ("bootstraps", "Replicas built anew."),
+    "millpond_apply_seconds": ("apply_seconds", "Time spent applying batches."),
+    "millpond_bootstraps": ("bootstraps", "Builds of replicas."),
     "millpond_bootstrap_rows": ("bootstrap_records", "Records read to build replicas."),
-    "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent on building replicas."),
-    "millpond_follower_errors": ("errors", "Errors that followers met; they go on by themselves."),
-    "millpond_journal_errors": ("journal_errors", "Times that expired rows couldn't be flushed; it is tried again."),
+    "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent building replicas."),
+    "millpond_follower_errors": ("errors", "Errors of followers, which continue by themselves."),
+    "millpond_journal_errors": ("journal_errors", "How often expired rows couldn't be flushed; it is tried again."),
 }
 
 
@@ -80,8 +80,8 @@ class _Facts(Collector):
 
     def _stores_and_states(self) -> Iterator[Metric]:
         rows = GaugeMetricFamily("millpond_rows", "Rows in the replica.", labels=["job", "store"])
-        readable = GaugeMetricFamily("millpond_readable", "1 where the job's tables can be read.", labels=["job"])
-        running = GaugeMetricFamily("millpond_job_running", "1 running, 0 stopped; absent where unknown.", labels=["job"])
+        readable = GaugeMetricFamily("millpond_readable", "1 if the job's tables can be read.", labels=["job"])
+        running = GaugeMetricFamily("millpond_job_running", "1 running, 0 stopped; absent if unknown.", labels=["job"])
         for job, facts in self._statistics.items():
             for store, number in facts.get("rows", {}).items():
                 rows.add_metric([_label(job), _label(store)], number)
@@ -93,7 +93,7 @@ class _Facts(Collector):
         yield running
 
     def _process(self) -> Iterator[Metric]:
-        build = GaugeMetricFamily("millpond_build_info", "1; which version answers.", labels=["version", "python"])
+        build = GaugeMetricFamily("millpond_build_info", "1; the version that answers.", labels=["version", "python"])
         build.add_metric([version("millpond"), platform.python_version()], 1)
         yield build
         for name, (fact, text) in _LOADS.items():
@@ -117,5 +117,5 @@ class _Facts(Collector):
 
 
 def _label(text: str) -> str:
-    """A name as it may stand in UTF-8: bytes of a folder's name that aren't, as escapes."""
+    """A name in UTF-8; other bytes of a folder's name become escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

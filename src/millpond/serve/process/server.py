@@ -1,6 +1,6 @@
-"""Run the HTTP door: take the port, announce the address, drain at SIGTERM, read files again at SIGHUP.
+"""Runs the HTTP door: bind the port, print the address, drain at SIGTERM, read files again at SIGHUP.
 
-The socket is bound before anything else is started, so that a taken port costs no build.
+The socket is bound first, so that a taken port costs no build.
 """
 
 from __future__ import annotations
@@ -31,24 +31,26 @@ if TYPE_CHECKING:
 log = EventLog(__name__)
 _BACKLOG = 2048
 _SWITCH_SECONDS = 0.0002
-# How often a process leaves its counts for the others.
+# How often a process writes its counts for the others.
 _METER_SECONDS = 1.0
-# Settings that count from the start of a server to its end: what is bound, opened or started by them.
+# Settings that can't change while the server runs, since something was bound, opened or started by
+# them.
 _STAYING = ("host", "port", "workers", "tls_cert", "tls_key", "max_seconds", "log_level", "log_format", "log_requests")
 
 
 def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socket:
     """A listening socket.  `port` 0 takes a free one.
 
-    shared:  others of this program may listen at the same address; the system shares connections out
-    Raises:  PORT_TAKEN where the address is in use, or can't be had on this machine.
+    shared:  whether other processes of the server may listen at the same address; the system
+             distributes connections
+    Raises:  PORT_TAKEN if the address is in use, or isn't available on this machine.
     """
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         listener = socket.create_server(address[:2], family=family, backlog=_BACKLOG, reuse_port=shared)
     except (OSError, OverflowError) as refused:
         taken = isinstance(refused, OSError) and refused.errno == errno.EADDRINUSE
-        reason = "is taken by another program" if taken else f"can't be had: {refused}"
+        reason = "is taken by another program" if taken else f"isn't available: {refused}"
         raise SetupError(
             "PORT_TAKEN",
             f"The address {host}:{port} {reason}.",
@@ -56,8 +58,9 @@ def open_listener(host: str, port: int, *, shared: bool = False) -> socket.socke
             host=host,
             port=port,
         ) from refused
-    # Connections inherit it.  asyncio sets it only on sockets whose protocol number is given; without it, head and body of an
-    # answer are two packets, and the second waits 40 ms for the acknowledgement of the first.
+    # Connections inherit it. asyncio sets it only on sockets whose protocol number is given;
+    # without it, head and body of an answer are two packets, and the second waits 40 ms for the
+    # acknowledgement of the first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
@@ -79,7 +82,7 @@ def check_libraries() -> None:
 
 
 def open_certificate(settings: ServeSettings) -> ssl.SSLContext | None:
-    """What speaks TLS, None where none is asked for.  Raises INVALID_CERTIFICATE where it can't be had."""
+    """The TLS context; None without TLS.  Raises INVALID_CERTIFICATE if the files can't be used."""
     if settings.tls_cert is None and settings.tls_key is None:
         return None
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -92,13 +95,13 @@ def open_certificate(settings: ServeSettings) -> ssl.SSLContext | None:
 def _load_certificate(context: ssl.SSLContext, settings: ServeSettings) -> None:
     try:
         if settings.tls_cert is None or settings.tls_key is None:
-            raise ValueError("certificate and key go together")
+            raise ValueError("certificate and key are needed together")
         context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
     except (OSError, ValueError) as wrong:
         raise SetupError(
             "INVALID_CERTIFICATE",
-            f"TLS can't be offered: {wrong}.",
-            hint="Name PEM files that belong together with --tls-cert and --tls-key; the key has no password.",
+            f"TLS isn't possible: {wrong}.",
+            hint="Give PEM files that belong together with --tls-cert and --tls-key; the key must have no password.",
         ) from wrong
 
 
@@ -111,17 +114,18 @@ def serve_http(
     read_again: Callable[[], ServeSettings] | None = None,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
-    """Answer requests until SIGTERM or Ctrl-C; requests that run then are answered within `drain_seconds`.
+    """Answer requests until SIGTERM or Ctrl-C; running requests then have `drain_seconds` to end.
 
-    shared:    the folder where processes of one server leave what the others need, None where there is one process
-    read_again: gives the settings as they are now, for SIGHUP; None where they stay
-    on_ready:  called once, when requests are answered
+    shared:    the folder that the processes of one server share; None for a single process
+    read_again: returns the present settings, for SIGHUP; None if they don't change
+    on_ready:  called once, when the door answers requests
     Raises:    LIBRARY_MISSING without `millpond[serve]`; INVALID_TOKENS, INVALID_CERTIFICATE.
     """
     check_libraries()
     import uvloop
 
-    # Whoever follows in this process needs Python's lock for each of its steps, and would wait 5 ms for each while requests come.
+    # A follower in this process needs Python's lock for each of its steps, and would wait 5 ms each
+    # time while requests arrive.
     sys.setswitchinterval(_SWITCH_SECONDS)
     door = _Door(ponds, settings or ServeSettings(), shared, read_again)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -150,7 +154,7 @@ class _Door:
         self._connections: Connections
 
     async def answer(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Answer until it is to end, then drain."""
+        """Answer until the server ends, then drain."""
         from millpond.serve.connections.pool import Connections
         from millpond.serve.hot.protocol import HotRows
 
@@ -211,14 +215,14 @@ class _Door:
                 log.error("certificate.unreadable", condition=wrong.condition, message=wrong.message, hint=wrong.hint)
 
     def _use(self, now: ServeSettings) -> None:
-        """Answer by these settings from here on, as far as they can change.  Raises OPEN_TO_ALL, INVALID_TOKENS."""
+        """Use those of these settings that can change.  Raises OPEN_TO_ALL, INVALID_TOKENS."""
         from millpond.serve.access.access import check_exposure
 
         before = self._settings
         staying = {name: getattr(before, name) for name in _STAYING}
         wanting = [name for name, value in staying.items() if value != getattr(now, name)]
         if wanting:
-            log.warning("config.waits", settings=wanting, message="these count from the next start on")
+            log.warning("config.waits", settings=wanting, message="these apply from the next start on")
         settings = replace(now, **staying)
         check_exposure(settings)
         self._access.use(settings)

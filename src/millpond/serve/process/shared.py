@@ -1,7 +1,8 @@
-"""A folder for what the processes of one server share, which this user alone may enter.
+"""A folder that the processes of one server share, and that only this user may enter.
 
-Each process of the server has its lock, shared.  Who gets it for itself alone knows that nobody is there any more: the last one of
-a server whose parent was killed, or a server that starts later.  Then the folder goes.
+Each process of the server has a shared lock on it.  A process that gets the exclusive lock knows
+that no other process uses the folder, and removes it: the last one of a server whose parent was
+killed, or a server that starts later.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _LONGEST_PATH = 60
 
 @contextmanager
 def shared_folder() -> Iterator[Path]:
-    """The folder of a server that starts; what others have left is removed."""
+    """The folder of a new server; this also removes folders of servers that have ended."""
     parent = Path(tempfile.gettempdir())
     if len(os.fsencode(parent)) > _LONGEST_PATH:
         parent = Path("/tmp")  # noqa: S108 - mkdtemp's names are its own
@@ -33,7 +34,7 @@ def shared_folder() -> Iterator[Path]:
     begun = folder / f"{_LOCK}.new"
     lock = os.open(begun, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     fcntl.flock(lock, fcntl.LOCK_SH)
-    begun.rename(folder / _LOCK)  # whoever finds it finds it taken
+    begun.rename(folder / _LOCK)  # the lock is held before others can find it
     try:
         yield folder
     finally:
@@ -43,7 +44,7 @@ def shared_folder() -> Iterator[Path]:
 
 @contextmanager
 def staying_in(folder: Path | None) -> Iterator[None]:
-    """Keep the folder, and remove it afterwards where the server's parent and all others are gone."""
+    """Use the folder; afterwards remove it if the server's parent and all other processes have ended."""
     if folder is None:
         yield
         return
@@ -60,11 +61,11 @@ def _remove_if_left(folder: Path) -> None:
     try:
         lock = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return  # it is being made, or removed
+        return  # another process makes or removes it
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
-        return  # somebody is there
+        return  # another process uses it
     else:
         shutil.rmtree(folder, ignore_errors=True)
     finally:

@@ -1,6 +1,6 @@
-"""What signals mean to a server: SIGTERM and SIGINT end it, SIGHUP has it read its tokens and certificate again.
+"""A server's signals: SIGTERM and SIGINT end it; at SIGHUP it reads tokens and certificate again.
 
-A SIGHUP that says that the server's terminal is gone ends it: nobody could end it otherwise.
+If SIGHUP means that the server's terminal is gone, the server ends: nobody could end it otherwise.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ ENDING = (signal.SIGTERM, signal.SIGINT)
 
 
 class Terminal:
-    """The terminal that this process was started from, if any."""
+    """The terminal from which this process was started, if any."""
 
     def __init__(self) -> None:
         self._was_there = _is_there()
 
     @property
     def is_gone(self) -> bool:
-        """Whether there was one, and isn't any more."""
+        """Whether there was a terminal that no longer exists."""
         return self._was_there and not _is_there()
 
 
@@ -37,13 +37,13 @@ def _is_there() -> bool:
 
 
 def say_end(number: int) -> None:
-    """Say by which signal the server ends."""
+    """Print which signal ends the server."""
     log.info("server.ends", signal=signal.Signals(number).name)
 
 
 @contextmanager
 def hangups_blocked() -> Iterator[None]:
-    """Processes that are started meanwhile don't get SIGHUP until they ask for it; by default it would end them."""
+    """A context whose new processes get no SIGHUP until `unblock_hangups`; it would end them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
     try:
         yield
@@ -52,5 +52,5 @@ def hangups_blocked() -> Iterator[None]:
 
 
 def unblock_hangups() -> None:
-    """Get SIGHUP from here on."""
+    """Receive SIGHUP from here on."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})

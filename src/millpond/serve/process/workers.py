@@ -1,10 +1,13 @@
-"""One server of several processes: one follows, the others answer at one port, and this one keeps them alive.
+"""One server of several processes: one follows, the others answer at one port, a parent restarts them.
 
-1. Every door has a listening socket of its own at the same address (SO_REUSEPORT): the system shares connections out evenly.
-2. All sockets are made here and stay open here: a connection that waits for a door that died is answered by the next one.
-3. The follower keeps the replicas; doors only read them.  Without it doors go on answering, and say how far they are behind.
-4. Whoever ends is started again, at once the first time, then after pauses that double.
-5. At SIGTERM doors drain, then the follower ends.  A process whose parent is gone ends by itself.
+1. Every door has a listening socket of its own at the same address (SO_REUSEPORT): the system
+   distributes connections evenly.
+2. The parent opens all sockets and keeps them open: if a door dies, the next one answers the
+   connections that wait at its socket.
+3. The follower updates the replicas; doors only read them.  If it fails, doors still answer, and
+   say how far they are behind.
+4. The parent restarts a process that ends: at once the first time, then after pauses that double.
+5. At SIGTERM doors drain, then the follower ends.  A process whose parent has ended ends by itself.
 6. At SIGHUP doors read tokens, certificate and options again.
 
 Processes are spawned, never forked: an open LMDB environment doesn't survive a fork.
@@ -40,20 +43,22 @@ _LAST_PAUSE_SECONDS = 5.0
 # A process that ran for so long didn't fail at its start.
 _STEADY_SECONDS = 30.0
 _METER_SECONDS = 1.0
-# How long what is to be kept may take to begin before requests are answered: some milliseconds, unless a replica is built.
+# How long retention may take to begin before requests are answered: some milliseconds, unless a
+# replica is built.
 _BEGUN_SECONDS = 2.0
 _SPAWN = multiprocessing.get_context("spawn")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What all processes of one server have in common.
+    """The settings of all processes of one server.
 
-    places:     pond's name -> where it lies
+    places:     pond's name -> its place
     allow:      places outside of the ponds that they may name
-    retention:  what is kept of tables beside their rows: pond's name -> table -> that
-    read_again: gives the settings as they are now, when the server is asked to read them again
-    shared:     the folder where processes leave what the others need (counts, rates, sockets), None where there is one process
+    retention:  pond's name -> table -> its retention
+    read_again: returns the present settings, for SIGHUP
+    shared:     the folder that the processes share (counts, rates, sockets); None for a single
+                process
     """
 
     places: dict[str, str]
@@ -65,7 +70,7 @@ class Plan:
     allow: tuple[str, ...] = ()
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
-        """The pond of that name as this server reads it."""
+        """The pond of that name, opened for this server."""
         reads = ReplicaSettings(read_deadline_seconds=self.settings.max_seconds)
         place, wanted = self.places[name], self.retention[name]
         pond = open(
@@ -78,7 +83,7 @@ class Plan:
 
 @dataclass(slots=True)
 class _Worker:
-    """One process and how it fared."""
+    """One process, with its failures."""
 
     name: str
     run: Callable[..., None]
@@ -109,7 +114,7 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
             wake.send(b"x")
 
     before = {number: signal.signal(number, end) for number in (*ENDING, signal.SIGHUP)}
-    with hangups_blocked():  # what multiprocessing starts for it lives on, too
+    with hangups_blocked():  # SIGHUP must not end multiprocessing's own processes either
         ready = _SPAWN.Semaphore(0)
     workers = [_start("follower", _follow, (plan,))]
     try:
@@ -130,7 +135,7 @@ def serve_workers(plan: Plan, listeners: list[socket.socket], *, on_ready: Calla
         for number, handler in before.items():
             signal.signal(number, handler)
         for listener in listeners:
-            listener.close()  # the doors close theirs before they drain: who comes then is refused, and doesn't wait for nobody
+            listener.close()  # doors close theirs before they drain, so new connections are refused at once
         _end(workers, plan.settings.drain_seconds)
         for end_of_pair in (woken, wake):
             end_of_pair.close()
@@ -151,7 +156,7 @@ def _reload(doors: list[_Worker]) -> None:  # 6
 
 
 def _mend(workers: list[_Worker]) -> None:
-    """Note who has ended, and start again those whose pause is over."""  # 4
+    """Note which processes have ended, and start those again whose pause is over."""  # 4
     now = time.monotonic()
     for worker in workers:
         if not worker.due and not worker.process.is_alive():
@@ -190,16 +195,16 @@ def _announce(ready: Any, doors: int, on_ready: Callable[[], None], ending: thre
 
 
 def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
-    """A door: it reads what the follower keeps."""
+    """A door, which reads the follower's replicas."""
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the parent says when to end
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides when to end
     with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
         serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, read_again=plan.read_again, on_ready=ready.release)
 
 
 def _follow(plan: Plan) -> None:
-    """The follower: it keeps the replicas, and its counts where doors find them."""
+    """The follower: it updates the replicas, and writes its counts for the doors."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -215,7 +220,7 @@ def _follow(plan: Plan) -> None:
 
 
 def _end_with_parent() -> None:
-    """End as at SIGTERM when the parent is gone, however it went."""
+    """End as at SIGTERM when the parent has ended in any way."""
     parent = multiprocessing.parent_process()
     assert parent is not None
 

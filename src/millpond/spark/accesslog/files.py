@@ -1,8 +1,8 @@
-"""Log files and places in them: finding them, counting lines forward, and noticing that one was replaced.
+"""Log files and places in them: find files, count lines, and notice replaced files.
 
-A place names line and byte, so that a batch starts at a seek and never reads from the file's beginning.  A gzip file can't
-be sought in, so its text is written once to a spool file, and that is sought in.  The price: the log's full size on the
-local disk of every machine that reads it, and one pass over it before the first row.
+A place has line and byte, so a batch starts with a seek and never reads from the file's beginning.
+A gzip file allows no seek, so its text is written once to a spool file.  That costs the log's full
+size on the local disk of every machine that reads it, and one pass over it before the first row.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from millpond.errors import CheckpointError, SetupError
 from millpond.settings import home
 from millpond.spark.accesslog.lines import MAX_LINE_BYTES
 
-# Bytes before a place that are hashed into it: several lines, so that two logs of one server differ there.
+# A place has a hash of so many bytes before it: several lines, so that two logs of one server
+# differ.
 _TAIL_BYTES = 1024
 _CHUNK_BYTES = 1 << 20
-# A spool file that nothing opened for so long is removed when the next one is made.
+# A spool file that nobody opened for so long is removed when the next one is made.
 _SPOOL_SECONDS = 24 * 3600
 
 
@@ -38,7 +39,7 @@ class Place:
 
     line:  number of the last line read, 0 at the start; a header line counts
     byte:  where the next line begins (in a gzip file: in its text)
-    tail:  hash of the bytes just before it, empty at the start; another hash there means another file
+    tail:  hash of the bytes just before it, empty at the start; if it differs, the file is another
     """
 
     line: int
@@ -53,14 +54,14 @@ START = Place(line=0, byte=0, tail="")
 
 
 def parse_place(data: dict[str, Any] | None) -> Place:
-    """A place from its JSON form; the start where there is none."""
+    """A place from its JSON form; without one, the start."""
     return Place(line=data["line"], byte=data["byte"], tail=data["tail"]) if data else START
 
 
 def find_logs(path: str) -> list[str]:
     """Absolute paths of the logs behind a file, a folder (its files, not its subfolders) or a glob, sorted by name.
 
-    Raises:  FILE_MISSING where the path is no glob and isn't there.
+    Raises:  FILE_MISSING if the path isn't a glob and doesn't exist.
     """
     where = os.path.abspath(os.path.expanduser(path))
     if os.path.isfile(where):
@@ -78,9 +79,10 @@ def find_logs(path: str) -> list[str]:
 
 @contextlib.contextmanager
 def open_text(path: str) -> Iterator[BinaryIO]:
-    """The bytes of a log's text, with seek; a gzip file (told by its first two bytes) by way of its spool file.
+    """The bytes of a log's text, with seek; for a gzip file (known by its first two bytes), its spool file.
 
-    Raises:  FILE_MISSING, NOT_WRITABLE (no room for the spool file), CORRUPT_FILE (a gzip file that is cut off or damaged).
+    Raises:  FILE_MISSING, NOT_WRITABLE (no room for the spool file), CORRUPT_FILE (a gzip file that
+             is cut off or damaged).
     """
     try:
         file = open(path, "rb")  # noqa: SIM115 - closed below
@@ -91,7 +93,7 @@ def open_text(path: str) -> Iterator[BinaryIO]:
         raise SetupError(
             "FILE_MISSING",
             f"The log {path} is gone.",
-            hint="Put it back; a batch that was planned over it can't be read otherwise.",
+            hint="Put it back: a planned batch needs it.",
             path=path,
         ) from missing
     with file:
@@ -100,7 +102,10 @@ def open_text(path: str) -> Iterator[BinaryIO]:
 
 
 def _spool(path: str) -> Path:
-    """The file that holds the text of a gzip file, made where it isn't there yet; one per version of the gzip file."""
+    """The spool file with the text of a gzip file, made if it doesn't exist.
+
+    Each version of the gzip file has one.
+    """
     found = os.stat(path)
     key = f"{os.path.abspath(path)}\n{found.st_ino}\n{found.st_size}\n{found.st_mtime_ns}"
     folder = home() / "spool"
@@ -120,7 +125,7 @@ def _spool(path: str) -> Path:
         raise CheckpointError(
             "CORRUPT_FILE",
             f"The gzip file {path} can't be unpacked: {broken}.",
-            hint="Check it with `gzip -t`; a file that is still being written is read plain, or once it is complete.",
+            hint="Check it with `gzip -t`; a file that is still being written must be plain text.",
             path=path,
         ) from broken
     except OSError as full:
@@ -151,14 +156,14 @@ def size_of(file: BinaryIO) -> int:
 def check_place(file: BinaryIO, place: Place, path: str) -> None:
     """Make sure that this is still the file in which the place was taken.
 
-    Raises:  LOG_REPLACED where it is shorter, or where other bytes stand before the place.
+    Raises:  LOG_REPLACED if it is shorter, or if other bytes stand before the place.
     """
     if size_of(file) >= place.byte and _tail(file, place.byte) == place.tail:
         return
     raise SetupError(
         "LOG_REPLACED",
-        f"{path} isn't the file any more that was read up to line {place.line} (byte {place.byte}): it was cut or replaced.",
-        hint="Give the new log another name, or start again with a new pond; a log that is rotated belongs in dated files.",
+        f"{path} is no longer the file that was read up to line {place.line} (byte {place.byte}): it was cut or replaced.",
+        hint="Give the new log another name, or start again with a new pond; let rotated logs have dated names.",
         path=path,
         line=place.line,
         byte=place.byte,
@@ -178,7 +183,8 @@ def advance(
 
     max_lines:  at most so many, None for all
     end_byte:   don't look beyond this byte, None for the end of the file
-    complete:   whether text without a line end at the very end is a line; otherwise it waits for its line end
+    complete:   whether text without a line end at the very end is a line; otherwise it waits for
+                its line end
     wanted:     called with each line and its number; stops before the first for which it is false
     """
     at, line = resume_byte(file, start), start.line
@@ -192,7 +198,7 @@ def advance(
         if at + length > end_byte or not text.endswith(b"\n"):
             if not complete:
                 break
-            # What has come after the end belongs to the next line.
+            # Bytes after the end belong to the next line.
             length = end_byte - at
             text = text[:length]
         if wanted is not None and not wanted(text, line + 1):
@@ -204,7 +210,10 @@ def advance(
 
 
 def _skip_whole_chunks(file: BinaryIO, at: int, line: int, *, end_byte: int, last_line: int | None) -> tuple[int, int]:
-    """Byte and line after as many whole chunks as fit, back at the start of a line: counting line ends is all it takes."""
+    """Byte and line after as many whole chunks as fit, at the start of a line.
+
+    This only counts line ends.
+    """
     file.seek(at)
     start_of_line, line_there = at, line
     while at + _CHUNK_BYTES <= end_byte:
@@ -219,9 +228,10 @@ def _skip_whole_chunks(file: BinaryIO, at: int, line: int, *, end_byte: int, las
 
 
 def read_line(file: BinaryIO) -> tuple[bytes, int]:
-    """The next line with its line end, and its length in bytes; of an overlong line only the beginning is kept.
+    """The next line with its line end, and its length in bytes; only the beginning of an overlong line.
 
-    Shape:  kept are at most MAX_LINE_BYTES and one more, which tells parse_line that the line is too long, and the line end.
+    Shape:  at most MAX_LINE_BYTES and one more byte, which tells parse_line that the line is too
+            long, and the line end.
     """
     text = file.readline(MAX_LINE_BYTES + 1)
     length = len(text)
@@ -235,7 +245,11 @@ def read_line(file: BinaryIO) -> tuple[bytes, int]:
 
 
 def resume_byte(file: BinaryIO, place: Place) -> int:
-    """Where the next line begins: one byte on where the last line was read without its line end and that has come since."""
+    """Where the next line begins.
+
+    If the last line was read without its line end, which has been written since, that is one byte
+    on.
+    """
     if place.byte == 0:
         return 0
     file.seek(place.byte - 1)

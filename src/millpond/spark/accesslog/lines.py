@@ -1,7 +1,7 @@
 """One line of an access log -> one request, or the reason why it isn't one.
 
-Nothing here raises for what stands in a line: a log holds whatever the internet sent, and a reader that stops at the first
-odd byte never reaches the end.
+No line raises an error here: a log has all that the internet sent, and a reader that stops at the
+first odd byte never reaches the end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
 
-# Columns of the TSV form where a file has no header line of its own.
+# Columns of the TSV form if a file has no header line.
 TSV_COLUMNS = ("host", "logname", "time", "method", "url", "response", "bytes", "referer", "useragent")
 _TSV_NEEDED = frozenset({"host", "time", "method", "url", "response", "bytes"})
 
@@ -25,7 +25,7 @@ SCHEMA = (
 )
 # Rows in one Arrow batch: Spark's own default for spark.sql.execution.arrow.maxRecordsPerBatch.
 _ARROW_ROWS = 10_000
-# A longer line is no request, and its text is kept up to here.
+# A longer line isn't a request; its text is cut here.
 MAX_LINE_BYTES = 64 * 1024
 
 
@@ -59,7 +59,7 @@ class Request(NamedTuple):
 
 
 class LineError(ValueError):
-    """Why a line is no request; becomes the row's `error`."""
+    """Why a line isn't a request; becomes the row's `error`."""
 
 
 def decode_line(data: bytes) -> str:
@@ -68,7 +68,7 @@ def decode_line(data: bytes) -> str:
 
 
 def tsv_header(line: str) -> tuple[str, ...] | None:
-    """The column names where this line is the header of a TSV log, None where it isn't."""
+    """The column names if this line is the header of a TSV log, else None."""
     names = tuple(line.split("\t"))
     return names if set(names) >= _TSV_NEEDED else None
 
@@ -76,10 +76,13 @@ def tsv_header(line: str) -> tuple[str, ...] | None:
 def parse_line(data: bytes, *, file: str, line: int, columns: tuple[str, ...] | None) -> Request:
     """Turn one line into a row.
 
-    columns:  the TSV's column names; None for the NCSA formats (common and combined may be mixed in one file)
-    Shape:    NCSA common `host logname user [day/Mon/year:h:m:s zone] "METHOD url protocol" status bytes`, combined with
-              ` "referer" "useragent"` after it.
-    Source:   Apache mod_log_config, formats `%h %l %u %t "%r" %>s %b`, `"%{Referer}i" "%{User-agent}i"`.
+    columns:  the TSV's column names; None for the NCSA formats (common and combined may be mixed in
+              one file)
+    Shape:    NCSA common
+              `host logname user [day/Mon/year:h:m:s zone] "METHOD url protocol" status bytes`,
+              combined with ` "referer" "useragent"` after it.
+    Source:   Apache mod_log_config, formats `%h %l %u %t "%r" %>s %b`,
+              `"%{Referer}i" "%{User-agent}i"`.
     """
     data = data.rstrip(b"\r\n")
     text = decode_line(data[:MAX_LINE_BYTES])
@@ -116,8 +119,9 @@ def _parse_tsv(text: str, columns: tuple[str, ...]) -> Request:
     )
 
 
-# A quoted field ends at a quote that no backslash escapes.  Some servers don't escape quotes in the request, so there the
-# field ends where status and size follow; lines are at most 64 KiB, which bounds the search.
+# A quoted field ends at a quote that no backslash escapes. Some servers don't escape quotes in the
+# request, so there the field ends where status and size follow; lines are at most 64 KiB, which
+# bounds the search.
 _NCSA = re.compile(
     r"(?P<host>\S+) (?P<logname>\S+) (?P<username>\S+(?: [^\[\s]\S*)*) \[(?P<time>[^\]]*)\] "
     r'"(?P<request>.*?)" (?P<status>\d{3}) (?P<bytes>\d+|-)'
@@ -163,7 +167,10 @@ _MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, start=1)}
 
 @lru_cache(maxsize=4096)  # neighbours share their second
 def parse_time(text: str) -> int:
-    """`01/Aug/1995:00:00:01 -0400` -> microseconds since 1970.  Month names are English in every locale, unlike strptime's."""
+    """`01/Aug/1995:00:00:01 -0400` -> microseconds since 1970.
+
+    Month names are English in every locale, unlike strptime's.
+    """
     found = _TIME.fullmatch(text)
     try:
         if found is None:
@@ -180,7 +187,7 @@ def parse_time(text: str) -> int:
 
 
 def page_of(url: str) -> str:
-    """The path of a URL, without query and fragment; of an absolute URL (as proxies are asked) the part after the host."""
+    """The path of a URL, without query and fragment; for an absolute URL the part after the host."""
     if not url:
         raise LineError("no URL")
     path = re.split(r"[?#]", url, maxsplit=1)[0]
@@ -191,7 +198,7 @@ def page_of(url: str) -> str:
 
 def _method(text: str) -> str:
     if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", text):
-        raise LineError(f"{text[:40]!r} is no HTTP method")
+        raise LineError(f"{text[:40]!r} isn't an HTTP method")
     return text
 
 
@@ -215,7 +222,7 @@ def _unescape(text: str) -> str:
 
 
 def iter_arrow(rows: Iterable[Request]) -> Iterator[Any]:
-    """The rows as pyarrow record batches of SCHEMA, as Spark takes them fastest from a Python data source."""
+    """The rows as pyarrow record batches of SCHEMA: Spark's fastest input from a Python data source."""
     import pyarrow as pa
 
     kinds = {"string": pa.string(), "timestamp": pa.timestamp("us", tz="UTC"), "int": pa.int32(), "long": pa.int64()}

@@ -1,12 +1,12 @@
 """Access logs as a streaming source: `spark.readStream.format("accesslog")`, or `log_stream(spark, path)`.
 
-The offset of a batch names, per log file, the lines read so far, so that offsets/N alone tells which lines an answer at
-batch N stands on: every line up to there.
+The offset of a batch has, per log file, the number of lines read so far.  So offsets/N alone says
+which lines an answer of batch N is based on: all lines up to there.
 
     {"files": {"/logs/access.log": {"line": 3000, "byte": 226113, "tail": "9f86d081884c7d65"}}}
 
-Workers import this module by its name: on a cluster `millpond[spark]` is installed on every machine, and every machine
-sees the logs under the same path.
+Workers import this module by its name: on a cluster `millpond[spark]` is installed on every
+machine, and every machine sees the logs under the same path.
 """
 
 from __future__ import annotations
@@ -54,12 +54,17 @@ Number = TypeVar("Number", int, float)
 class LogOptions:
     """How logs are read; as Spark options: path, rowsPerBatch, speed, partitions, logFormat.
 
-    path:            a file, a folder or a glob; files are read in the order of their names, each to its end
-    rows_per_batch:  most rows in one batch.  3,000 cut a day of a small server's log (some 30,000 requests) into more than
-                     ten batches, so that a watcher sees it grow, and one batch stays well under a second on two cores.
-    speed:           None as fast as possible; 60.0 replays an hour in a minute, by the events' own times
-    partitions:      tasks that read one batch; two, since a task that parses 1,500 lines costs less than starting it
-    log_format:      ncsa (common and combined, line by line), tsv, or auto: tsv where the first line is its header, else ncsa
+    path:            a file, a folder or a glob; files are read in the order of their names, each to
+                     its end
+    rows_per_batch:  most rows in one batch.  3,000 cut a day of a small server's log (some 30,000
+                     requests) into more than ten batches, so that a watcher sees it grow, and one
+                     batch stays well under a second on two cores.
+    speed:           None as fast as possible; 60.0 replays an hour in a minute, by the events' own
+                     times
+    partitions:      tasks that read one batch; two, since a task that parses 1,500 lines costs less
+                     than starting it
+    log_format:      ncsa (common and combined, line by line), tsv, or auto: tsv if the first line
+                     is its header, else ncsa
     """
 
     path: str
@@ -78,11 +83,12 @@ def log_stream(
     partitions: int = 2,
     log_format: str = "auto",
 ) -> DataFrame:
-    """A streaming DataFrame of the requests in a log; columns as in `accesslog_lines.Request`, options as in `LogOptions`.
+    """A streaming DataFrame of the requests in a log.
 
-    A file that grows is followed.  A last line without its line end waits until that has come; with the trigger
-    available-now the input counts as complete, and the line is read.  A log that is cut or replaced ends the query with
-    LOG_REPLACED, one that disappears under a planned batch with FILE_MISSING.
+    The columns are those of `lines.Request`, the options those of `LogOptions`.  A file that grows
+    is followed.  A last line without its line end waits for it; with the trigger available-now, the
+    input counts as complete, and the line is read.  If a log is cut or replaced, the query ends
+    with LOG_REPLACED; if it disappears after a batch over it was planned, with FILE_MISSING.
     """
     spark.dataSource.register(AccessLogSource)
     reader = spark.readStream.format(NAME).option("path", path).option("rowsPerBatch", rows_per_batch)
@@ -91,7 +97,10 @@ def log_stream(
 
 
 def parse_options(options: dict[str, str]) -> LogOptions:
-    """Turn Spark's options (text; names in any case) into ours.  Raises INVALID_REQUEST where one is missing or no good."""
+    """Turn Spark's options (text; names in any case) into ours.
+
+    Raises:  INVALID_REQUEST if one is missing or wrong.
+    """
     given = {name.lower(): value for name, value in options.items()}
     if not given.get("path"):
         raise _invalid("path", given.get("path"), "a file, a folder or a glob")
@@ -108,7 +117,7 @@ def parse_options(options: dict[str, str]) -> LogOptions:
 
 
 def positive(given: dict[str, str], name: str, default: Number) -> Number:
-    """The option as a number above zero, of the default's type; the default where it isn't given.  Raises INVALID_REQUEST."""
+    """The option as a number above zero, of the default's type, or the default.  Raises INVALID_REQUEST."""
     text = given.get(name.lower())
     if text is None:
         return default
@@ -131,7 +140,7 @@ def _invalid(name: str, value: object, wanted: str) -> RequestError:
 
 
 class AccessLogSource(DataSource):  # type: ignore[misc]
-    """The data source `accesslog`, for streams and, over what the logs hold now, for batch queries."""
+    """The data source `accesslog`: for streams, and for batch queries over the present logs."""
 
     @classmethod
     def name(cls) -> str:
@@ -152,7 +161,7 @@ class Span:
     """Consecutive lines of one log.
 
     byte:     where the first one begins
-    end_byte: where the last one ends, which its line end may have come after
+    end_byte: where the last one ends; its line end may follow
     line:     lines before it
     lines:    how many
     columns:  of a TSV log, None for the NCSA formats
@@ -167,7 +176,7 @@ class Span:
 
 
 class Spans(InputPartition):  # type: ignore[misc]
-    """What one task reads."""
+    """The spans that one task reads."""
 
     def __init__(self, spans: tuple[Span, ...]) -> None:
         super().__init__(spans)
@@ -179,7 +188,8 @@ class AccessLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
-        # available-now: where each log ends for this run (bytes of text); None without that trigger.
+        # available-now: where each log ends for this run (bytes of text); None without that
+        # trigger.
         self._ends: dict[str, int] | None = None
         # replay: wall clock and event time of its first line.
         self._clock: tuple[float, int] | None = None
@@ -197,7 +207,7 @@ class AccessLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
                 self._ends[path] = size_of(file)
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
-        """The offset of the next batch; equal to `start` where nothing is there (or due, in a replay)."""
+        """The offset of the next batch; equal to `start` if there is no new line (or none due, in a replay)."""
         left = None if isinstance(limit, ReadAllAvailable) else self._options.rows_per_batch
         if isinstance(limit, ReadMaxRows):
             left = limit.max_rows
@@ -226,7 +236,7 @@ class AccessLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
             )
 
     def _due(self, data: bytes, line: int, columns: tuple[str, ...] | None, speed: float | None) -> bool:
-        """Whether a replay has come to this line; a late line and one without a time come with their neighbours."""
+        """Whether this line is due in a replay; a late line, or one without a time, comes with its neighbours."""
         event = parse_line(data, file="", line=line, columns=columns).time
         if event is None or speed is None:
             return True
@@ -244,7 +254,7 @@ class AccessLogStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # t
 
 
 class AccessLogTable(DataSourceReader):  # type: ignore[misc]
-    """All lines that the logs hold now."""
+    """All lines of the present logs."""
 
     def __init__(self, options: LogOptions) -> None:
         self._options = options
@@ -260,9 +270,9 @@ class AccessLogTable(DataSourceReader):  # type: ignore[misc]
 
 
 def plan_spans(start: Offset, end: Offset, options: LogOptions) -> list[Spans]:
-    """Cut the lines between two offsets into tasks of equal numbers of lines; nothing where the offsets are equal.
+    """Cut the lines between two offsets into tasks of equal numbers of lines; nothing if the offsets are equal.
 
-    Raises:  LOG_REPLACED, FILE_MISSING where a log isn't any more what the offsets were taken from.
+    Raises:  LOG_REPLACED, FILE_MISSING if a log is no longer the file of the offsets.
     """
     moved = []
     for path, place in sorted(end["files"].items()):
@@ -294,7 +304,7 @@ def plan_spans(start: Offset, end: Offset, options: LogOptions) -> list[Spans]:
 def read_span(span: Span) -> Iterator[Request]:
     """The requests of a span, in the order of the file; empty lines and the header line yield none.
 
-    Raises:  LOG_REPLACED where the file has ended before the span.
+    Raises:  LOG_REPLACED if the file has ended before the span.
     """
     with open_text(span.path) as file:
         at = file.seek(span.byte)
@@ -312,7 +322,8 @@ def read_span(span: Span) -> Iterator[Request]:
 def _columns(file: Any, log_format: str) -> tuple[str, ...] | None:
     """The columns of a TSV log from its header line, None for the NCSA formats.
 
-    Only the first line is asked, which never changes: a batch that is read again after a restart is parsed the same way.
+    Only the first line decides, which never changes: a batch that is read again after a restart is
+    parsed the same way.
     """
     if log_format == "ncsa":
         return None

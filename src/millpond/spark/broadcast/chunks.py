@@ -1,9 +1,10 @@
 """Events on their way to a shard: many in one row, as an Arrow stream.
 
-PySpark hands rows to a state function one by one before it makes DataFrames of them, which costs more than most functions do.  A
-row that holds thousands of events costs as much as one that holds one.
+PySpark passes rows to a state function one by one before it makes DataFrames of them, which costs
+more than most functions do.  A row with thousands of events costs as much as a row with one.
 
-Shape:  shard, and the bytes of one Arrow IPC stream of the events' columns; as many events as Spark puts into an Arrow batch
+Shape:  shard, and the bytes of one Arrow IPC stream of the events' columns; as many events as Spark
+        puts into an Arrow batch
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _AT_ONCE_BYTES = 4 << 20
 
 
 def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The events of Arrow batches that have a column for their shard, a row for each shard that a batch has."""
+    """Pack Arrow batches that have a column for the shard: a row for each shard of a batch."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -38,7 +39,10 @@ def pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def iter_together(chunks: list[bytes]) -> Iterator[list[bytes]]:
-    """The chunks, some at a time, each forgotten when the next ones are asked for: a call for few events costs as one for many."""
+    """The chunks, some at a time, since a call for few events costs as much as one for many.
+
+    Chunks are dropped from memory when the caller asks for the next ones.
+    """
     chunks.reverse()
     while chunks:
         some = [chunks.pop()]
@@ -55,10 +59,10 @@ def unpack(chunks: list[bytes]) -> pa.Table:
 
 
 def to_pandas(events: pa.Table, timezone: str) -> pd.DataFrame:
-    """Events as a pandas function of Spark's has them; whole numbers stay whole beside a NULL (Int64).
+    """Events as Spark passes them to a pandas function, but whole numbers stay whole beside NULL (Int64).
 
-    timezone:  the session's, whose local times pandas gets
-    Shape:     what is nested as pyarrow gives it: arrays as numpy has them, structs and maps as dicts
+    timezone:  the session's; pandas gets local times in it
+    Shape:     nested values as pyarrow converts them: numpy arrays; structs and maps as dicts
     """
     import pandas as pd
     import pyarrow as pa
@@ -71,7 +75,7 @@ def to_pandas(events: pa.Table, timezone: str) -> pd.DataFrame:
 
 
 def to_series(column: pa.ChunkedArray) -> pd.Series:
-    """A column; a whole number beside a NULL would be a floating-point one without a type of its own."""
+    """A column.  Without a type of their own, whole numbers beside a NULL would become floats."""
     import pandas as pd
     import pyarrow as pa
 

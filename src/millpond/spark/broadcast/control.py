@@ -1,10 +1,10 @@
-"""Control state: what every shard of a broadcast holds alike, and the records that change it.
+"""Control state, of which every shard of a broadcast has a copy, and the records that change it.
 
-All shards get the same records of a batch, in one order, and number the changes from 1 on: so they hold the same state without
-asking each other.
+All shards get the same records of a batch, in the same order, and number the changes from 1 on.  So
+they have the same state without asking each other.
 
-    record   JSON of the control stream's columns, without those that are NULL; of one that couldn't be parsed, its text and file
-    action   put (also where none is named), remove, or rollback: the key has again what it had as of the version that is named
+    record   JSON of the control stream's columns without NULLs; if it couldn't be parsed, its text and file
+    action   put (the default), remove, or rollback: restores the key's row as of the named version
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ Row = Mapping[str, Any]
 """The columns of a key by name, read-only: their values are immutable too, see SIMPLE."""
 ACTION, VERSION = "action", "version"
 CORRUPT, FILE = "_corrupt_record", "_file"
-"""Members of a record that Spark's reader couldn't parse: its text, and the URI of its file if it came from one."""
+"""Members of a record that Spark's reader couldn't parse: its text, and the URI of its file, if any."""
 PUT, REMOVE, ROLLBACK = "put", "remove", "rollback"
 WHOLE = ("byte", "short", "integer", "long")
 REALS = ("float", "double")
 SIMPLE = frozenset({"string", "boolean", "binary", "decimal", *WHOLE, *REALS})
-"""Types of columns that come back from Spark's state as they were, whatever the machine's time zone is."""
+"""Types that Spark's state returns unchanged, with any time zone of the machine."""
 
 
 class Change(NamedTuple):
     """One change of control state.
 
     version:  its number, from 1
-    row:      what the key has from here on, without the key; None where it was removed
-    batch:    the first batch whose events met it
+    row:      the key's row from here on, without the key; None if it was removed
+    batch:    the first batch whose events meet it
     since_ms: that batch's time, milliseconds since 1970
-    replaced: the version whose row it took the place of, None where there was none
+    replaced: the version whose row it replaces; None if there was none
     """
 
     version: int
@@ -56,9 +56,9 @@ class Change(NamedTuple):
 class Refused(NamedTuple):
     """A record that changed nothing.
 
-    number: of refused records, from 1
-    key:    None where it had none that could be read
-    record: as it came
+    number: counts refused records, from 1
+    key:    None if none could be read
+    record: its text
     """
 
     number: int
@@ -70,10 +70,10 @@ class Refused(NamedTuple):
 
 
 class ControlState(Protocol):
-    """Where control state lies, see `broadcast_shard`."""
+    """The storage of control state, see `shard`."""
 
     def made_by(self, version: int) -> tuple[Key, Row | None] | None:
-        """The key of a change and what it has since, None where it was removed; None where the change is forgotten."""
+        """The key of a change and its new row, None if it was removed; None if the change is forgotten."""
 
     def add(self, change: Change) -> None:
         """Write a change."""
@@ -84,12 +84,13 @@ class ControlState(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Control(Mapping[Key, Row]):
-    """The control state that a batch's events meet: by key a mapping of the other columns.
+    """The control state for a batch's events: by key a mapping of the other columns.
 
-    A worker keeps one for all batches of a version, so nothing in it can be changed: a change raises TypeError or AttributeError.
+    A worker uses one for all batches of a version, so it can't be changed: that raises TypeError or
+    AttributeError.
 
-    version:  the newest change in it; 0 if there was none yet
-    refused:  the number of records that were refused so far
+    version:  its newest change; 0 if there was none yet
+    refused:  how many records were refused so far
     """
 
     version: int = 0
@@ -106,14 +107,14 @@ class Control(Mapping[Key, Row]):
         return len(self._rows)
 
     def version_of(self, key: Key) -> int | None:
-        """The version that gave a key its row, None if it has none."""
+        """The version that gave a key its row; None if it has no row."""
         found = self._rows.get(key)
         return None if found is None else found[0]
 
 
 @dataclass(slots=True)
 class Draft:
-    """Control state while it is read or changed; `freeze` makes what a function may see."""
+    """Control state while it is read or changed; `freeze` makes a state for the function."""
 
     version: int = 0
     refused: int = 0
@@ -125,7 +126,7 @@ class Draft:
         return cls(control.version, control.refused, dict(control._rows))
 
     def put(self, key: Key, row: Mapping[str, Any] | None) -> int | None:
-        """Count one more version, which gives a key this row, or takes its row away.  The version of the row before."""
+        """Count one more version, which sets or removes a key's row.  Returns the version of the old row."""
         self.version += 1
         before = self.rows.get(key)
         if row is None:
@@ -135,7 +136,7 @@ class Draft:
         return None if before is None else before[0]
 
     def freeze(self) -> Control:
-        """The state as it is now.  The draft isn't used any more."""
+        """The state as it is now.  Don't use the draft after that."""
         return Control(self.version, self.refused, MappingProxyType(self.rows))
 
 
@@ -143,10 +144,10 @@ class Records:
     """Reads control records."""
 
     def __init__(self, key: str, columns: Sequence[StructField], reason: str | None = None) -> None:
-        """Of a stream with these columns.
+        """The columns are those of the control stream.
 
         key:      the name of one of them
-        reason:   of another, which says why a record is refused already; NULL where it isn't
+        reason:   the name of another, which says why a record is already refused; NULL if it isn't
         """
         self.key, self._reason = key, reason
         self.values = values_of(key, columns, reason)
@@ -155,7 +156,7 @@ class Records:
     def apply(
         self, texts: list[str], control: Control, state: ControlState, batch: int, since_ms: int
     ) -> tuple[Control, list[Change]]:
-        """The control state after these records, which are in order, and every change of it, which is written."""
+        """Apply records in order: the new control state, and all changes, which are written."""
         changes: list[Change] = []
         after = Draft.of(control)
         for text in texts:
@@ -181,10 +182,10 @@ class Records:
                 raise _Wrong(f"the record isn't JSON of the stream's columns{place}", found[CORRUPT])
             return {name: self._readers[name](value) for name, value in found.items() if value is not None}
         except (ValueError, KeyError, TypeError, ArithmeticError) as broken:
-            raise _Wrong(f"the record isn't readable: {broken!r}") from None
+            raise _Wrong(f"the record can't be read: {broken!r}") from None
 
     def _wanted(self, record: Row, draft: Draft, state: ControlState) -> tuple[str, Row | None]:
-        """The action of a record, and the row that its key is to have."""
+        """The action of a record, and its key's new row."""
         key, action = record.get(self.key), record.get(ACTION, PUT)
         if self._reason is not None and record.get(self._reason) is not None:
             raise _Wrong(record[self._reason])
@@ -201,7 +202,7 @@ class Records:
         raise _Wrong(f"the action {action!r} isn't one of {PUT}, {REMOVE}, {ROLLBACK}")
 
     def _earlier(self, key: Key, version: int | None, newest: int, state: ControlState) -> Row | None:
-        """What a key had as of a version: what its newest change up to there has made of it."""
+        """A key's row as of a version: its newest change up to there tells it."""
         if version is None or not 0 <= version <= newest:
             raise _Wrong(f"a rollback names one of the versions up to {newest}, not {version}")
         for number in range(version, 0, -1):
@@ -216,7 +217,7 @@ class Records:
 class _Wrong(Exception):
     """Why a record is refused.
 
-    record:  its text, where that isn't the JSON of its columns
+    record:  its text, if that isn't the JSON of its columns
     """
 
     def __init__(self, reason: str, record: str | None = None) -> None:
@@ -225,18 +226,18 @@ class _Wrong(Exception):
 
 
 def columns_of(schema: StructType, key: str, order: str) -> list[StructField]:
-    """The columns that a control record has, of all that its stream has."""
+    """The columns of a control record, among those of its stream."""
     apart = {CORRUPT, FILE} if has_corrupt(schema) else set()
     return [f for f in schema.fields if f.name == key or f.name not in (order, *apart)]
 
 
 def has_corrupt(schema: StructType) -> bool:
-    """Whether a stream tells the text of records that its reader couldn't parse."""
+    """Whether a stream has the text of records that its reader couldn't parse."""
     return CORRUPT in schema.names and schema[CORRUPT].dataType.typeName() == "string"
 
 
 def values_of(key: str, columns: Sequence[StructField], reason: str | None) -> list[StructField]:
-    """The columns that a key has, of all that records have."""
+    """The columns of a key's row, among those of records."""
     return [c for c in columns if c.name not in (key, ACTION, VERSION, reason)]
 
 
@@ -260,6 +261,6 @@ def _reader(type_: DataType) -> Callable[[Any], Any]:
 
 
 def _single(value: Any) -> float:
-    """A number as 32 bits hold it: what the batch of its record meets is what the state gives to later ones."""
+    """A number rounded to 32 bits, so that its own batch sees the value that the state gives later ones."""
     number = float(value)
     return float(struct.unpack("f", struct.pack("f", number))[0])

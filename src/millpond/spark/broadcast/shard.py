@@ -1,12 +1,13 @@
-"""One shard of a broadcast: a copy of the control state in Spark's state, and the events that meet it.
+"""One shard of a broadcast: a copy of the control state in Spark's state, and its events.
 
-Rows of a batch come in no order: control records, and chunks of events (`broadcast_chunks`).
+Rows of a batch come in no order: control records, and chunks of events (`chunks`).
 
 1. Read all of them, and put the control records aside; the events wait in memory, packed.
-2. Apply the records, sorted by what the control stream is ordered by, to the copy of the batch before.
-3. Hand the events to the function, a chunk at a time, each with the control state of now.
+2. Sort the records by the control stream's order, and apply them to the copy of the previous batch.
+3. Pass the events to the function, a chunk at a time, with the new control state.
 
-State variables, one row a key of Spark's map state; `names` gives the first three their names:
+State variables, with one row for each key of Spark's map state; `names` gives the names of the
+first three:
 
     control    key -> version, columns, since, since_batch, replaced
     versions   version -> key, action, removed, columns, since, since_batch, replaced
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle, TimerValues
 
-# Not with underscores in front: such columns come with other names.
+# Without underscores in front: columns with these come with other names.
 CONTROL_COLUMN, ORDER_COLUMN, TIME_COLUMN = "millpond_control", "millpond_order", "millpond_time"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _BATCH_PROPERTY, _RUN_PROPERTY = "streaming.sql.batchId", "spark.jobGroup.id"
@@ -43,7 +44,7 @@ _SINCE = (StructField("since", TimestampType()), StructField("since_batch", Long
 
 
 class Names(NamedTuple):
-    """What the state variables are called."""
+    """The names of the state variables."""
 
     control: str = "control"
     versions: str = "versions"
@@ -54,9 +55,9 @@ NAMES = Names()
 
 
 class TaskBatch(NamedTuple):
-    """The batch that this worker's task is of.
+    """The batch of this worker's task.
 
-    run:  of the query: another one after each start
+    run:  the query's run, which is another one after each start
     """
 
     run: str
@@ -64,23 +65,23 @@ class TaskBatch(NamedTuple):
 
 
 def task_batch() -> TaskBatch:
-    """Which batch the task of this worker belongs to."""
+    """The batch of this worker's task."""
     context = TaskContext.get()
     assert context is not None, "a processor runs in a task"
     return TaskBatch(f"{context.getLocalProperty(_RUN_PROPERTY)}", int(context.getLocalProperty(_BATCH_PROPERTY) or 0))
 
 
 class Work(Protocol):
-    """What is done with the events of a shard."""
+    """The work on the events of a shard."""
 
     def open(self, handle: StatefulProcessorHandle) -> None:
         """Make state variables of its own, before the first batch of a task."""
 
     def changed(self, changes: list[Change]) -> None:
-        """Told before `run` of what the batch's records have changed."""
+        """Called before `run` with the changes by the batch's records."""
 
     def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
-        """What comes out for a batch's events, which all meet this control state."""
+        """The output for a batch's events, which all meet this control state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +91,10 @@ class ShardPlan:
     key:        the control stream's key column
     columns:    the control stream's columns
     shards:     how many there are
-    keep_versions:  so many changes, and refused records, are remembered
-    identity:   of this broadcast among all: a query may have several
-    reason:     the control stream's column that says why a record is refused already, see `control.Records`
+    keep_versions:  how many changes, and how many refused records, are kept
+    identity:   tells this broadcast from others of the query
+    reason:     the control stream's column that says why a record is refused already, see
+                `control.Records`
     """
 
     key: str
@@ -135,11 +137,11 @@ LAYOUT = StructType([StructField("shards", IntegerType()), StructField("version"
 
 _MOST_LOADED = 64
 _loaded: dict[tuple[str, str, int], Control] = {}
-"""Of (run of a query, broadcast, shard): the state that this worker has seen last; another version of it was read since"""
+"""(query's run, broadcast, shard) -> the state that this worker read last; read again if it changed"""
 
 
 class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
-    """Spark's processor of all shards that a task has."""
+    """Spark's processor of all shards of a task."""
 
     def __init__(self, plan: ShardPlan, work: Work) -> None:
         self._plan, self._work = plan, work
@@ -178,14 +180,14 @@ class BroadcastShard(StatefulProcessor):  # type: ignore[misc]
 
 
 class _ShardState:
-    """The control state of the shard whose turn it is, in Spark's state; see `control.ControlState`."""
+    """The control state of the current shard, in Spark's state; see `control.ControlState`."""
 
     def __init__(self, plan: ShardPlan, control: MapState, versions: MapState, errors: MapState, layout: Any) -> None:
         self._plan, self._control, self._versions, self._errors, self._layout = plan, control, versions, errors, layout
         self._names = [c.name for c in values_of(plan.key, plan.columns, plan.reason)]
 
     def control(self, run: str, shard: int) -> Control:
-        """What the batch before has left.  Raises DEFINITION_CHANGED where it was of another number of shards."""
+        """The state after the previous batch.  Raises DEFINITION_CHANGED if the number of shards differs."""
         layout = self._layout.get()
         if layout is None:
             return Control()
@@ -201,7 +203,7 @@ class _ShardState:
         return found
 
     def set_layout(self, control: Control) -> None:
-        """Say how far this shard has come."""
+        """Write this shard's version and number of refused records."""
         self._layout.update((self._plan.shards, control.version, control.refused))
 
     def _read(self, version: int, refused: int) -> Control:
@@ -212,7 +214,7 @@ class _ShardState:
         return Draft(version, refused, rows).freeze()
 
     def made_by(self, version: int) -> tuple[Key, Row | None] | None:
-        """The key of a change and what it has since; None where the change is forgotten."""
+        """The key of a change and its new row; None if the change is forgotten."""
         found = self._versions.getValue((version,))
         if found is None:
             return None
@@ -220,7 +222,7 @@ class _ShardState:
         return key, None if removed else dict(zip(self._names, row, strict=True))
 
     def add(self, change: Change) -> None:
-        """Write a change, and forget the oldest that is one too many."""
+        """Write a change, and remove the oldest if there are too many."""
         since = _EPOCH + timedelta(milliseconds=change.since_ms)
         row = [(change.row or {}).get(name) for name in self._names]
         end = (since, change.batch, change.replaced)
@@ -232,14 +234,14 @@ class _ShardState:
         self._forget(self._versions, change.version)
 
     def refuse(self, refused: Refused) -> None:
-        """Write a refused record, and forget the oldest that is one too many."""
+        """Write a refused record, and remove the oldest if there are too many."""
         since = _EPOCH + timedelta(milliseconds=refused.since_ms)
         value = (refused.key, refused.reason, refused.record, since, refused.batch)
         self._errors.updateValue((refused.number,), value)
         self._forget(self._errors, refused.number)
 
     def _forget(self, numbered: MapState, newest: int) -> None:
-        """Remove what is one too many, or more where fewer are kept than before."""
+        """Remove the oldest if there are too many; several if `keep_versions` was lowered."""
         oldest = newest - self._plan.keep_versions
         while oldest > 0 and numbered.containsKey((oldest,)):
             numbered.removeKey((oldest,))
@@ -247,10 +249,10 @@ class _ShardState:
 
 
 def shards_changed(before: int, now: int) -> DefinitionError:
-    """The error of a broadcast that goes on with another number of shards."""
+    """The error of a broadcast that continues with another number of shards."""
     return DefinitionError(
         "DEFINITION_CHANGED",
-        f"The checkpoint's state lies in {before} shards, and the job has {now} now: the new ones would know nothing.",
+        f"The checkpoint's state lies in {before} shards, but the job now has {now}: the new ones would have no control state.",
         hint=f"Start with shards={before}, or as a new job.",
         before=before,
         now=now,

@@ -1,9 +1,9 @@
-"""Broadcast state: control records (rules, settings, models) that every parallel instance sees, beside a stream of events.
+"""Broadcast state: control records (rules, settings, models) for every instance, with a stream of events.
 
-Each control record goes to every shard, each event to one; both are one stream, grouped by the shard, which
-transformWithStateInPandas works on.
-So the control state lies in Spark's own state, a copy a shard, is checkpointed with the job and survives its failures, and
-readers are shown one copy.  A stream-static join can't do that: a static side that is read again on a retry is another one.
+Each control record goes to every shard, each event to one.  Both are one stream, grouped by the
+shard, for transformWithStateInPandas.  So the control state lies in Spark's own state, one copy per
+shard.  Checkpoints contain it, it survives failures, and readers see one copy.  A stream-static
+join can't do that: a retry may read another static side.
 """
 
 from __future__ import annotations
@@ -55,30 +55,37 @@ def broadcast(
     partitions: int | None = None,
     keep_versions: int = KEEP_VERSIONS,
 ) -> DataFrame:
-    """A stream of what `process` makes of events and of the control state that they meet.
+    """The stream that `process` makes of events and the control state that applies to them.
 
-    A control record that a batch takes in is seen by every event of that batch and of later ones, exactly once, over restarts and
-    failures.  The events of a batch wait in memory until all its control records are known: a shard holds its events of one batch.
+    A control record applies to every event of the batch that reads it and of later batches, exactly
+    once, over restarts and failures.  The events of a batch wait in memory until all its control
+    records are known: a shard needs memory for its events of one batch.
 
-    control:    its column `key` says what a record is about; the others are what that key has from here on.  Two names are ours:
-                `action` (text: put, which is meant where it is NULL; remove; rollback) and `version` (long: which version a
-                rollback goes back to).  Text, booleans, whole and other numbers, decimals and bytes; a key is no float or double.
-                A text column `_corrupt_record`, which Spark's JSON and CSV readers fill, is no value: its record is refused
-    process:    gets a chunk of events (as pandas_udf has them) and the state, a read-only dict by key, with its `version`; gives
-                rows.  Called once or more for a shard and batch.
-    output:     the schema of these rows; `control_version`, a long, is put behind them
-    order:      the control column by which the records of one batch are put in order: whole numbers (an offset) or a timestamp
-    by:         columns of the events: equal ones meet in one shard; by default all columns
-    shards:     copies of the control state, each with its part of the events; by default the number of cores; a checkpoint keeps it
-    partitions: of the state, as `start` gets it; by default as many as there are shards
-    keep_versions: so many changes can be asked for, and gone back to; as many refused records are kept
+    control:    its column `key` names the key of a record; the other columns are that key's row
+                from here on.  Two names are reserved: `action` (text: put, also if NULL; remove;
+                rollback) and `version` (long: the version that a rollback restores).  Columns may
+                be text, booleans, numbers, decimals and bytes; a key can't be a float or double.  A
+                text column `_corrupt_record`, which Spark's JSON and CSV readers fill, isn't part
+                of the row: a record that has it is refused
+    process:    gets a chunk of events (as for pandas_udf) and the state, a read-only dict by key
+                with its `version`; returns rows.  Called once or more for each shard and batch
+    output:     the schema of these rows; `control_version`, a long, is added at the end
+    order:      the control column that orders the records of one batch: whole numbers (an offset)
+                or a timestamp
+    by:         columns of the events: events with equal values go to one shard; by default all
+                columns
+    shards:     how many copies of the control state, each with its part of the events; by default
+                the number of cores; a checkpoint keeps it
+    partitions: of the state; give `start` the same number; by default the number of shards
+    keep_versions: how many changes are kept, to be asked for and rolled back to, and how many
+                   refused records
     Tables:     `<table>_control`, `<table>_versions`, `<table>_errors`
     Raises:     INVALID_REQUEST, SPARK_CONNECT.
     """
     if not callable(process) or isinstance(process, type):  # such as a class of Spark's stateful processors
         raise invalid(
             f"process is {process!r:.60}",
-            "Give a function of events and control state; state and timers for each key of the events can't be had beside it.",
+            "Give a function of events and control state; it can't have state and timers for each key of the events.",
         )
     schema = output_schema(output)
     if VERSION_COLUMN in schema.names:
@@ -118,14 +125,14 @@ def run_shards(
     pond: str | None = None,
     subject: Subject = BROADCAST,
 ) -> DataFrame:
-    """The same with work that has state of its own.
+    """The same for work that has state of its own.
 
-    reason:     the control column that says why a record is refused already
-    variables:  of the work's state variables, how the parts of a row become one, and
-    computed:   which columns are made of others
-    fixed:      what a checkpoint can't change besides: see `schema.parts`
-    pond:       the only one that the job may be started in; None for any
-    subject:    how errors name this
+    reason:     the control column that says why a record is already refused
+    variables:  how the parts of a row of the work's state variables become one
+    computed:   which of their columns are computed from others
+    fixed:      further choices that a checkpoint can't change: see `schema.definition.parts`
+    pond:       the only pond in which the job may start; None for any
+    subject:    the words for errors
     """
     from pyspark.sql import functions as F
 
@@ -166,7 +173,10 @@ def run_shards(
 
 
 def record_json(control: DataFrame, columns: Sequence[str]) -> Column:
-    """A control record as JSON of these columns; one that the reader couldn't parse as its text and, if known, its file."""
+    """A control record as JSON of these columns.
+
+    If the reader couldn't parse it: its text and, if known, its file.
+    """
     from pyspark.sql import functions as F
 
     record = F.to_json(F.struct(*[F.col(quoted(name)) for name in columns]))
@@ -178,7 +188,7 @@ def record_json(control: DataFrame, columns: Sequence[str]) -> Column:
 
 
 def file_column(df: DataFrame) -> Column | None:
-    """The URI of the file that a row was read from; None where the stream doesn't tell it."""
+    """The URI of the file from which a row was read; None if the stream doesn't have it."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
@@ -190,7 +200,7 @@ def file_column(df: DataFrame) -> Column | None:
 
 
 def read_from(df: DataFrame) -> Column | None:
-    """The same by Spark's own word, whatever columns the stream has."""
+    """The same from Spark's own metadata, with any columns of the stream."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -211,15 +221,15 @@ def output_schema(output: str | StructType) -> StructType:
     try:
         found = StructType.fromDDL(output)
     except PySparkException as wrong:
-        raise invalid(f"output is no schema: {wrong}", 'Write it like "page string, hits long".') from None
+        raise invalid(f"output isn't a schema: {wrong}", 'Write it like "page string, hits long".') from None
     assert isinstance(found, StructType)
     return found
 
 
 def order_number(control: DataFrame, order: str, subject: Subject = BROADCAST) -> Column:
-    """What records are put in order by: a long, never NULL, since pandas would make floating-point numbers of all of them.
+    """The sort key of records: a long that is never NULL, since a NULL makes pandas use floats.
 
-    Records without it come first.  Raises INVALID_REQUEST.
+    Records without a sort key come first.  Raises INVALID_REQUEST.
     """
     from pyspark.sql import functions as F
 
@@ -247,13 +257,13 @@ class _Function:
     timezone: str
 
     def open(self, handle: StatefulProcessorHandle) -> None:
-        """It has no state of its own."""
+        """Does nothing: a function has no state of its own."""
 
     def changed(self, changes: list[Change]) -> None:
-        """It sees the control state with its events."""
+        """Does nothing: the function gets the control state with its events."""
 
     def run(self, events: Iterable[pa.Table], control: Control) -> Iterator[pd.DataFrame]:
-        """Its rows, each with the version that it met."""
+        """The function's rows, each with the control version that applied to it."""
         import pandas as pd
 
         for chunk in events:

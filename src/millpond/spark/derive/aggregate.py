@@ -1,8 +1,9 @@
-"""Aggregate functions of the plan -> what finishes their buffers.
+"""Aggregate functions of the plan -> expressions that finish their buffers.
 
-Functions whose buffers are the result, and those that keep bytes of their own, are known by name.  Of all others that Spark
-declares (statistics, regressions) the plan holds the very expression that makes the result of the buffers: that one is taken, with
-the settings that it was made under, so that no formula is written twice.
+Functions whose buffers are the result, and those with bytes of their own, are known by name.  For
+all others that Spark declares by expressions (statistics, regressions), the plan has the expression
+that computes the result from the buffers.  That one is used, with its settings, so that no formula
+is written twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from millpond.spark.derive.expression import NotExpressible, Scope, translate
 from millpond.spark.derive.options import READERS
 from millpond.spark.derive.plan import Java, class_name, elements, type_of
 
-# Spark's class -> our function, for those that need nothing beside their buffers.
+# Spark's class -> our function, for those that need only their buffers.
 _PLAIN = {
     "Count": "count",
     "Min": "min",
@@ -36,13 +37,13 @@ _PLAIN = {
     "CollectList": "collect_list",
     "CollectSet": "collect_set",
     "SchemaOfVariantAgg": "schema_of_variant_agg",
-    # Sketches and bitmaps whose stored bytes are the very ones that Spark emits.
+    # Sketches and bitmaps whose stored bytes are those that Spark emits.
     "CountMinSketchAgg": "count_min_sketch",
     "BitmapConstructAgg": "bitmap_construct_agg",
     "BitmapOrAgg": "bitmap_or_agg",
     "BitmapAndAgg": "bitmap_and_agg",
 }
-# Spark's class -> our name, for those that are declared: parts are merged by name.
+# Spark's class -> our name, for those that are declared by expressions: parts are merged by name.
 _DECLARED = {
     "StddevPop": "stddev_pop",
     "StddevSamp": "stddev_samp",
@@ -59,7 +60,7 @@ _DECLARED = {
     "RegrSlope": "regr_slope",
     "RegrIntercept": "regr_intercept",
 }
-# Their bytes mean something to Spark's own functions only.
+# Only Spark's own functions can read their bytes.
 _SKETCHES = {
     "HllSketchAgg": "an HLL sketch of Apache DataSketches",
     "HllUnionAgg": "an HLL sketch of Apache DataSketches",
@@ -88,9 +89,10 @@ def translate_aggregate(
 
     scope:  says whether this JVM's Java is the job's
 
-    The options hold `sql`, the aggregate as a person would write it: two aggregates of one kind over different columns have the
-    same buffers, and only this text tells a swap of them.
-    Raises:  NotExpressible where no function here finishes its buffers.
+    The options have `sql`, the aggregate as a person would write it.  Two aggregates of one kind
+    over different columns have equal buffers, and only this text shows that they were swapped.
+
+    Raises:  NotExpressible if no function of Millpond finishes its buffers.
     """
     function = aggregate.aggregateFunction()
     name = class_name(function)
@@ -219,7 +221,8 @@ def _is_bytes(value: Any) -> bool:
     return isinstance(value, bytes | bytearray)
 
 
-# These make doubles of decimals, and decimals of their text by the job's Java.
+# These convert decimals to doubles, and their text back to decimals, which depends on the job's
+# Java.
 _BY_DOUBLES = frozenset({"ApproximatePercentile", "HistogramNumeric"})
 _OPTIONS: dict[str, _Options] = {
     "Sum": _sum,

@@ -1,15 +1,18 @@
-"""The plan that a micro-batch runs, made from the analyzed plan of a streaming query without running it.
+"""The plan of a micro-batch, made from the analyzed plan of a streaming query without running it.
 
-`queryExecution().optimizedPlan()` refuses a streaming DataFrame, and Spark's optimizer alone gives another plan than the one that
-runs where a query asks for the time: it would make a literal of it, which moves columns and filters.
+`queryExecution().optimizedPlan()` refuses a streaming DataFrame.  Spark's optimizer alone would
+replace the current time by a literal, which moves columns and filters, so its plan isn't the one
+that runs.
 
-1. Say which columns take something that the state doesn't hold: a time, a user, a time zone that isn't known.
-2. Put the batch's time in place of current_timestamp(), current_date() and localtimestamp(), as Spark does for each micro-batch;
-   put a fixed value in place of what Spark evaluates anew each time it plans a batch, so that the plan is always the same.
+1. Find columns that need a value that the state doesn't have: a time, a user, an unknown time zone.
+2. Replace current_timestamp(), current_date() and localtimestamp() by the batch's time, as Spark
+   does for each micro-batch.  Replace all that Spark evaluates again whenever it plans a batch by a
+   fixed value, so that the plan is always the same.
 3. Analyze again, which moves the batch's time out of grouping expressions; then optimize.
 
-Source:  MicroBatchExecution.constructNextBatch and runBatch, IncrementalExecution.optimizedPlan, ComputeCurrentTime and
-         ReplaceCurrentLike, Spark 4.3; held against the plans of running queries in tests/spark/derive/test_batch_plan.py.
+Source:  MicroBatchExecution.constructNextBatch and runBatch, IncrementalExecution.optimizedPlan,
+         ComputeCurrentTime and ReplaceCurrentLike, Spark 4.3; compared with the plans of running
+         queries in tests/spark/derive/test_batch_plan.py.
 """
 
 from __future__ import annotations
@@ -19,27 +22,27 @@ from dataclasses import dataclass, field
 
 from millpond.spark.derive.plan import Java, Zones, class_name, elements, zone_of_session
 
-# What Spark puts the time of the batch for, which its offsets keep.
+# Spark replaces these by the time of the batch, which its offsets record.
 _BATCH_TIMES = frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "LocalTimestamp", "LocalTimestampNanos", "CurrentDate"})
-# What Spark evaluates when it plans a batch, and keeps nowhere.
+# Spark evaluates these when it plans a batch, and records the value nowhere.
 _PLANNED = frozenset({"Now", "CurrentTime", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentPath", "CurrentTimeZone"})
 _SPECIAL_TIMES = frozenset({"now", "today", "tomorrow", "yesterday"})
 _NO_ZONE = "Dummy TimeZoneId"
-"""What Spark gives a batch's timestamp in place of a zone, which it doesn't need."""
+"""Spark's placeholder for the zone of a batch's timestamp, which needs none."""
 _ABOVE = frozenset({"Project", "Filter", "Sort", "SubqueryAlias", "EventTimeWatermark", "ResolvedHint"})
-# 2100-01-01 in microseconds: later than any time that a query of today compares with, as the time at which it runs is.
+# 2100-01-01 in microseconds: later than any time with which today's queries compare.
 _FIXED_TIME_MICROS = 4_102_444_800_000_000
 
 
 @dataclass(slots=True)
 class BatchPlan:
-    """The optimized plan of a query's micro-batches, and what of the query it can't tell.
+    """The optimized plan of a query's micro-batches, and the limits of what it says.
 
     plan:     the plan
     outputs:  the query's columns, by name and expression id, as Spark orders them
     foreign:  expression id -> why the state alone doesn't give the column
-    filtered: why a filter above the aggregation isn't, None where it is
-    mixed:    why the aggregation's buffers may be others in a batch, None where they can't be
+    filtered: why the state alone doesn't give a filter above the aggregation; None if it does
+    mixed:    why the aggregation's buffers may differ between batches; None if they can't
     """
 
     plan: Java
@@ -50,10 +53,11 @@ class BatchPlan:
 
 
 def batch_plan(jsession: Java, jvm: Java, analyzed: Java, *, time_zone: str | None, moved: bool = False) -> BatchPlan:
-    """What Spark's optimizer makes of an analyzed plan in a micro-batch.
+    """The plan that Spark's optimizer makes of an analyzed plan in a micro-batch.
 
-    time_zone:  of the job's session, None where it isn't known
-    moved:      whether the query was analyzed in another session than the job's, so that its expressions have another zone
+    time_zone:  of the job's session, None if it isn't known
+    moved:      whether the query was analyzed in another session than the job's, so that its
+                expressions have another zone
     """
     while class_name(analyzed).startswith("WriteTo"):
         analyzed = analyzed.children().apply(0)
@@ -79,12 +83,12 @@ def _scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:
 
 @dataclass(slots=True)
 class _Found:
-    """What was found in an expression.
+    """What an expression depends on.
 
-    reason:   why the state alone doesn't give it, None where it is
-    planned:  whether that is evaluated when a batch is planned, so that Spark folds it
-    of_batch: whether that is the batch's own time, which Spark doesn't fold
-    refers:   whether it uses anything else of the row
+    reason:   why the state alone doesn't give its value; None if it does
+    planned:  whether it is evaluated when a batch is planned, so that Spark folds it
+    of_batch: whether it uses the batch's own time, which Spark doesn't fold
+    refers:   whether it uses any other value of the row
     """
 
     reason: str | None = None
@@ -102,7 +106,7 @@ class _Found:
 
     @property
     def is_stored(self) -> bool:
-        """Whether Spark stores it where it is grouped by: not what it folds, which is no grouping column to it any more."""
+        """Whether Spark stores it as a grouping column: Spark drops grouping columns that it folds."""
         return self.refers or (self.of_batch and not self.planned)
 
 
@@ -133,7 +137,7 @@ class _Lineage:
         grouping = elements(node.groupingExpressions()) if above and kind == "Aggregate" else []
         found = self._find(expression, grouping)
         if not above:
-            # What a row below the aggregation has is stored, unless it is no more than a literal to Spark.
+            # Values of rows below the aggregation are stored, unless Spark folds them to literals.
             if class_name(expression) == "Alias" and found.reason is not None and not found.is_stored:
                 self._mark(expression, found)
             return
@@ -153,9 +157,10 @@ class _Lineage:
             self._planned.add(int(alias.exprId().id()))
 
     def _find(self, e: Java, grouping: list[Java]) -> _Found:
-        """What an expression takes from elsewhere; its replacements are added on the way.
+        """What an expression needs besides the state; this also adds its replacements.
 
-        grouping:  of the aggregation where it is one of its results: those are stored
+        grouping:  the aggregation's grouping columns, which are stored, if this is one of its
+                   results
         """
         name = class_name(e)
         if name == "AttributeReference":
@@ -172,7 +177,7 @@ class _Lineage:
         return found
 
     def _own(self, e: Java, name: str) -> _Found:
-        """What an expression itself takes from elsewhere."""
+        """What the expression's own node needs besides the state."""
         if name in _BATCH_TIMES:
             self.replacements.append((e, self._batch_time(e)))
             reason = f"{_called(e)} is the time of the batch that a row was emitted in, which the state doesn't keep"
@@ -209,7 +214,7 @@ class _Lineage:
 
 
 def _nodes(node: Java, on_top: bool) -> Iterator[tuple[Java, bool]]:
-    """All nodes, parents first, and whether only nodes that may stand above an aggregation are above it."""
+    """All nodes, parents first, each with whether all nodes above it may stand above an aggregation."""
     yield node, on_top
     below = on_top and class_name(node) in _ABOVE
     for child in elements(node.children()):
@@ -221,10 +226,10 @@ def _is_aggregation(node: Java) -> bool:
 
 
 def _is_special_time(e: Java, name: str) -> bool:
-    """Whether it is a cast of 'now', 'today' and the like, which Spark makes a time of when it plans."""
+    """Whether it is a cast of 'now', 'today' and the like, which Spark turns into a time when it plans."""
     if name != "Cast" or class_name(e.child()) != "Literal" or str(e.dataType().typeName()) not in ("date", "timestamp"):
         return False
-    # The gateway gives texts as Java objects, and numbers as Python's.
+    # The gateway returns texts as Java objects, and numbers as Python's.
     return str(e.child().value()).strip().lower() in _SPECIAL_TIMES
 
 

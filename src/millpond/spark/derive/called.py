@@ -1,8 +1,8 @@
-"""What a user calls a function that Spark has replaced by another expression in the plan that runs.
+"""The user's names of functions that Spark replaces by other expressions in the plan that runs.
 
 `parse_url(s, 'HOST')` runs as a call of a Java method, whose own name is `invoke`.
 
-Source:  RuntimeReplaceable, which Spark's ReplaceExpressions makes its replacement of; Spark 4.3.
+Source:  RuntimeReplaceable, which ReplaceExpressions replaces; Spark 4.3.
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ def invoked_name(e: Java) -> str:
 
 
 def replaced_names(plan: Java) -> Callable[[str], str | None]:
-    """A function from the name of a node to what the user calls it in an analyzed plan, which is only walked when it's asked."""
+    """A function from the name of a node to the user's name of it in an analyzed plan.
+
+    It reads the plan at its first call.
+    """
     found: dict[str, list[str]] = {}
     is_walked = False
 
@@ -50,9 +53,9 @@ def _nodes(plan: Java) -> Iterator[Java]:
 
 
 def _walk(e: Java, called: str | None, found: dict[str, list[str]]) -> None:
-    """The names of all that a replacement is made of.
+    """Add the names of all nodes of a replacement.
 
-    called:  the replaced function that it stands for, None outside of one
+    called:  the replaced function; None outside of one
     """
     from py4j.java_gateway import is_instance_of
     from pyspark import SparkContext

@@ -1,9 +1,9 @@
-"""What the columns of a derived table are called.
+"""The names of a derived table's columns.
 
-A name that the query gives to one of its columns stands for that column and for no other, even where the column is left out.  All
-other names are ours and give way: a later one of the same name is numbered.
+A name that the query gives to a column is never that of another column, even if the column is left
+out.  All other names are Millpond's: if one is taken, it is numbered.
 
-    a key column that the query doesn't output    its grouping name, or stored_<name> where the query calls another column so
+    a key column that the query doesn't output    its grouping name, or stored_<name> if that is another column's name
     a window                                      <name>_start, <name>_end, unless the query outputs its members by names
     a buffer of a column that can't be computed   stored_<column>_<buffer>
     a buffer of a table that can't be computed    stored_<buffer>
@@ -24,13 +24,13 @@ from millpond.schema.types import Field
 from millpond.spark.derive.expression import NotExpressible, Value
 
 STORED = "stored_"
-"""What the names of columns begin with that show something as it is stored."""
-# What Spark calls grouping columns that it makes itself.
+"""The first part of the names of columns that show stored values."""
+# Spark's names of grouping columns that it makes itself.
 _SPARKS_OWN = ("_groupingexpression", "_groupingmapsort", "_nondeterministic")
 
 
 class Output(NamedTuple):
-    """A column of the query: its name, what it is, and whether Millpond gave it its name."""
+    """A column of the query: its name, its expression, and whether Millpond named it."""
 
     name: str
     value: Value
@@ -39,7 +39,7 @@ class Output(NamedTuple):
 
 @dataclass(slots=True)
 class _Wish:
-    """A column that wants a name."""
+    """A column that needs a name."""
 
     name: str
     is_ours: bool
@@ -48,7 +48,7 @@ class _Wish:
 def table_of(
     table: str, shape: StoreSchema, keys: list[KeyColumn], outputs: Sequence[Output], having: Expression | None
 ) -> TableDefinition:
-    """Key columns under their output names, then all other outputs, raw where they must be.
+    """A table of key columns under their output names, then all other outputs, raw if necessary.
 
     keys:  the key columns under their grouping names
     """
@@ -80,7 +80,7 @@ def table_of(
 
 
 def raw_table(table: str, shape: StoreSchema, reason: str, outputs: Iterable[tuple[str, bool]]) -> TableDefinition:
-    """The key, and all buffers as they are stored.
+    """A table of the key and all stored buffers.
 
     outputs:  the query's columns by name, each with whether it is the key column of that name
     """
@@ -101,9 +101,9 @@ def raw_table(table: str, shape: StoreSchema, reason: str, outputs: Iterable[tup
 
 
 def _give_names(wishes: list[_Wish], users: set[str]) -> list[str]:
-    """A name for each, once: the query's own as they are, and the first of several alike; the others numbered.
+    """A different name for each: the query's own and the first of equal ones unchanged, others numbered.
 
-    users:  all names that the query gives, to columns that are shown and others
+    users:  all names that the query gives, also to columns that aren't shown
     """
     given: set[str] = set()
     out: dict[int, str] = {}
@@ -146,7 +146,7 @@ def _names_key(output: Output, keys: list[KeyColumn], named: dict[tuple[int, tup
 
 
 def _raw_columns(name: str, obstacle: NotExpressible, value_schema: tuple[Field, ...], sentences: list[str]) -> list[ValueColumn]:
-    """The buffers behind a column that can't be expressed, `stored_<column>_<buffer>` each."""
+    """The buffers of a column that can't be expressed, each as `stored_<column>_<buffer>`."""
     reason = f"The column {name!r} can't be computed here: {obstacle}."
     if not obstacle.buffers:
         sentences.append(f"{reason} It is left out.")

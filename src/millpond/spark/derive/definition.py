@@ -1,13 +1,17 @@
 """A table's definition from a DataFrame's plan.
 
-1. Take the plan that a micro-batch runs (`batch_plan`) and find the stateful operator nearest to the sink.
-2. Ask Spark which buffers its aggregates have, and in which order (PhysicalAggregation, as Spark's own planner does).
-3. Fold the operator's result expressions, and the Project and Filter nodes above it, into expressions over key and buffers.
+1. Take the plan that a micro-batch runs (`batch_plan`) and find the stateful operator nearest to
+   the sink.
+2. Ask Spark for the buffers of its aggregates, in their order (PhysicalAggregation, as Spark's own
+   planner does).
+3. Fold the operator's result expressions, and the Project and Filter nodes above it, into
+   expressions over key and buffers.
 4. Output columns that are key columns name the key; the others become value columns.
-5. What can't be expressed is served as the buffers that Spark stores, and named in the definition's warnings.
+5. For a column that can't be expressed, serve the buffers that Spark stores, and name it in the
+   definition's warnings.
 
-Of dropDuplicates and limit the plan tells all columns.  Of joins and of the user's own functions over state it doesn't: their
-tables only get a name, see `schema.named`.
+For dropDuplicates and limit, the plan tells all columns.  For joins and the user's own functions
+over state it doesn't: their tables only get a name, see `schema.definition.operator_name`.
 """
 
 from __future__ import annotations
@@ -55,7 +59,7 @@ _FORMAT_SETTING = "spark.sql.streaming.aggregation.stateFormatVersion"
 
 
 class MillpondWarning(UserWarning):
-    """Something of a table can't be shown as the job shows it; the table is served all the same."""
+    """Millpond can't show a part of a table as the job does; it serves the table all the same."""
 
 
 def derive(
@@ -66,11 +70,13 @@ def derive(
     output_mode: str = "update",
     aggregation_format: int | None = None,
 ) -> Entry:
-    """What the state of this streaming DataFrame means, taken from its plan; nothing is started.
+    """The meaning of a streaming DataFrame's state, from its plan; this starts nothing.
 
-    strict:              refuse what can't be derived, instead of serving raw buffers with a MillpondWarning
+    strict:              refuse a state whose meaning can't be derived, instead of serving raw
+                         buffers with a MillpondWarning
     output_mode:         update, complete or append
-    aggregation_format:  Spark's aggregation state format as the checkpoint pins it; None for the session's setting
+    aggregation_format:  Spark's aggregation state format as the checkpoint pins it; None for the
+                         session's setting
     Raises:  NOT_DERIVABLE, SPARK_CONNECT, INVALID_NAME.
     """
     require_classic(df, "_jdf")
@@ -101,15 +107,16 @@ def derive_plan(
 ) -> Entry:
     """The same for an analyzed plan in the JVM.
 
-    time_zone:  of the session that runs the job, None where it isn't known
-    moved:      whether the plan was analyzed in another session than the job's, whose time zone says nothing
+    time_zone:  of the session that runs the job, None if it isn't known
+    moved:      whether the plan was analyzed in another session than the job's, so that its time
+                zone doesn't count
     """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     check_table_name(table)
     if not analyzed.isStreaming():
-        raise not_derivable(table, "it reads no stream, so it keeps no state", "Read the source with spark.readStream.")
+        raise not_derivable(table, "it reads no stream, so it has no state", "Read the source with spark.readStream.")
     try:
         batch = batch_plan(jsession, jvm, analyzed, time_zone=time_zone, moved=moved)
     except (PySparkException, Py4JError) as failed:
@@ -121,7 +128,7 @@ def derive_plan(
         raise not_derivable(
             table,
             "none of its operators keeps state",
-            "Aggregate, join or deduplicate the stream, or use transformWithState: then there is something to show.",
+            "Aggregate, join or deduplicate the stream, or use transformWithState.",
         )
     if aggregation_format is None:
         aggregation_format = int(jsession.conf().get(_FORMAT_SETTING, "2"))
@@ -139,7 +146,7 @@ def derive_plan(
 
 
 def _caller_depth() -> int:
-    """How many frames up the first one outside this package is, as warnings count them from the function that asks."""
+    """The `stacklevel` of the first frame outside this package, counted from the calling function."""
     depth, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("millpond."):
         depth, frame = depth + 1, frame.f_back
@@ -151,7 +158,7 @@ def _define(
 ) -> Entry:
     if not found.name:
         hint = "Start it with plain Spark, and read its other operators."
-        raise not_derivable(table, "the state of its last operator isn't written in a way known here", hint)
+        raise not_derivable(table, "the state format of its last operator isn't known here", hint)
     if found.name in _KEYS_ONLY:
         return _without_values(found, words, table)
     if found.name != "stateStoreSave":
@@ -167,13 +174,16 @@ def _aggregation(
 ) -> TableDefinition:
     parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
     if parts.isEmpty():
-        raise not_derivable(table, "Spark plans its aggregation in no way known here.", "Report this plan.")
+        raise not_derivable(table, "the plan of its aggregation isn't known here.", "Report this plan.")
     grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
     buffers = [elements(a.aggregateFunction().aggBufferAttributes()) for a in aggregates]
     flat = fields_of(attribute for group in buffers for attribute in group)
     session = session_of(grouping)
     key_schema = session.key_schema if session else fields_of(grouping)
-    # Format 1 stores the key's columns once more in front of the buffers; session windows store all grouping columns there.
+    if not key_schema and not flat:
+        raise not_derivable(table, "its state has neither keys nor values.", "Start it with plain Spark: there is nothing to read.")
+    # Format 1 repeats the key's columns in front of the buffers; session windows have all grouping
+    # columns there.
     before = session.grouping if session else key_schema if aggregation_format == 1 else ()
     shape = StoreSchema(
         operator=found.operator,
@@ -198,6 +208,9 @@ def _aggregation(
         scope.add_lazily(aggregate.resultId().id(), _aggregate(aggregate, places, shape.value, scope), places)
     try:
         outputs, having = _fold(found, batch, results, scope)
+        if not key_schema and all(isinstance(o.value, NotExpressible) and not o.value.buffers for o in outputs):
+            # A row without columns couldn't be told from a row that isn't there.
+            raise NotExpressible("no column of its only row comes from the state")
     except NotExpressible as obstacle:
         definition = raw_table(table, shape, str(obstacle), _raw_outputs(batch, grouping, results))
         return replace(definition, meaning=meaning)
@@ -210,9 +223,10 @@ def _aggregation(
 
 
 def _state_key(found: StatefulNode) -> list[Java]:
-    """What an operator keeps its state by: the columns that it is grouped by, or the condition of a join.
+    """The key of an operator's state: its grouping columns, or the condition of a join.
 
-    Source:  FlatMapGroupsInPandasWithState, TransformWithStateInPySpark (whose left attributes are these) and Join, Spark 4.3.
+    Source:  FlatMapGroupsInPandasWithState, TransformWithStateInPySpark (whose left attributes are
+             these) and Join, Spark 4.3.
     """
     node = found.node
     name = class_name(node)
@@ -239,9 +253,9 @@ def _aggregate(aggregate: Java, places: tuple[int, ...], value_schema: tuple[Fie
 
 
 def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Scope) -> tuple[list[Output], Expression | None]:
-    """The output columns by name, as Spark orders them, and the condition for a row to be in the table.
+    """The output columns by name, in Spark's order, and the condition for a row to be in the table.
 
-    Raises:  NotExpressible where what stands above the aggregation can't be folded, with a sentence.
+    Raises:  NotExpressible, with a sentence, if a node above the aggregation can't be folded.
     """
     if found.obstacle is not None:
         raise NotExpressible(f"{found.obstacle} stands between the aggregation and the output, so its buffers are shown as stored.")
@@ -261,7 +275,7 @@ def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Sco
             having = condition if having is None else Expression("and", _BOOLEAN, (having, condition))
         else:
             outputs = [_bind(e, scope) for e in elements(node.projectList())]
-    # The optimizer renames columns now and then; Spark shows the names of the analyzed plan.
+    # The optimizer sometimes renames columns; Spark shows the names of the analyzed plan.
     return [_named(out, *column, batch) for out, column in zip(outputs, batch.outputs, strict=True)], having
 
 
@@ -271,7 +285,7 @@ def _named(value: Value, name: str, identity: int, batch: BatchPlan) -> Output:
 
 
 def _bind(named: Java, scope: Scope) -> Value:
-    """Translate a named expression, and let the nodes above refer to it."""
+    """Translate a named expression, so that the nodes above can refer to it."""
     value: Value
     try:
         value = translate(named, scope)
@@ -282,7 +296,7 @@ def _bind(named: Java, scope: Scope) -> Value:
 
 
 def _without_values(found: StatefulNode, words: StateWords, table: str) -> TableDefinition:
-    """The state of dropDuplicates and limit: keys, how long they are kept where that is limited, or a count."""
+    """The state of dropDuplicates and limit: keys, with their expiry if they have one, or a count."""
     if found.name == "globalLimit":
         columns = []
         key: tuple[Field, ...] = (Field("key", atomic("void")),)

@@ -1,7 +1,7 @@
-"""Scalar expressions of the plan -> Expression trees, or a reason why not.
+"""Scalar expressions of the plan -> Expression trees, or the reason why there is none.
 
-Only what `scalar/` evaluates exactly as Spark does is translated.  Whatever depends on a collation, a random number or user code
-is refused here, and its buffers are served instead.
+Only expressions that `scalar/` evaluates exactly as Spark does are translated.  Those that depend
+on a collation, a random number or user code are refused, and their buffers are served instead.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def _first_line(error: Exception) -> str:
 
 
 class Scope:
-    """What attributes of the plan stand for, by Spark's expression ids.
+    """The values of the plan's attributes, by Spark's expression ids.
 
     same_java:  whether this JVM is the one that runs the job, so that its Java is the job's
     same_zone:  whether time zones in the plan are those of the job's session
-    called:     what the user calls a function by the name of its node, None where that is its own name
+    called:     from the name of a node to the user's name of the function; None if they are equal
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Scope:
             self._values[int(identity)] = NotExpressible(_first_line(obstacle), frozenset(buffers))
 
     def refuse_unfitted(self, operand: Java) -> None:
-        """Refuse what an aggregation computes from a decimal that isn't rounded to its type before it is a column.
+        """Refuse expressions over a decimal that Spark rounds to its type only when it becomes a column.
 
         Source:  ApproximatePercentile.eval, Spark 4.3, which gives the decimal of a double's text.
         """
@@ -73,7 +73,7 @@ class Scope:
 
     @contextmanager
     def arguments(self, variables: list[Java]) -> Iterator[None]:
-        """While the body of a function of these arguments is translated."""
+        """A context in which the body of a function with these arguments is translated."""
         self._variables += [int(v.exprId().id()) for v in variables]
         try:
             yield
@@ -81,11 +81,11 @@ class Scope:
             del self._variables[len(self._variables) - len(variables) :]
 
     def from_end(self, variable: Java) -> int:
-        """Which of the arguments a variable is, the newest being 1."""
+        """The number of a variable among the arguments, the newest being 1."""
         return self._variables[::-1].index(int(variable.exprId().id())) + 1
 
     def find(self, attribute: Java) -> Value | None:
-        """What an attribute stands for."""
+        """The value of an attribute."""
         return self._values.get(int(attribute.exprId().id()))
 
 
@@ -122,7 +122,7 @@ def translate(expression: Java, scope: Scope) -> Expression:
     except MillpondError as obstacle:
         raise NotExpressible(obstacle.message.rstrip("."), used_buffers(expression, scope)) from obstacle
     except (Py4JError, PySparkException) as obstacle:
-        # A method that this Spark version doesn't have.
+        # This version of Spark lacks a method.
         raise NotExpressible(_first_line(obstacle), used_buffers(expression, scope)) from obstacle
 
 
@@ -131,7 +131,7 @@ def _translate(e: Java, scope: Scope) -> Expression:
     if name == "AttributeReference":
         value = scope.find(e)
         if value is None:
-            raise NotExpressible(f"{e.name()} is no result of the aggregation")
+            raise NotExpressible(f"{e.name()} isn't a result of the aggregation")
         if isinstance(value, NotExpressible):
             raise value
         return value
@@ -163,18 +163,18 @@ def _translate(e: Java, scope: Scope) -> Expression:
 
 
 def _undetermined(e: Java) -> str:
-    """The function in an expression that gives another value each time."""
+    """The function in an expression whose value differs each time."""
     inner = next((c for c in elements(e.children()) if not c.deterministic()), None)
     return str(e.prettyName()) if inner is None else _undetermined(inner)
 
 
 def _operands(e: Java, name: str, scope: Scope) -> tuple[Expression, ...]:
-    """The operands of a node, as its function here takes them."""
+    """The operands of a node, in the form that its function here takes."""
     for child in elements(e.children()):
         scope.refuse_unfitted(child)
     children = elements(e.children())
     if class_name(e) == "Invoke" and class_name(children[0]) == "Literal":
-        # An object of Java, which the options say something of.
+        # An object of Java, which the options describe.
         children = children[1:]
     args = tuple(_translate(c, scope) for c in children)
     if name == "CreateNamedStruct":
@@ -183,7 +183,8 @@ def _operands(e: Java, name: str, scope: Scope) -> tuple[Expression, ...]:
     if name == "ElementAt" and e.defaultValueOutOfBound().isDefined():
         return (*args, _translate(e.defaultValueOutOfBound().get(), scope))
     if name == "InSet":
-        # What the optimizer makes of a long list after IN: a set of values that are no expressions any more.
+        # The optimizer turns a long list after IN into a set of values, which aren't expressions
+        # any more.
         of = args[0].type
         values = (stored_literal(v, of) for v in elements(e.hset().toSeq()))
         return (*args, *(Expression("literal", of, options={"value": v}) for v in values))

@@ -1,4 +1,4 @@
-"""What a node of Spark's plan says beside its operands: its mode, its time zone, the Java that runs it, its literals."""
+"""The options of a node of Spark's plan: its mode, its time zone, the Java that runs it, literals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Options = dict[str, Any]
 
 
 class Scope(Protocol):
-    """What is asked of the scope of an expression: see `expression.Scope`."""
+    """The part of `expression.Scope` that options need."""
 
     same_java: bool
     same_zone: bool
@@ -24,7 +24,7 @@ class Scope(Protocol):
 
 
 class NotExpressible(Exception):
-    """A column can't be expressed: the reason, and the buffers it is computed from."""
+    """A column can't be expressed: the reason, and the buffers from which it is computed."""
 
     def __init__(self, reason: str, buffers: frozenset[int] = frozenset()) -> None:
         super().__init__(reason)
@@ -53,7 +53,7 @@ def _null_on_overflow(e: Java, _: Scope) -> Options:
 
 # ---------------------------------------------------------------- the session and the JVM
 
-# Languages whose upper and lower case are their own.
+# Languages with rules of their own for upper and lower case.
 _OWN_CASE = frozenset({"tr", "az", "lt", "el", "hy", "nl"})
 _TRANSITION = re.compile(r"Transition\[\w+ at (\S+?)([+-][0-9:]+|Z) to ([+-][0-9:]+|Z)\]")
 
@@ -65,19 +65,22 @@ def _jvm_class(e: Java, name: str) -> Java:
 
 
 def _java(e: Java, scope: Scope) -> Options:
-    """The major version of the job's Java, where this JVM runs the job."""
+    """The major version of the job's Java, if this JVM runs the job."""
     if not scope.same_java:
         return {}
     return {"java": int(_jvm_class(e, "java.lang.Runtime").version().feature())}
 
 
 def _setting(e: Java, name: str) -> str:
-    """A setting of the session that the plan is of, or its default."""
+    """A setting of the plan's session, or its default."""
     return str(_jvm_class(e, "org.apache.spark.sql.internal.SQLConf").get().getConfString(name))
 
 
 def _refuse_setting(e: Java, name: str, value: str) -> None:
-    """Refuse an expression that a legacy setting changes; a version of Spark without the setting has the other behaviour."""
+    """Refuse an expression that a legacy setting changes.
+
+    A version of Spark without the setting has the other behaviour.
+    """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -90,12 +93,12 @@ def _refuse_setting(e: Java, name: str, value: str) -> None:
 
 
 def _letters(e: Java, _: Scope) -> Options:
-    """Nothing is read: whether ICU has the case of letters, by no language's rules."""
+    """No options; refuses letters' case unless it is ICU's, without a language's own rules."""
     if _setting(e, "spark.sql.icu.caseMappings.enabled") != "true":
-        raise NotExpressible(f"{e.prettyName()} goes by the letters of the job's Java")
+        raise NotExpressible(f"{e.prettyName()} depends on the letters of the job's Java")
     language = str(_jvm_class(e, "java.util.Locale").getDefault().getLanguage())
     if language in _OWN_CASE:
-        raise NotExpressible(f"{e.prettyName()} goes by the language of the JVM, which is {language}")
+        raise NotExpressible(f"{e.prettyName()} depends on the language of the JVM, which is {language}")
     return {}
 
 
@@ -121,17 +124,17 @@ def _named_zone(e: Java, literal: Java) -> Options:
 
 
 def _zone_named(e: Java, _: Scope) -> Options:
-    """The zone that the second operand names, where it is a literal."""
+    """The zone that the second operand names, if that is a literal."""
     return {"zone": _named_zone(e, elements(e.children())[1])}
 
 
 def _last_zone(e: Java, _: Scope) -> Options:
-    """The same of the last operand."""
+    """The same for the last operand."""
     return {"zone": _named_zone(e, elements(e.children())[-1])}
 
 
 def _two_zones(e: Java, _: Scope) -> Options:
-    """The same of the first two operands."""
+    """The same for the first two operands."""
     source, target = elements(e.children())[:2]
     return {"zone": _named_zone(e, source), "to_zone": _named_zone(e, target)}
 
@@ -209,26 +212,26 @@ def _dedup(e: Java, _: Scope) -> Options:
 
 
 def _formats(e: Java, _: Scope) -> Options:
-    """Nothing is read: whether dates are formatted as Java's time package does."""
+    """No options; refuses formats of dates that aren't those of Java's time package."""
     _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "LEGACY")
     return {}
 
 
 def _reading(e: Java, _: Scope) -> Options:
-    """Nothing is read: whether times are read by a format as Java's time package does, and as no other would."""
+    """No options; refuses reading times by a format, unless by Java's time package alone."""
     _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "LEGACY")
     _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "EXCEPTION")
     return {}
 
 
 def _composed_text(e: Java, _: Scope) -> Options:
-    """Nothing is read: whether arrays, maps and structs are shown as text in the way known here."""
+    """No options; refuses texts of arrays, maps and structs in a form that isn't known here."""
     _refuse_setting(e, "spark.sql.legacy.castComplexTypesToString.enabled", "true")
     return {}
 
 
 def _arguments(e: Java, _: Scope) -> Options:
-    """How many arguments the function in it has."""
+    """How many arguments the function in this node has."""
     return {"arguments": len(elements(e.function().arguments()))}
 
 
@@ -241,12 +244,12 @@ def _seed(e: Java, _: Scope) -> Options:
 
 
 def _from_end(e: Java, scope: Scope) -> Options:
-    """Which of the arguments of the functions about it a variable is, counted from the newest."""
+    """The number of a variable among the arguments of the enclosing functions, from the newest."""
     return {"from_end": scope.from_end(e)}
 
 
 def _from_zero(e: Java, _: Scope) -> Options:
-    """Whether places from the end count from before the last element."""
+    """Whether negative places count from before the last element."""
     return {"from_zero": bool(e.legacyNegativeIndex())}
 
 
@@ -255,12 +258,12 @@ def _unit(e: Java, _: Scope) -> Options:
 
 
 def _evaluator_mode(e: Java, _: Scope) -> Options:
-    """The mode that the object of Java says, which is called."""
+    """The mode of the Java object that is called."""
     return {"mode": "ansi" if e.targetObject().value().failOnError() else "try"}
 
 
 def _json_writer(e: Java, _: Scope) -> Options:
-    """Nothing is read: whether values are written as JSON in the way known here."""
+    """No options; refuses JSON in a form that isn't known here."""
     if not e.targetObject().value().options().isEmpty():
         raise NotExpressible("to_json with options isn't known here")
     _refuse_setting(e, "spark.sql.jsonGenerator.ignoreNullFields", "false")
@@ -268,7 +271,7 @@ def _json_writer(e: Java, _: Scope) -> Options:
 
 
 def _writer_zone(e: Java, scope: Scope) -> Options:
-    """The time zone of the object of Java that is called."""
+    """The time zone of the Java object that is called."""
     if not scope.same_zone:
         raise NotExpressible("to_json of timestamps depends on the session's time zone, and the job's isn't known")
     name = str(e.targetObject().value().timeZoneId().get())
@@ -281,7 +284,7 @@ def _escape(e: Java, _: Scope) -> Options:
 
 
 def _time_format(e: Java, _: Scope) -> Options:
-    """The format of the object of Java that is called, None where texts are read as a cast reads them."""
+    """The format of the Java object that is called; None if texts are read as by a cast."""
     _refuse_setting(e, "spark.sql.legacy.timeParserPolicy", "LEGACY")
     found = e.targetObject().value().fmt()
     return {"format": str(found.get()) if found.isDefined() else None}
@@ -331,14 +334,14 @@ def translate_literal(e: Java) -> Expression:
 def stored_literal(value: Any, type_: SparkType, data_type: Java = None) -> Any:
     """Floats by their hexadecimal text, decimals by their digits, binary in hexadecimal, composed values as lists.
 
-    data_type:  the JVM's own object for the type, which composed values are taken apart by
+    data_type:  the JVM's own object for the type, needed to take composed values apart
     Raises:     NotExpressible.
     """
     kind = type_.kind
     if value is None:
         return None
     if kind == "float":
-        # The JVM hands a float over by its shortest text, which is another number as a double.
+        # The JVM passes a float as its shortest text, which is another number as a double.
         return float(ctypes.c_float(value).value).hex()
     if kind == "double":
         return float(value).hex()

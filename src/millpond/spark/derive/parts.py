@@ -1,4 +1,4 @@
-"""Tables in parts, by their plan: the grouping column says so in its metadata, see `schema.parts`."""
+"""Tables in parts: the metadata of the grouping column says so, see `schema.definition.parts`."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _GROUP_AGAIN = "Group by the column that `broadcast`, `serve_models` or `salted`
 
 
 def variable_parts(node: Java, table: str) -> VariableParts | None:
-    """How the variables of a stateful operator lie in parts; None where they don't.
+    """How the variables of a stateful operator lie in parts; None if they don't.
 
-    Raises:  NOT_DERIVABLE where its groups aren't the parts.
+    Raises:  NOT_DERIVABLE if its groups aren't the parts.
     Source:  TransformWithStateInPySpark.leftAttributes, Spark 4.3.
     """
     if class_name(node) != "TransformWithStateInPySpark":
@@ -39,38 +39,38 @@ def variable_parts(node: Java, table: str) -> VariableParts | None:
 
 
 def grouped_in_parts(grouping: list[Java], table: str) -> VariableParts | None:
-    """What the metadata of the first grouping column says of parts; None where none says anything.
+    """The parts that the metadata of the first grouping column describes; None if no column does.
 
-    Raises:  NOT_DERIVABLE where it can't be understood, or another column says it.
+    Raises:  NOT_DERIVABLE if it can't be understood, or is another column's.
     """
     found = [json.loads(str(attribute.metadata().json())).get(METADATA) for attribute in grouping]
     if all(data is None for data in found):
         return None
     if found[0] is None:
-        raise not_derivable(table, "the column that tells its parts isn't the first that it is grouped by.", _GROUP_AGAIN)
+        raise not_derivable(table, "the column of its parts isn't the first grouping column.", _GROUP_AGAIN)
     try:
         number_type(field_of(grouping[0]).type)
         return parse_variable_parts(found[0])
     except (ValueError, KeyError, TypeError, AttributeError) as broken:
-        raise not_derivable(table, f"what its grouping column says of parts isn't known here: {broken}.", _GROUP_AGAIN) from broken
+        raise not_derivable(table, f"its grouping column's parts aren't known here: {broken}.", _GROUP_AGAIN) from broken
 
 
 def only_spreads(grouping: list[Java]) -> bool:
-    """Whether all that is grouped by is a column that spreads rows."""
+    """Whether the only grouping column is one that spreads rows."""
     return len(grouping) == 1 and class_name(grouping[0]) == "AttributeReference" and grouping[0].metadata().contains(SPREAD)
 
 
 def refuse_partial_rows(found: StatefulNode, table: str, *, is_session: bool, has_keys: bool) -> None:
-    """Refuse what would be wrong of parts: what stands above the aggregation sees a part of each group.
+    """Refuse operators above an aggregation in parts: they would see parts of groups.
 
-    is_session:  whether it aggregates sessions: those of parts aren't those of the whole
+    is_session:  whether it aggregates sessions: sessions of parts aren't those of the whole
     has_keys:    whether the value rows repeat the keys, the part among them
     Raises:  NOT_DERIVABLE.
     """
     above = [class_name(node) for node in found.above if class_name(node) == "Filter"]
     if found.obstacle is not None or above:
         why = f"{found.obstacle or above[0]} above a salted aggregation sees parts of groups and not the groups."
-        raise not_derivable(table, why, "Leave it out, and filter what is read from the table.")
+        raise not_derivable(table, why, "Leave it out, and filter the rows that you read from the table.")
     if is_session:
         raise not_derivable(table, "sessions of parts aren't sessions of the whole.", "Use groupBy without salts, or a window.")
     if has_keys:
@@ -80,10 +80,11 @@ def refuse_partial_rows(found: StatefulNode, table: str, *, is_session: bool, ha
 def over_salts(
     definition: TableDefinition, salts: VariableParts, aggregates: list[tuple[Java, tuple[int, ...]]]
 ) -> TableDefinition:
-    """The definition of the whole, of one of the parts.
+    """The definition of the whole, from that of one of the parts.
 
     aggregates:  each with the places of its buffers
-    Raises:  NOT_DERIVABLE, naming the function whose parts can't be merged, or the column that is made of the salt.
+    Raises:  NOT_DERIVABLE, which names the function whose parts can't be merged, or the column that
+             uses the salt.
     """
     merges = []
     for aggregate, places in aggregates:
@@ -100,14 +101,14 @@ def over_salts(
         try:
             values.append(replace(column, expression=_without_part(column.expression)))
         except ValueError:
-            why = f"the column {column.name!r} is made of the salt."
+            why = f"the column {column.name!r} uses the salt."
             raise not_derivable(definition.table, why, "Leave it out: the salt says nothing of the whole group.") from None
     parts = Parts(column=definition.key_schema[0], values=salts.values, merges=tuple(merges))
     return replace(definition, values=tuple(values)).over_parts(parts)
 
 
 def _without_part(expression: Expression) -> Expression:
-    """The same where the first column of the key isn't there.  Raises ValueError where it is used."""
+    """The same expression without the key's first column.  Raises ValueError if it uses that."""
     args = tuple(_without_part(arg) for arg in expression.args)
     if expression.op != "key":
         return replace(expression, args=args)

@@ -1,4 +1,4 @@
-"""Reading Spark's optimized plan through the JVM: the operator a job keeps its state in, and what stands above it."""
+"""Reads Spark's optimized plan through the JVM: the stateful operator, and the nodes above it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 # Objects in the JVM; py4j has no types to offer.
 Java = Any
 
-# Operators that keep state wherever they stand over a stream: the plan's class -> Spark's name for the operator in checkpoints.
-# Spark numbers them from the sink, depth first.  Empty: the name depends on the node, or it isn't one that PySpark writes.
+# Operators that keep state anywhere over a stream: the plan's class -> Spark's name for the
+# operator in checkpoints. Spark numbers them from the sink, depth first. Empty: the name depends on
+# the node, or PySpark doesn't write the operator.
 _ALWAYS_STATEFUL = {
     "Aggregate": "stateStoreSave",
     "Deduplicate": "dedupe",
@@ -28,17 +29,19 @@ _ALWAYS_STATEFUL = {
     "TransformWithState": "",
 }
 _JOIN, _LIMIT = "symmetricHashJoin", "globalLimit"
-# transformWithState's node says for which of its two functions it stands.
+# transformWithState's node says which of its two functions made it.
 _TRANSFORMS = {"pandas": "transformWithStateInPandasExec", "python_row": "transformWithStateInPySparkExec"}
-# Operators that may go by processing time: the plan's class -> what tells, and what it says then.
+# Operators that may use processing time: the plan's class -> the field that tells, and its value
+# then.
 _CLOCKS = {
     "TransformWithStateInPySpark": ("timeMode", "ProcessingTime"),
     "FlatMapGroupsInPandasWithState": ("timeout", "ProcessingTimeTimeout"),
 }
-# Operators that only remember what has passed: an aggregation below them is what a reader wants to see.
+# Operators that only remember which rows have passed: a reader wants to see an aggregation below
+# them.
 _GIVE_WAY = frozenset({"dedupe", "dedupeWithinWatermark", _LIMIT})
-# Operators that may stand between a table's aggregation and the sink without changing which rows there are; their order is the
-# reader's.
+# Operators that may stand between a table's aggregation and the sink: they don't change which rows
+# there are, and readers choose the order.
 _TRANSPARENT = frozenset({"SubqueryAlias", "EventTimeWatermark", "ResolvedHint", "Sort", "WriteToMicroBatchDataSource"})
 
 
@@ -48,9 +51,9 @@ class StatefulNode:
 
     node:      the operator in the optimized plan
     operator:  Spark's operator id
-    name:      Spark's name for the operator in checkpoints; empty where it isn't known
+    name:      Spark's name for the operator in checkpoints; empty if it isn't known
     above:     the Project and Filter nodes above it, from the operator towards the sink
-    obstacle:  class of a node above it that they can't be folded across, None where there is none
+    obstacle:  class of a node above it that prevents folding, None if there is none
     """
 
     node: Java
@@ -61,7 +64,7 @@ class StatefulNode:
 
 
 def require_classic(thing: object, attribute: str) -> None:
-    """Refuse objects of a Spark Connect session, which has no JVM to ask.
+    """Refuse objects of a Spark Connect session, which gives no access to the JVM.
 
     Raises:  SPARK_CONNECT; PYSPARK_MISSING.
     """
@@ -76,7 +79,7 @@ def require_classic(thing: object, attribute: str) -> None:
 
 
 def not_derivable(table: str, reason: str, hint: str) -> DefinitionError:
-    """A plan that no definition can be taken from."""
+    """The error of a plan without a derivable definition."""
     return DefinitionError("NOT_DERIVABLE", f"The table {table!r} can't be derived from its plan: {reason}", hint=hint, table=table)
 
 
@@ -127,7 +130,7 @@ class Zones:
         self._aware: dict[str, bool] = {}
 
     def used_by(self, e: Java) -> bool:
-        """Whether an expression has a time zone and its value depends on it; one whose zone isn't known says no."""
+        """Whether an expression has a time zone and its value depends on it; no if its zone isn't known."""
         name = class_name(e)
         if name not in self._aware:
             self._aware[name] = bool(self._class.isInstance(e))
@@ -151,18 +154,19 @@ def is_time_zone(jvm: Java, name: str) -> bool:
 
 
 def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
-    """Whether these columns of a row are the same whenever a task runs again; those that aren't asked for don't count."""
+    """Whether these columns of a row keep their values when a task runs again."""
     selected = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
     optimizer = df.sparkSession._jsparkSession.sessionState().optimizer()
     return bool(optimizer.execute(selected._jdf.queryExecution().analyzed()).deterministic())
 
 
 def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
-    """The stateful operator nearest to the sink; None where there is none.
+    """The stateful operator nearest to the sink; None if there is none.
 
-    Of dropDuplicates and limit over an aggregation it is the aggregation.
+    For dropDuplicates and limit over an aggregation, it is the aggregation.
 
-    append:  whether the query runs in append mode, where a LIMIT over an aggregation keeps its count as state
+    append:  whether the query runs in append mode, in which a LIMIT over an aggregation keeps its
+             count as state
     """
     nearest: StatefulNode | None = None
     chain: list[Java] = []
@@ -185,10 +189,11 @@ def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
 
 
 def find_clock(plan: Java) -> str | None:
-    """What tells that an operator goes by processing time, as it stands in its call; None where none does.
+    """The argument by which an operator uses processing time, as in its call; None if none does.
 
-    Source:  shouldRunAnotherBatch of TransformWithStateInPySparkExec and FlatMapGroupsInPandasWithStateExec, Spark 4.3: such an
-             operator wants a batch after each batch, whether a timer is set or not, and a TTL is among them.
+    Source:  shouldRunAnotherBatch of TransformWithStateInPySparkExec and
+             FlatMapGroupsInPandasWithStateExec, Spark 4.3: after each batch, such an operator asks
+             for another one, even without a timer; a TTL counts too.
     """
     for node, _ in _preorder(plan, True):
         method, clock = _CLOCKS.get(class_name(node), ("", ""))
@@ -206,10 +211,10 @@ def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:
 
 
 def _is_stateful(node: Java, append: bool) -> bool:
-    """Whether Spark keeps state for a node: only below a streaming source, and joins only of two streams.
+    """Whether Spark keeps state for a node: only over a streaming source; for joins, only of two streams.
 
-    Source:  StreamingJoinStrategy and StreamingGlobalLimitStrategy, Spark 4.3: a limit with an aggregation below it keeps state in
-             append mode only.
+    Source:  StreamingJoinStrategy and StreamingGlobalLimitStrategy, Spark 4.3: a limit with an
+             aggregation below it keeps state in append mode only.
     """
     if not node.isStreaming():
         return False

@@ -1,8 +1,8 @@
-"""Whether a definition may stand over the state of a checkpoint that has one already.
+"""Whether a new definition fits the state of a checkpoint that already has one.
 
-Spark accepts some changes of an aggregation on an existing checkpoint and then mixes up columns silently.  So what the state is
-must be the same, column by column: grouping expressions, functions, their inputs and filters.  What is made of it may change:
-names, expressions over the aggregates, HAVING.
+Spark accepts some changes of an aggregation on an existing checkpoint and then mixes up columns
+silently.  So the state's meaning must stay the same, column by column: grouping expressions,
+functions, their inputs and filters.  Names, expressions over the aggregates and HAVING may change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from millpond.storage.names import numbers
 
 
 def check_same_state(folder: JobFolder, definition: Entry) -> None:
-    """Refuse a definition that would give another meaning, or a second name, to state that is there already.
+    """Refuse a definition that would give another meaning, or a second name, to existing state.
 
     Raises:  DEFINITION_CHANGED.
     """
@@ -33,10 +33,10 @@ def check_same_state(folder: JobFolder, definition: Entry) -> None:
         if changes:
             raise DefinitionError(
                 "DEFINITION_CHANGED",
-                f"The checkpoint {folder.checkpoint} holds the state of another definition of {there.table!r}.\n"
+                f"The checkpoint {folder.checkpoint} has the state of another definition of {there.table!r}.\n"
                 + "".join(f"  {line}\n" for line in changes)
-                + _both("It holds", there)
-                + _both("The job has now", definition),
+                + _both("The state is", there)
+                + _both("The job's state would be", definition),
                 hint=_way_back(folder, there, definition),
                 table=definition.table,
                 checkpoint=folder.checkpoint,
@@ -52,14 +52,14 @@ def check_same_state(folder: JobFolder, definition: Entry) -> None:
 
 
 def _same_store(there: Entry, definition: Entry) -> bool:
-    """Whether two entries speak of one store; a name is given to all stores of its operator."""
+    """Whether two entries are about one store; a name applies to all stores of its operator."""
     if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
         return there.operator == definition.operator
     return there.store_id == definition.store_id
 
 
 def _changes(there: Entry, definition: Entry) -> list[str]:
-    """What of the state isn't the same any more, a line each."""
+    """What has changed in the state, a line each."""
     if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
         if there.fingerprint() != definition.fingerprint():
             return ["Its operator isn't the same."]
@@ -99,7 +99,7 @@ def _way_back(folder: JobFolder, there: Entry, definition: Entry) -> str:
             "state, or start it as a new job (job=…, or another pond)."
         )
     return (
-        "Start it as a new job (job=…, or another pond), or bring the old definition back; names, what is computed of "
+        "Start it as a new job (job=…, or another pond), or restore the old definition; names, expressions over "
         f"the aggregates and HAVING may change.  Delete {folder.storage.uri}/tables/{there.table}.json only where you "
         "know that the state is the same."
     )

@@ -1,9 +1,10 @@
-"""Session windows: one row an open session, under its keys and its start.
+"""Session windows: one row for each open session, under its keys and its start.
 
-A session's end moves with every event and is no part of the state's key.  The value row begins with all grouping columns, the
-session as a window among them, in the order of grouping; the buffers follow.
+A session's end moves with every event, so it isn't part of the state's key.  The value row begins
+with all grouping columns in grouping order, the session's window among them; the buffers follow.
 
-Source:  StreamingSessionWindowStateManagerImplV1, Spark 4.3, checked in tests/spark/derive/test_derive_sessions.py.
+Source:  StreamingSessionWindowStateManagerImplV1, Spark 4.3, checked in
+         tests/spark/derive/test_derive_sessions.py.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from millpond.spark.derive.plan import Java, fields_of
 
 SESSIONS = "sessionWindowStateStoreSaveExec"
 """Spark's name of the operator in checkpoints."""
-# What Spark calls the column unless a user does.
+# Spark's name of the column, unless the user names it.
 _DEFAULT_NAME = "session_window"
 
 
@@ -36,7 +37,7 @@ class Sessions:
     def key_schema(self) -> tuple[Field, ...]:
         """The columns of the state's key: the other grouping columns, and the session's start."""
         others = [field for i, field in enumerate(self.grouping) if i != self.place]
-        # Spark stores the start as a timestamp, whatever the type of the session's times is.
+        # Spark stores the start as a timestamp, with any type of the session's times.
         return (*others, Field("sessionStartTime", atomic("timestamp"), False))
 
     @property
@@ -45,7 +46,7 @@ class Sessions:
         return self.grouping[self.place].type.fields[0].type
 
     def column(self, index: int) -> Expression:
-        """What a grouping column stands for: one of the key, or the session in the value row."""
+        """The expression of a grouping column: a column of the key, or the session in the value row."""
         if index == self.place:
             return buffer_column(index, self.grouping[index].type)
         return key_column(index - (index > self.place), self.grouping[index].type)
@@ -53,8 +54,9 @@ class Sessions:
     def with_bounds(self, outputs: list[Output]) -> list[Output]:
         """The output columns, with the session's start, which names the key, and its end before all others.
 
-        A session is called as a user calls it: `<name>_start` and `<name>_end`; where nobody did, `session_start` and
-        `session_end`, or `session_window_start` and `session_window_end` where a user's column is called so.
+        With the user's name of the session they are `<name>_start` and `<name>_end`; without one
+        `session_start` and `session_end`, or `session_window_start` and `session_window_end` if a
+        user's column has that name.
         """
         whole = self.column(self.place)
         start = Expression("get_field", self.time, (whole,), {"ordinal": 0})
@@ -82,6 +84,6 @@ class Sessions:
 
 
 def session_of(grouping: list[Java]) -> Sessions | None:
-    """The session window among grouping columns, None where there is none."""
+    """The session window among grouping columns, None if there is none."""
     places = [i for i, column in enumerate(grouping) if column.metadata().contains("spark.sessionWindow")]
     return Sessions(fields_of(grouping), places[0]) if places else None

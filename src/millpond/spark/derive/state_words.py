@@ -1,9 +1,10 @@
-"""What the state of an aggregation is, in words that stay the same from run to run: by what it is grouped, and which functions of
-what are aggregated, position by position.
+"""The meaning of an aggregation's state, in words that are the same in every run.
 
-Two queries with the same words have the same state: Spark goes on from the one's checkpoint with the other, and the rows mean the
-same.  Names that a query gives to columns are left out, since they go by no position; those of the source are the words.  A filter
-below the aggregation is left out as well: it says which rows come in, and not what is made of them.
+They name the grouping expressions, and the functions with their inputs, position by position. Two
+queries with the same words have the same state: Spark can continue the checkpoint of one with the
+other, and the rows mean the same.  The words have names of the source's columns, but not those that
+the query gives, which have nothing to do with positions.  They leave out filters below the
+aggregation: these decide which rows come in, not what is computed from them.
 
 Source:  Aggregate, Project and the expressions of Spark 4.3's optimized plan.
 """
@@ -21,10 +22,10 @@ from millpond.spark.derive.plan import Java, Zones, class_name, elements
 PART = "its part"
 OF_SESSION = " in the session's zone"
 _SAME = frozenset({"Alias", "KnownFloatingPointNormalized", "KnownNotNull", "KnownNullable", "KnownNotContainsNull"})
-# Their seed is another in every run.
+# Their seed differs in every run.
 _RANDOM = frozenset({"Rand", "Randn", "Uuid", "Shuffle", "RandStr", "Uniform"})
 _IDS = re.compile(r"#\d+L?")
-# Columns are made of columns: written out at each use, their words would double with each step.
+# Columns use columns: written out at each use, their words would double with each step.
 _MOST_LETTERS = 1000
 
 
@@ -32,7 +33,7 @@ class StateWords:
     """The words for expressions over the columns of a plan."""
 
     def __init__(self, plan: Java, zones: Zones, time_zone: str) -> None:
-        """time_zone: of the job's session, which is called so in the words, whatever it is."""
+        """time_zone: that of the job's session; the words only say that it is the session's."""
         self._plan = plan
         self._zones = zones
         self._zone = time_zone
@@ -43,7 +44,8 @@ class StateWords:
     def of_state(self, grouping: list[Java], aggregates: list[Java], *, in_parts: bool = False) -> Meaning:
         """The words for a state: its grouping columns, and its aggregates.
 
-        in_parts:  whether the first of the grouping columns tells parts; how rows are spread over them isn't what they are
+        in_parts:  whether the first grouping column tells parts; how rows are spread over these
+                   doesn't count
         """
         if not self._labels:
             self._read()
@@ -51,11 +53,11 @@ class StateWords:
         return Meaning(tuple(words), tuple(_short(self._of(aggregate)) for aggregate in aggregates))
 
     def _read(self) -> None:
-        """What each attribute stands for: an expression, or a column of a source or of what Spark can't look into."""
+        """The meaning of each attribute: an expression, or a column of a source or of an opaque node."""
         leaves = 0
         nodes = list(_nodes(self._plan))
         single = sum(1 for node in nodes if not elements(node.children())) == 1
-        # Sources first: what a node hands on keeps the name that it has below.
+        # Sources first: a column that a node passes on keeps its name from below.
         for node in reversed(nodes):
             leaf = not elements(node.children())
             expressions = elements(node.expressions())
@@ -93,7 +95,7 @@ class StateWords:
         if name in _RANDOM:
             return f"{name}()"
         if name == "NamedLambdaVariable":
-            # PySpark numbers them through a process: x_7.
+            # PySpark numbers them throughout a process: x_7.
             return str(e.name()).rpartition("_")[0] or str(e.name())
         words = [self._of(child) for child in elements(e.children())] + list(_plain_arguments(e))
         if name == "InSet":
@@ -109,7 +111,7 @@ class StateWords:
 
 
 def _short(words: str) -> str:
-    """Long words as their beginning and a hash of all of them; that they depend on the session's zone is never cut off."""
+    """Long words as their beginning and a hash of all; a dependence on the session's zone is never cut off."""
     if len(words) <= _MOST_LETTERS:
         return words
     zone = OF_SESSION if OF_SESSION in words else ""
@@ -117,12 +119,12 @@ def _short(words: str) -> str:
 
 
 def _function(e: Java, name: str) -> str:
-    """A function's class; two of one class that differ in what they do with an overflow have two names."""
+    """A function's class, with its overflow mode if the class has several."""
     return f"try_{name}" if str(e.prettyName()).startswith("try_") else name
 
 
 def _plain_arguments(e: Java) -> Iterator[str]:
-    """What an expression has beside its operands and is written alike in every run: numbers, flags, texts."""
+    """The other arguments of an expression with the same text in every run: numbers, flags, texts."""
     for i in range(int(e.productArity())):
         argument: Any = e.productElement(i)
         if isinstance(argument, bool | int | float | str):

@@ -1,9 +1,10 @@
-"""What a model is held against before it may replace another: on a worker, once, before any shard sees its record.
+"""The check of a model before it may replace another: once, on a worker, before any shard sees its record.
 
-1. A model's bytes are there, and within the limit; a file lies where it may, and is asked for its size before it is read.
-2. Its format is known, and loads it; it takes the records' inputs.
+1. The model's bytes exist and are within the limit.  A file must lie in an allowed place, and its
+   size is checked before it is read.
+2. Its format is known and loads it; it takes the records' inputs.
 3. It scores a sample.
-4. Its bytes are kept in the pond, by their hash; from here on the record is small.
+4. The pond stores its bytes by their hash; from here on the record is small.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 RECORD_URI = "_record_uri"
-"""The column with the URI of the file that a record was read from, NULL where it comes from none."""
+"""The column with the URI of a record's file; NULL if the record isn't from a file."""
 ADMITTED = f"{RECORD}, sha256 string, size_bytes long, reason string"
 _GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORRUPT, FILE]
 
@@ -37,10 +38,11 @@ _GIVEN = [*(column.split()[0] for column in ADMITTED.split(", ")), "order", CORR
 class ModelCheck:
     """Checks records of the model stream.
 
-    places:     where a file may lie that a record names, beside the folder that the record's own file lies in
+    places:     where a file that a record names may lie, besides the folder of the record's own
+                file
     inputs:     the records' columns that models take, with Spark's names of their types
     sample:     values of these; None for zeros
-    max_bytes:  of a model
+    max_bytes:  the most bytes of a model
     """
 
     pond: str
@@ -88,20 +90,20 @@ class ModelCheck:
                 places = self.places if record_uri is None else Places((*self.places.uris, _folder_of(str(record_uri))))
                 if not places.allow(place):
                     raise _Refused(
-                        f"PLACE_NOT_ALLOWED: {uri} lies neither in the pond nor beside the record, and nobody has allowed that "
+                        f"PLACE_NOT_ALLOWED: {uri} is neither in the pond nor beside the record, and nobody has allowed that "
                         "place: give serve_models allow="
                     )
                 folder, name = place.rpartition("/")[0], last_name(place)
                 storage = open_storage(folder, fence=places.fence())
                 stamp = storage.stamp(name)
                 if stamp is None:
-                    raise _Refused(f"{uri} isn't there")
+                    raise _Refused(f"{uri} doesn't exist")
                 self._check_size(stamp.size_bytes)
                 content = storage.read(name, self.max_bytes)
             except MillpondError as error:
                 raise _Refused(f"{uri} can't be read: {error.message}") from None
-            except ValueError as impossible:  # a NUL in it, or half a character
-                raise _Refused(f"no file is called {str(uri)!r}: {impossible}") from None
+            except ValueError as impossible:  # it has a NUL, or half a character
+                raise _Refused(f"{str(uri)!r} can't be a file's name: {impossible}") from None
         found = bytes(content or b"")
         self._check_size(len(found))
         return found
@@ -110,17 +112,17 @@ class ModelCheck:
         if size_bytes == 0:
             raise _Refused("the model has no bytes")
         if size_bytes > self.max_bytes:
-            raise _Refused(f"the model has {size_bytes:,} bytes, and {self.max_bytes:,} is the limit")
+            raise _Refused(f"the model has {size_bytes:,} bytes, but the limit is {self.max_bytes:,}")
 
     def _try(self, content: bytes, name: str) -> None:
         if name in RUNS_CODE:
-            raise _Refused(f"{name} runs code of the file's on loading, and is never loaded: convert the model to ONNX")
+            raise _Refused(f"loading {name} would run code from the file, so it is never loaded: convert the model to ONNX")
         if name not in self.formats:
             raise _Refused(f"the format {name!r:.40} isn't known; known are {', '.join(sorted(self.formats))}")
         try:
             model = self.formats[name].load(content, self.inputs)
         except MillpondError:
-            raise  # the library isn't there: no fault of the model's
+            raise  # the library is missing, which isn't the model's fault
         except Exception as broken:  # noqa: BLE001 a library's loader may raise anything
             raise _Refused(f"it doesn't load: {first_line(broken)}") from None
         sample = self.sample or (0.0,) * len(self.inputs)
@@ -133,7 +135,7 @@ class ModelCheck:
 
 
 def _folder_of(file: str) -> str:
-    """The folder of a file that Spark has read: of a path in a bucket, too, it tells the escaped form."""
+    """The folder of a file that Spark has read.  Spark escapes its path, also in a bucket."""
     folder = file.rpartition("/")[0]
     return uri_of(folder if is_local_uri(folder) else unquote(folder))
 

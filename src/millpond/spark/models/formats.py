@@ -1,7 +1,7 @@
-"""Formats of models.  A format loads bytes; what it loads scores rows.
+"""Formats of models.  A format loads bytes as a model, which scores rows.
 
-Formats that run code of the file's on loading (pickle and all that is built on it) can't be had: whoever may publish a model
-could do whatever the job may.
+Formats whose loading runs code from the file (pickle and all that is built on it) are refused: with
+them, anybody who may publish a model could do all that the job may.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _DTYPES = {
     "tensor(int32)": np.int32,
 }
 _WHOLE = {"tensor(int64)": WHOLE, "tensor(int32)": ("byte", "short", "integer")}
-"""Types of columns whose values these can hold: any other number would be cut to a whole one."""
+"""Types whose values these can hold; any other number would lose its fraction."""
 
 
 class Model(Protocol):
@@ -32,7 +32,7 @@ class Model(Protocol):
     def score(self, columns: Sequence[Array]) -> Array:
         """One number a row, from the inputs' columns in their order, which have no NULL.
 
-        Raises:  whatever goes wrong; the rows then become errors.
+        Raises:  any error; the rows then become error rows.
         """
 
 
@@ -40,17 +40,18 @@ class ModelFormat(Protocol):
     """Loads models."""
 
     def load(self, content: bytes, inputs: Mapping[str, str]) -> Model:
-        """A model for these inputs, in their order: names, and Spark's names of their types, numbers all (`double`, `long`, …).
+        """A model for these inputs, in their order.
 
-        Raises:  ValueError where it isn't of this format, or takes other inputs; whatever else goes wrong.
+        inputs:  names, with Spark's names of their types, all numbers (`double`, `long`, …)
+        Raises:  ValueError if it isn't of this format, or takes other inputs; any other error.
         """
 
 
 class Onnx:
-    """Models of ONNX, scored by onnxruntime on one processor: Spark's tasks are what runs side by side.
+    """Models of ONNX, scored by onnxruntime on one processor, since Spark's tasks already run in parallel.
 
-    Inputs: one matrix of as many columns as there are inputs, or one column for each input under its own name.  The first output
-    is the result, a number a row.
+    Inputs: one matrix with a column for each input, or one column for each input under its own
+    name.  The first output is the result, one number for each row.
     """
 
     def load(self, content: bytes, inputs: Mapping[str, str]) -> Model:
@@ -60,7 +61,7 @@ class Onnx:
             raise library_missing("onnxruntime", "models") from missing
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = options.inter_op_num_threads = 1
-        options.log_severity_level = 4  # what goes wrong is raised, and reported with the record
+        options.log_severity_level = 4  # errors are raised, and reported with the record
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         return _OnnxModel(session, inputs)
 
@@ -78,9 +79,9 @@ class _OnnxModel:
             (self._matrix,) = taken.values()
             width = self._matrix.shape[1] if len(self._matrix.shape) == 2 else None
             if width != len(inputs):
-                raise ValueError(f"it takes a matrix of shape {self._matrix.shape}, and the records have {len(inputs)} inputs")
+                raise ValueError(f"it takes a matrix of shape {self._matrix.shape}, but the records have {len(inputs)} inputs")
         elif set(taken) != set(inputs):
-            raise ValueError(f"it takes the inputs {sorted(taken)}, and the records have {sorted(inputs)}")
+            raise ValueError(f"it takes the inputs {sorted(taken)}, but the records have {sorted(inputs)}")
         for name, kind in inputs.items():
             wanted = (self._matrix or taken[name]).type
             if kind not in _WHOLE.get(wanted, (kind,)):
@@ -100,13 +101,13 @@ class _OnnxModel:
         found = np.asarray(self._session.run([self._output], given)[0])
         rows = len(columns[0])
         if found.shape not in ((rows,), (rows, 1)) or found.dtype.kind not in "fiub":
-            raise ValueError(f"its result is of shape {found.shape} and type {found.dtype}, and has to be one number a row")
+            raise ValueError(f"its result is of shape {found.shape} and type {found.dtype}, but must be one number for each row")
         result: Array = found.reshape(rows).astype(np.float64)
         return result
 
 
 def first_line(error: Exception) -> str:
-    """What a model or its format has raised, in at most 300 characters."""
+    """The first line of an error of a model or its format, at most 300 characters."""
     return f"{type(error).__name__}: {error}".splitlines()[0][:300]
 
 

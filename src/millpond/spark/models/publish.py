@@ -1,9 +1,10 @@
-"""Records for the model stream of a folder (`models.read_models`): whoever publishes a model needs neither Spark nor Java.
+"""Records for a folder's model stream (`read_models`): publishing a model needs no Spark and no Java.
 
-Shape:  `<folder>/<published_ns>-<random>.json`, one JSON object; `<folder>/models/<SHA-256>`, the bytes that it speaks of
+Shape:  `<folder>/<published_ns>-<random>.json`, one JSON object; `<folder>/models/<SHA-256>`, the
+        bytes of its model
 
-A record that the job would refuse for its own members is refused here, before anything is written.  Whether a model loads and
-scores is known to the job alone (`model_check`).
+A record whose members the job would refuse is refused here, before anything is written.  Only the
+job finds out whether a model loads and scores (`check`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from millpond.spark.models.store import ModelStore
 from millpond.storage import Storage, open_storage
 
 ONLY_TYPE = "all"
-# Behind a type: which model beside the one that serves it.
+# Separates a type from the name of a further model of that type.
 BESIDE = "/"
 RECORD = "type string, action string, version long, name string, description string, format string, share double, shadow boolean"
-"""What a record says of a model, wherever it comes from; beside it stands where the model's bytes are."""
+"""The columns of a record from any source, besides those that say where the model's bytes are."""
 PUBLISHED = f"{RECORD}, uri string, published_ns long"
 
 
@@ -33,8 +34,8 @@ PUBLISHED = f"{RECORD}, uri string, published_ns long"
 class Published:
     """What was published.
 
-    record:  the URI of the record's file: what `Bounds(contains_file=…)` waits for
-    sha256:  of a model's bytes, in hex; None where no model was published
+    record:  the URI of the record's file, for `Bounds(contains_file=…)`
+    sha256:  the hash of the model's bytes, in hex; None if no model was published
     """
 
     record: str
@@ -52,14 +53,16 @@ def publish_model(
     share: float | None = None,
     shadow: bool = False,
 ) -> Published:
-    """Have a model serve records of a type from now on.
+    """Let a model serve records of a type from now on.
 
-    content: its bytes, or the path of a file of them
-    type:    a type; or a type, a slash and a name, for a model beside the one that serves it, with either of
-    share:   the part of the records that it scores in its place, from above 0 to 1
-    shadow:  it scores all records and answers none: what it does is seen in the statistics alone
+    The bytes are written beside the record, which appears after they are complete.
 
-    The bytes are written beside the record, which appears when they are whole.
+    content: the model's bytes, or the path of its file
+    type:    a type; or a type, a slash and a name, for a further model of that type, with `share`
+             or `shadow`
+    share:   the share of the records that the further model scores, above 0 and at most 1
+    shadow:  the further model scores all records but answers none; only the statistics show its
+             results
     Raises:  INVALID_REQUEST, before anything is written; NOT_WRITABLE, DISK_FULL.
     """
     record = {"type": type, "action": PUT, "name": name, "description": description, "format": format}
@@ -80,13 +83,19 @@ def publish_model(
 
 
 def remove_model(folder: str | Path, *, type: str = ONLY_TYPE) -> Published:
-    """Have no model serve records of a type: they become error rows.  Raises INVALID_REQUEST, NOT_WRITABLE, DISK_FULL."""
+    """Remove the model of a type: its records become error rows.
+
+    Raises:  INVALID_REQUEST, NOT_WRITABLE, DISK_FULL.
+    """
     _check_type(type)
     return Published(_publish(open_storage(folder), type=type, action=REMOVE))
 
 
 def roll_back_model(folder: str | Path, version: int, *, type: str = ONLY_TYPE) -> Published:
-    """Have the model serve again that ran for a type as of a version.  Raises INVALID_REQUEST, NOT_WRITABLE, DISK_FULL."""
+    """Restore the model that served a type as of a version.
+
+    Raises:  INVALID_REQUEST, NOT_WRITABLE, DISK_FULL.
+    """
     _check_type(type)
     if isinstance(version, bool) or not isinstance(version, int) or not 0 < version < 1 << 63:
         raise _invalid(f"version is {version!r:.80}", "Give a version's number, from 1: the table of versions has them.")
@@ -94,24 +103,24 @@ def roll_back_model(folder: str | Path, version: int, *, type: str = ONLY_TYPE) 
 
 
 def why_no_type(type_: Any) -> str | None:
-    """Why a value names no type of models; None where it does."""
+    """Why a value names no type of models; None if it does."""
     if not isinstance(type_, str):
-        return "type is NULL" if type_ is None else f"type is {type_!r:.80}, no text"
+        return "type is NULL" if type_ is None else f"type is {type_!r:.80}, which isn't text"
     base, slash, name = type_.partition(BESIDE)
     if not base or (slash and not name):
-        return f"type is {type_!r:.80}: a type is TYPE, or TYPE{BESIDE}NAME for a model beside the one that serves it"
+        return f"type is {type_!r:.80}: write TYPE, or TYPE{BESIDE}NAME for a further model of that type"
     return None
 
 
 def why_no_part(type_: str, share: float | None, shadow: bool | None) -> str | None:
-    """Why a model can't have this part of its type's records; None where it can."""
+    """Why a model can't have this share of its type's records; None if it can."""
     is_beside = BESIDE in type_
     if is_beside and (share is None) == (not shadow):
-        return f"{type_} is a model beside another: it has either a share or is a shadow"
+        return f"{type_} is a further model of its type: it needs either a share or shadow"
     if not is_beside and (share is not None or shadow):
-        return f"{type_} is the model that serves: a share or a shadow is of a model beside it, {type_}{BESIDE}NAME"
+        return f"{type_} is the type's own model: only a further one, {type_}{BESIDE}NAME, has a share or shadow"
     if share is not None and not 0 < share <= 1:
-        return f"a share is above 0 and at most 1, not {share}"
+        return f"a share must be above 0 and at most 1, not {share}"
     return None
 
 
@@ -137,7 +146,7 @@ def _bytes_of(content: bytes | str | os.PathLike[str]) -> bytes:
 
 
 def _publish(storage: Storage, **record: Any) -> str:
-    """Put a record in place; its URI."""
+    """Write a record; returns its URI."""
     now = time.time_ns()
     name = f"{now:020d}-{uuid.uuid4().hex[:8]}.json"
     storage.write(name, json.dumps({**record, "published_ns": now}).encode())

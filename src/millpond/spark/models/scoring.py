@@ -1,10 +1,11 @@
-"""Records scored by the model of their type, and what is counted of it.
+"""Scores records with the model of their type, and counts statistics.
 
-Statistics lie in each shard's own part; readers are shown their sum:
+Each shard has statistics of its own; readers see their sum:
 
     statistics   type, name, version -> description, since_ms, usage, errors, seconds, fastest, slowest
 
-A record's time is its share of the time of the call that scored it: a model is called once for a chunk of records of one type.
+A record's time is its share of the time of its call: a model is called once for a chunk of records
+of one type.
 """
 
 from __future__ import annotations
@@ -55,14 +56,14 @@ MERGED = {
 }
 """How the parts of a row of statistics become one."""
 COMPUTED = {"since": ["time", "since_ms"], "average": ["mean", "seconds", "usage"]}
-"""And what else it has."""
+"""Columns that are computed from others."""
 _MOST_LOADED = 16
 _loaded: dict[tuple[str, str, tuple[tuple[str, str], ...], str], Model] = {}
-"""Of (pond, hash, inputs, format), in the order of their last use: what this worker has loaded"""
+"""(pond, hash, inputs, format) -> the model that this worker has loaded, in order of last use"""
 _read: dict[tuple[str, str], FileStamp] = {}
-"""Of (pond, hash): the file whose bytes this worker has hashed"""
+"""(pond, hash) -> the file whose bytes this worker has hashed"""
 _checked: list[tuple[str, TaskBatch]] = []
-"""The pond and batch whose models this worker has looked for last"""
+"""The pond and batch whose models this worker checked last"""
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class _Counted:
     slowest: float | None = None
 
     def note(self, scored: int, errors: int, each: float) -> None:
-        """A call that gave so many results, and took so many seconds a record."""
+        """Count a call with so many results and errors, and so many seconds for each record."""
         self.errors += errors
         if scored:
             self.usage += scored
@@ -84,7 +85,7 @@ class _Counted:
 
 
 class _Scores(NamedTuple):
-    """Of one type's records: a number each, NaN where there is none; seconds each; why there is none."""
+    """For each record of one type: its score or NaN, its seconds, and why it has no score."""
 
     results: Array
     seconds: Array
@@ -92,7 +93,7 @@ class _Scores(NamedTuple):
 
 
 class _Scored(NamedTuple):
-    """What is said of one type's records, and the model that says it, None where there is none."""
+    """The scores of one type's records, and their model, None if there is none."""
 
     scores: _Scores
     name: str | None
@@ -104,8 +105,8 @@ class Scoring:
     """The work of a shard that serves models.
 
     inputs:       the columns that models take, with Spark's names of their types
-    type_column:  the records' column that says which model scores a record; None where all records are of `only_type`
-    split_by:     their columns that say which of the models that share a type
+    type_column:  the records' column that names their type; None if all records are of `only_type`
+    split_by:     the records' columns that choose among the models of a type
     """
 
     pond: str
@@ -121,7 +122,7 @@ class Scoring:
         self._table = handle.getMapState(STATISTICS, _KEY, _VALUE)
 
     def changed(self, changes: list[Change]) -> None:
-        """A new version of a type has its row in the statistics from the moment that it runs."""
+        """Give each new version of a type a row in the statistics from the moment that it serves."""
         for change in changes:
             if change.row is not None:
                 key = (change.key, change.row["name"], change.version)
@@ -134,7 +135,7 @@ class Scoring:
         for chunk in events:
             for type_, group in self._by_type(chunk):
                 if type_ is None or BESIDE in type_:
-                    why = "the record has no type" if type_ is None else f"a type has no {BESIDE!r}, and {type_!r} has"
+                    why = "the record has no type" if type_ is None else f"a record's type can't have a {BESIDE!r}: {type_!r}"
                     yield _with_scores(group, _unscored(len(group), why))
                     continue
                 beside = sorted(key for key in control if key.startswith(f"{type_}{BESIDE}"))
@@ -147,7 +148,7 @@ class Scoring:
             self._add(type_, control, count)
 
     def _check(self, control: Control) -> None:
-        """Look for the file of every model that serves: once a batch in each worker, whichever shards it has."""
+        """Check the file of every model in use, once per batch in each worker."""
         now = self.pond, task_batch()
         if now in _checked:
             return
@@ -168,10 +169,11 @@ class Scoring:
             yield None if code < 0 else types.dictionary[code].as_py(), group
 
     def _split(self, group: pa.Table, type_: str, beside: list[str], control: Control) -> Iterator[tuple[str, pa.Table]]:
-        """The records of a type by the model that answers them: always the same one for equal values of `split_by`.
+        """The records of a type by model: always the same one for equal values of `split_by`.
 
-        Each model beside the one that serves has a stretch from 0 to 1 as long as its share, in the order of their names, and a
-        record is where a hash of it falls.  What is left is the one's that serves.
+        Each further model has an interval between 0 and 1 as long as its share, in the order of
+        names.  A hash of the record falls into one of these, or into the rest, which belongs to the
+        type's own model.
         """
         if not beside:
             yield type_, group
@@ -194,8 +196,8 @@ class Scoring:
         except Exception as broken:  # a format may raise anything
             raise DefinitionError(
                 "DEFINITION_CHANGED",
-                f"The model {name!r}, version {version} of {type_!r}, doesn't load any more: {first_line(broken)}.",
-                hint="Serve it with the inputs and formats that it was checked for.",
+                f"The model {name!r}, version {version} of {type_!r}, no longer loads: {first_line(broken)}.",
+                hint="Start the job with the inputs and formats with which the model was checked.",
                 type=type_,
                 version=version,
             ) from broken
@@ -203,7 +205,7 @@ class Scoring:
         return _Scored(scores, name, version)
 
     def _add(self, type_: str, control: Control, counted: _Counted) -> None:
-        """Add what was counted of a type's model to its row."""
+        """Add the counts of a type's model to its row."""
         row = control[type_]
         key = (type_, row["name"], control.version_of(type_))
         description, since_ms, usage, errors, seconds, fastest, slowest = self._table.getValue(key)
@@ -222,7 +224,7 @@ class Scoring:
 
 
 def _groups(records: pa.Table, codes: Array) -> Iterator[tuple[int, pa.Table]]:
-    """The records by their codes, each with theirs, in the order they have."""
+    """The records of each code, in their order."""
     kinds = np.unique(codes)
     if len(kinds) == 1:
         yield int(kinds[0]), records
@@ -235,7 +237,7 @@ def _groups(records: pa.Table, codes: Array) -> Iterator[tuple[int, pa.Table]]:
 
 
 def _scores(model: Model, inputs: Mapping[str, pa.ChunkedArray], counted: _Counted) -> _Scores:
-    """The scores of records by a model; what it can't score gets its error, record by record."""
+    """The scores of records by a model; a record that it can't score gets its own error."""
     rows = len(next(iter(inputs.values())))
     scores = _nothing(rows, None)
     usable: Array = np.ones(rows, bool)
@@ -255,12 +257,12 @@ def _scores(model: Model, inputs: Mapping[str, pa.ChunkedArray], counted: _Count
 
 
 def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, counted: _Counted) -> None:
-    """One call for all records; where it fails, one for each, so that one record's fault isn't the others'."""
+    """Call the model once for all records; if that fails, once for each, to find the faulty ones."""
     began = time.perf_counter()
     try:
         found = np.asarray(model.score(columns), np.float64)
         if found.shape != (len(places),):
-            raise ValueError(f"{len(places)} records gave a result of shape {found.shape}")
+            raise ValueError(f"the result for {len(places)} records has the shape {found.shape}")
     except Exception as broken:  # noqa: BLE001 a model may raise anything
         if len(places) > 1:
             for i, place in enumerate(places):
@@ -279,7 +281,7 @@ def _call(model: Model, columns: list[Array], places: Array, scores: _Scores, co
 
 
 def row_hashes(columns: list[pd.Series]) -> Array:
-    """A hash of each row, the same in whatever chunk it comes: pandas makes other types of a column that has a NULL in it."""
+    """A hash of each row that doesn't depend on its chunk: pandas changes the type of a column with NULLs."""
     from pandas.api.types import infer_dtype
     from pandas.util import hash_pandas_object
 
@@ -296,17 +298,17 @@ def _nothing(rows: int, error: str | None) -> _Scores:
 
 
 def _load(pond: str, digest: str, inputs: Mapping[str, str], name: str, formats: Mapping[str, ModelFormat]) -> Model:
-    """A model as this worker has it, once for all batches.  Raises MODEL_LOST."""
+    """A model, which this worker loads once for all batches.  Raises MODEL_LOST."""
     wanted = (pond, digest, tuple(inputs.items()), name)
     model = _loaded.pop(wanted, None)
     if model is None:
         store = ModelStore(pond)
-        stamp = store.stamp(digest)  # of a file that is altered meanwhile, an older one: it is read again then
+        stamp = store.stamp(digest)  # taken first: if the file changes during the read, it is read again
         model = formats[name].load(store.read(digest), inputs)
         _read[pond, digest] = stamp
         if len(_loaded) >= _MOST_LOADED:
             del _loaded[next(iter(_loaded))]
-    _loaded[wanted] = model  # the newest stands last
+    _loaded[wanted] = model  # the last used stands last
     return model
 
 
@@ -319,7 +321,7 @@ def _unscored(rows: int, why: str) -> _Scored:
 
 
 def _with_scores(records: pa.Table, scored: _Scored) -> pd.DataFrame:
-    """The records as they came, and what was made of them behind."""
+    """The records unchanged, followed by the columns of their results."""
     import pandas as pd
 
     (scores, name, version), rows = scored, len(records)
@@ -335,10 +337,10 @@ def _with_scores(records: pa.Table, scored: _Scored) -> pd.DataFrame:
 
 
 def _own(column: pa.ChunkedArray) -> pd.Series:
-    """A column of the records, which Spark takes back as it was.
+    """A column of the records for Spark, with its values unchanged.
 
-    It stays Arrow's: pandas would make NULL of NaN, and one hour of the two that a clock shows twice.  What is nested Spark takes
-    apart value by value, as Python has them.
+    It stays Arrow's: pandas would turn NaN into NULL, and would merge the two hours that a clock
+    shows twice.  Spark takes nested values apart one by one, as Python objects.
     """
     import pandas as pd
     import pyarrow as pa
@@ -349,7 +351,7 @@ def _own(column: pa.ChunkedArray) -> pd.Series:
 
 
 def _text(value: str | None, rows: int) -> Any:
-    """The same text for all rows, as Arrow has it: Spark takes it as it is."""
+    """The same text for all rows, as Arrow's, which Spark takes unchanged."""
     import pandas as pd
     import pyarrow as pa
 

@@ -1,11 +1,12 @@
-"""Models served as state: one stream brings models, another the records that they score; a model is swapped while the job runs.
+"""Models as state: one stream has models, another the records to score; models change while the job runs.
 
-    serve_models     records and models -> records with their result, and who gave it
+    serve_models     records and models -> records with their result and its model
     read_models      the model stream of a folder
-    (model_records: publish_model, remove_model, roll_back_model    a record for that folder)
+    (publish: publish_model, remove_model, roll_back_model    write records into that folder)
 
-The models that run are broadcast state (see `broadcast`): every shard has them, each with a version, the batch and time since when
-it runs, and what it replaced.  Their bytes lie in the pond, once; the state has their hashes.
+The models in use are broadcast state (see `broadcast`): every shard has them, each with its
+version, the batch and time since which it serves, and the version that it replaced.  The pond has
+each model's bytes once; the state has their hashes.
 """
 
 from __future__ import annotations
@@ -55,36 +56,44 @@ def serve_models(
     partitions: int | None = None,
     keep_versions: int = KEEP_VERSIONS,
 ) -> DataFrame:
-    """A stream of the records, each with what the model of its type makes of it.
+    """A stream of the records, each with the result of its type's model.
 
-    Columns behind the records' own: result (NULL where there is none), model (its name), model_version, duration_seconds (its share
-    of the call that scored it), error (why there is no result: an error is a row, not the end of the job).
+    Columns after the records' own: result (NULL if there is none), model (its name), model_version,
+    duration_seconds (the record's share of the call's time), error (why there is no result).  An
+    error is a row; it doesn't end the job.
 
-    models:     `type` and what is to be done: `name`, `description`, `format` (onnx), and either `content` (bytes) or `uri` (of a
-                file) to serve a model from now on; `action` remove, or rollback with a `version`.  Other columns but `order` aren't
-                needed.  A model is checked before it replaces another: it loads, takes the inputs, scores a sample, has
-                at most `max_bytes`.  One that doesn't goes to the table of errors, and the old one stays.
-    pond:       where the models' bytes are kept, once, by their hash
-    allow:      places where files that a `uri` names may lie, beside the pond and the folder of a record's own file
+    models:     a stream with `type` and the action: `name`, `description`, `format` (onnx), and
+                either `content` (bytes) or `uri` (of a file) to serve a model from now on; or
+                `action` remove, or rollback with a `version`.  Only `type` and the column named by
+                `order` are required.  A model is checked before it replaces another: it loads,
+                takes the inputs, scores a sample, has at most `max_bytes`.  If a check fails, the
+                record goes to the table of errors, and the old model stays
+    pond:       stores the models' bytes, once, by their hash
+    allow:      places where files that a `uri` names may lie, besides the pond and the folder of a
+                record's own file
     inputs:     the records' columns that models take, numbers, in this order
-    order:      the models' column by which those of one batch are put in order: see `broadcast`
-    type_column: the records' column (text) that says which model scores a record: that whose `type` is the same; None: all are
-                scored by the model of type `all`
-    by:         columns of the records: equal ones meet in one shard, and one of the models that share a type; by default all,
-                and for the latter all inputs
-    sample:     values of the inputs that a model must give a finite result for; by default zeros, and any result
-    formats:    further formats by name; pickle and what is built on it is refused, since it runs code on loading
+    order:      the models' column that orders the records of one batch: see `broadcast`
+    type_column: the records' text column that names their type; None: the model of type `all`
+                 scores all records
+    by:         columns of the records: records with equal values go to one shard, and to one of the
+                models of a type; by default all columns choose the shard, and all inputs choose the
+                model
+    sample:     values of the inputs for which a model must return a finite result; by default
+                zeros, with any result
+    formats:    further formats by name; pickle and formats built on it are refused, since loading
+                them runs code
     shards, partitions, keep_versions:  see `broadcast`
-    Tables:     `<table>_models` (what runs), `<table>_versions`, `<table>_model_errors`, `<table>_statistics`
-    Raises:     INVALID_REQUEST, SPARK_CONNECT.  The job ends with MODEL_LOST, before a record is taken, where a model that it
-                serves isn't in the pond any more or was altered.
+    Tables:     `<table>_models` (the models in use), `<table>_versions`, `<table>_model_errors`,
+                `<table>_statistics`
+    Raises:     INVALID_REQUEST, SPARK_CONNECT.  If the file of a model in use is missing from the
+                pond or was altered, the job ends with MODEL_LOST before it processes a record.
     """
     for df in (records, models):
         require_classic(df, "_jdf")
     known = {**FORMATS, **(formats or {})}
     if RUNS_CODE & known.keys():
         named = ", ".join(sorted(RUNS_CODE & known.keys()))
-        raise _invalid(f"formats names {named}, which runs code of the file's on loading", "Convert such models to ONNX.")
+        raise _invalid(f"formats names {named}, whose loading runs code from the file", "Convert such models to ONNX.")
     _check_records(records, inputs, type_column, sample)
     split_by = tuple([by] if isinstance(by, str) else by or inputs)
     _check_split(records, split_by)
@@ -131,7 +140,7 @@ def serve_models(
 
 
 def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
-    """The stream of what is published into a folder, for `serve_models`."""
+    """The stream of records that are published into a folder, for `serve_models`."""
     schema = f"{PUBLISHED}, {CORRUPT} string"
     return (
         spark.readStream.schema(schema)
@@ -141,13 +150,13 @@ def read_models(spark: SparkSession, folder: str | Path) -> DataFrame:
 
 
 def _all_columns(models: DataFrame, order: str) -> DataFrame:
-    """The model stream with all columns of a record, those that it lacks as NULL."""
+    """The model stream with all columns of a record; missing ones are NULL."""
     from pyspark.sql import functions as F
     from pyspark.sql.types import StructType
 
     if "type" not in models.columns or order not in models.columns:
         raise _invalid(
-            f"the model stream has {', '.join(models.columns)}", f"It needs type and {order}, and name, and content or uri."
+            f"the model stream has only {', '.join(models.columns)}", f"It needs type, {order}, name, and content or uri."
         )
     columns: list[Column] = [
         F.col(f.name).cast(f.dataType).alias(f.name) if f.name in models.columns else F.lit(None).cast(f.dataType).alias(f.name)
@@ -157,7 +166,7 @@ def _all_columns(models: DataFrame, order: str) -> DataFrame:
     file = file_column(models)
     nothing = F.lit(None).cast("string")
     named = [corrupt.alias(CORRUPT), (nothing if file is None else file).alias(FILE)]
-    # By Spark's own word: a column of the records could name any folder.
+    # From Spark's own metadata: a column of the records could name any folder.
     own = read_from(models)
     named.append((nothing if own is None else own).alias(RECORD_URI))
     return models.select(*columns, order_number(models, order, MODELS).alias("order"), *named)
@@ -167,14 +176,14 @@ def _check_split(records: DataFrame, by: Sequence[str]) -> None:
     for name in by:
         type_ = records.schema[name].dataType if name in records.columns else None
         if type_ is not None and type_.typeName() in ("array", "struct"):
-            raise _invalid(f"by names {name}, of type {type_.simpleString()}", "Name columns of one value each.")
+            raise _invalid(f"by names {name}, of type {type_.simpleString()}", "Name columns without nested values.")
 
 
 def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str | None, sample: Sequence[float] | None) -> None:
     if isinstance(inputs, str) or not inputs:
         raise _invalid(f"inputs is {inputs!r}", "Name the columns that models take, in their order.")
     if len(set(inputs)) < len(inputs):
-        raise _invalid(f"inputs names a column twice: {', '.join(inputs)}", "Give the model a copy of it: withColumn.")
+        raise _invalid(f"inputs names a column twice: {', '.join(inputs)}", "Add a copy of it with withColumn.")
     kinds = {f.name: f.dataType.typeName() for f in records.schema.fields}
     for name in inputs:
         if kinds.get(name) not in _NUMBERS:
@@ -185,7 +194,7 @@ def _check_records(records: DataFrame, inputs: Sequence[str], type_column: str |
         raise _invalid(f"type_column is {type_column!r}", f"Name a text column of {', '.join(records.columns)}.")
     taken = {column.split()[0] for column in _RESULTS} & set(records.columns)
     if taken:
-        raise _invalid(f"the records have a column {', '.join(sorted(taken))}", "Call it otherwise: withColumnRenamed.")
+        raise _invalid(f"the records have a column {', '.join(sorted(taken))}", "Rename it with withColumnRenamed.")
     if sample is not None and len(sample) != len(inputs):
         raise _invalid(f"the sample has {len(sample)} values for {len(inputs)} inputs", "Give one for each input.")
 

@@ -1,4 +1,4 @@
-"""Bytes of models, each once: `<pond>/models/<SHA-256>`, whoever serves them and however often."""
+"""Bytes of models, each model once for all jobs of the pond: `<pond>/models/<SHA-256>`."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class ModelStore:
         self._storage = open_storage(pond)
 
     def keep(self, content: bytes) -> str:
-        """Write the bytes where they aren't there yet; their SHA-256 in hex.  Raises NOT_WRITABLE, DISK_FULL."""
+        """Write the bytes if the store lacks them; returns their SHA-256.  Raises NOT_WRITABLE, DISK_FULL."""
         digest = hashlib.sha256(content).hexdigest()
         stamp = self._storage.stamp(f"models/{digest}")
-        # An altered one is written anew: what it is called is what it has to be.
+        # An altered file is written again: its name is the hash of its bytes.
         known = stamp is not None and stamp.size_bytes == len(content)
         if not known or self._storage.read(f"models/{digest}", len(content)) != content:
             self._storage.write(f"models/{digest}", content)
@@ -31,34 +31,36 @@ class ModelStore:
     def read(self, digest: str) -> bytes:
         """The bytes of a model.
 
-        Raises:  MODEL_LOST where they aren't there, or are others.
+        Raises:  MODEL_LOST if the file is missing or was altered.
         """
         self.stamp(digest)
         content = self._storage.read(f"models/{digest}", FileBounds().model_bytes)
         if hashlib.sha256(content).hexdigest() != digest:
-            raise self._lost(f"models/{digest}", f"holds {len(content)} other bytes")
+            raise self._lost(f"models/{digest}", f"has {len(content)} other bytes")
         return content
 
     def stamp(self, digest: str) -> FileStamp:
-        """What tells the file of a model from another one, without reading it.
+        """The stamp of a model's file, without reading the file.
 
-        Raises:  MODEL_LOST where it isn't there.
+        Raises:  MODEL_LOST if it doesn't exist.
         """
         path = f"models/{digest}"
         found = self._storage.stamp(path) if _NAME.fullmatch(digest) else None
         if found is None:
-            raise self._lost(path, "isn't there")
+            raise self._lost(path, "doesn't exist")
         return found
 
     def check(self, digest: str, size_bytes: int, read: FileStamp | None) -> FileStamp:
-        """Look whether a model is there and unaltered, without reading it again if its file is the same.  Its stamp.
+        """Check that a model exists and is unaltered; reads it only if its file has changed.
+
+        Returns its stamp.
 
         read:    the stamp of the file whose bytes this process has hashed; None if it has read none
-        Raises:  MODEL_LOST where it isn't there, or was altered.
+        Raises:  MODEL_LOST if the file is missing or was altered.
         """
         found = self.stamp(digest)
         if found.size_bytes != size_bytes:
-            raise self._lost(f"models/{digest}", f"holds {found.size_bytes} other bytes")
+            raise self._lost(f"models/{digest}", f"has {found.size_bytes} other bytes")
         if read is not None and found != read:
             self.read(digest)
         return found
@@ -66,7 +68,7 @@ class ModelStore:
     def _lost(self, path: str, what: str) -> CheckpointError:
         return CheckpointError(
             "MODEL_LOST",
-            f"{self._storage.uri}/{path} {what}: the model that is to score can't be loaded, and no record was taken.",
-            hint="Put the model's file back (its name is its SHA-256), or publish it again; the job then goes on where it stopped.",
+            f"{self._storage.uri}/{path} {what}: the model can't be loaded, so the job processed no record.",
+            hint="Put the model's file back (its name is its SHA-256), or publish it again; then start the job again.",
             path=f"{self._storage.uri}/{path}",
         )

@@ -1,10 +1,16 @@
-"""Hot groups, found on the stream itself while it runs: a sketch counts them in each batch, and the next batches split them.
+"""Hot groups, found while the job runs: a sketch counts them in each batch; later batches split them.
 
-A batch's plan has three parts of this: the hash of each row's group; the list of hot groups, read by a scalar subquery, which
-Spark runs once before the batch's tasks and hands to all of them, also to those that run again; and an observed metric with a
-sketch of the most frequent groups (`approx_top_k`), which comes back with the batch's progress.  So all rows stay in the JVM and
-no shuffle is added.  That the list lies in a file and not in Spark's state has this reason, and that it may change between two
-attempts of a batch without changing an answer: whatever part a row goes to, reads merge the parts.
+A batch's plan has three additions:
+
+1. The hash of each row's group.
+2. The list of hot groups, from a scalar subquery.  Spark runs it once before the batch's tasks and
+   passes it to all of them, also to those that run again.
+3. An observed metric with a sketch of the most frequent groups (`approx_top_k`), which comes back
+   with the batch's progress.
+
+So all rows stay in the JVM, without another shuffle.  That is why the list lies in a file and not
+in Spark's state.  The list may change between two attempts of a batch without changing an answer:
+reads merge the parts, so a row may be in any of them.
 """
 
 from __future__ import annotations
@@ -26,28 +32,31 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
 _SCHEMA = "hot array<bigint>, unnamed array<bigint>"
-# Columns of a batch's plan alone; the spaces keep them apart from a user's.
+# Columns that only a batch's plan has; the spaces tell them from a user's.
 _HASH, _LIST = "millpond hash of group", "millpond hot groups"
-# No digit of a time is lost, and its zone is named.
+# Keeps all digits of a time, and names its zone.
 _EXACT_JSON = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
 }
-# The sketch looks for so many times the groups that could be hot at once.
+# The sketch has room for so many times the groups that can be hot at once.
 _LOOKED_FOR, _TRACKED = 2, 10
 _MOST_LOOKED_FOR = 1000
 
 _listeners: dict[str, tuple[SparkSession, StreamingQueryListener]] = {}
-"""By the name of what they listen to, with their session."""
+"""Listeners with their sessions, by the name of the metric."""
 
 
 class HotKeys:
-    """The hot groups of one job: what `salted(…, hot=HotKeys(…))` finds, and what anybody can ask, without Spark.
+    """The hot groups of one job.
+
+    `salted(…, hot=HotKeys(…))` finds them; reading them needs no Spark.
 
     pond:   folder of jobs; the list is a file in the job's folder
-    job:    the job's name, as `start` has it
-    share:  a group is hot that gets at least this part of the newest rows (of some five batches), from 0.001 to 1
+    job:    the job's name, as for `start`
+    share:  a group is hot if it gets at least this share of the newest rows (some five batches),
+            from 0.001 to 1
     Raises:  INVALID_REQUEST, INVALID_NAME.
     """
 
@@ -62,35 +71,36 @@ class HotKeys:
         self.last_error: str | None = None
 
     def found(self) -> list[HotKey]:
-        """The groups that are hot now, by the file; that with the largest share first.
+        """The groups that are hot now, according to the file, largest share first.
 
         Raises:  CORRUPT_FILE, and what the storage raises.
         """
         return self._folder.hot_keys()
 
     def find(self, df: DataFrame, by: Sequence[str]) -> tuple[DataFrame, Column]:
-        """The stream with what finds its hot groups, and whether a row is of one (NULL where there is no list).
+        """The stream with the additions above, and whether a row is of a hot group (NULL without a list).
 
         by:  names of the columns that tell the groups apart
-        Raises:  NOT_WRITABLE, and what else `start` raises of a job's folder.
+        Raises:  NOT_WRITABLE, and what else `start` raises for a job's folder.
         """
         from pyspark.sql import functions as sf
 
         spark = df.sparkSession
         create_job(self._pond, self._folder.job)
-        names = [sf.col(name) for name in by]  # as groupBy takes them
+        names = [sf.col(name) for name in by]  # as in groupBy
         columns = {f.name: parse_type(f.dataType.jsonValue()) for f in df.select(*names).schema.fields}
         if self._list is None or self._list.columns != columns:
             try:
                 self._list = HotList(self.share, columns, self.found())
-            except CheckpointError as broken:  # the keys are found again
+            except CheckpointError as broken:  # the job finds the keys again
                 self._list, self.last_error = HotList(self.share, columns), str(broken)
-        # The file must be there before Spark plans to read it, with the fields that it reads.
+        # The file must exist, with the fields to read, before Spark plans to read it.
         self._folder.write_hot_keys(self._list.keys, columns)
         self._list.written()
         self._listen(spark)
         file = hadoop_uri(f"{self._folder.storage.uri}/{HOT_KEYS}")
-        # As one JSON document the file is read as it is, whatever its length was when the query was planned.
+        # As one JSON document the file is read whole, even if it was shorter when the query was
+        # planned.
         listed = spark.read.schema(_SCHEMA).option("multiLine", True).option("ignoreMissingFiles", True).json(file).limit(1)
         looked_for = min(_MOST_LOOKED_FOR, math.ceil(_LOOKED_FOR / self.share))
         hash_, unnamed = sf.col(f"`{_HASH}`"), sf.col(f"`{_LIST}`.unnamed")
@@ -104,7 +114,7 @@ class HotKeys:
         return found, sf.array_contains(sf.col(f"`{_LIST}`.hot"), hash_)
 
     def _listen(self, spark: SparkSession) -> None:
-        """Listen to each batch of this session's queries, in place of who listened to this job's before."""
+        """Listen to each batch of this session's queries, in place of an earlier listener of this job."""
         from pyspark.sql.streaming.listener import StreamingQueryListener
 
         keys = self
@@ -135,5 +145,5 @@ class HotKeys:
                 self._list.written()
             self.last_error = self._list.naming_error
         except (MillpondError, ValueError, OSError) as broken:
-            # The job goes on: rows of a group that nobody knows to be hot lie in one part.
+            # The job goes on: rows of a group that isn't on the list lie in one part.
             self.last_error = f"{type(broken).__name__}: {broken}"

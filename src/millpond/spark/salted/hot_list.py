@@ -1,6 +1,7 @@
-"""Which groups of a stream are hot, judged by what a sketch counted in its batches.
+"""Which groups of a stream are hot, judged by a sketch's counts in its batches.
 
-A group is known by the hash of its values, and its values are asked of the stream once: when it has become hot.
+A hash of its values identifies a group.  The stream is asked for the values once: when the group
+becomes hot.
 """
 
 from __future__ import annotations
@@ -13,24 +14,26 @@ from millpond.schema.definition.hot_keys import HotKey, parse_key
 from millpond.schema.types import SparkType
 from millpond.schema.values import decode_json
 
-# What earlier batches weigh in each new one: a group that was hot is forgotten within some ten batches.
+# The weight of earlier batches in each new one: a group that was hot is forgotten within some ten
+# batches.
 _KEPT = 0.8
-# Fewer rows than this, of all that are remembered, say nothing.
+# Fewer rows than this, of all that count, aren't enough to judge.
 _FEWEST_ROWS = 1000
-# A hot group stays hot until its share is this part of what made it so: no group comes and goes by turns.
+# A hot group stays hot until its share falls below this part of `share`, so that no group
+# alternates.
 _STAYS = 0.5
-# Counts that are remembered, for each group that could be hot at once.
+# How many counts to keep for each group that can be hot at once.
 _REMEMBERED = 8
-# Shares are written anew when one has moved by this.
+# Shares are written again when one has changed by this.
 _MOVED = 0.1
 
 
 class HotList:
     """The hot groups after each batch.
 
-    share:  a group is hot that gets at least this part of the rows, above 0 and at most 1
+    share:  a group is hot if it gets at least this share of the rows, above 0 and at most 1
     columns: the types of the columns that distinguish groups
-    hot:    those that are hot already, by the list of an earlier run
+    hot:    the groups on the list of an earlier run
     """
 
     def __init__(self, share: float, columns: Mapping[str, SparkType], hot: Iterable[HotKey] = ()) -> None:
@@ -44,15 +47,16 @@ class HotList:
 
     @property
     def keys(self) -> list[HotKey]:
-        """The hot groups, that with the largest share first."""
+        """The hot groups, largest share first."""
         return sorted(self._hot.values(), key=lambda key: (-key.share, key.hash))
 
     def take(self, batch: int, rows: int, counted: Iterable[tuple[int, int]], named: Iterable[str]) -> bool:
-        """Judge by one more batch; whether the list should be written.
+        """Judge by one more batch; returns whether the list should be written.
 
-        rows:     of the batch
-        counted:  (hash, rows) of the groups that a sketch found to have most
+        rows:     how many the batch has
+        counted:  (hash, rows) of the sketch's most frequent groups
         named:    `<hash> <values as JSON>` of hot groups that had no name
+
         A group whose values can't be read stays without a name, and `naming_error` says why.
         """
         if not rows:
@@ -77,7 +81,7 @@ class HotList:
         return self._differs()
 
     def written(self) -> None:
-        """Told that readers have the list as it is now."""
+        """Called after the list was written."""
         self._written = dict(self._hot)
 
     def _judge(self, batch: int) -> None:
@@ -92,7 +96,7 @@ class HotList:
         self._hot = judged
 
     def _differs(self) -> bool:
-        """Whether readers of what was written last would see something else."""
+        """Whether the list differs from the one that was last written."""
         return self._hot.keys() != self._written.keys() or any(
             key.key != self._written[group].key or abs(key.share - self._written[group].share) >= _MOVED
             for group, key in self._hot.items()

@@ -1,9 +1,9 @@
-"""Aggregates whose groups lie in several parts, so that a group that gets a large share of all rows doesn't lie on one task.
+"""Aggregates whose groups lie in several parts, so that one task doesn't get all rows of a hot group.
 
-The state is grouped by (salt, group); reads of the table merge the parts, so that nobody who asks sees a salt.
+The state is grouped by (salt, group).  Reads of the table merge the parts, so readers see no salt.
 
-The salt is a hash of the row, never a random number: a task that Spark runs again must send each row where it went before, or rows
-are counted twice or lost.
+The salt is a hash of the row, never a random number.  A task that Spark runs again must send each
+row to the same part as before, or rows are counted twice or lost.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SALT = "salt"
-# More parts than this cost every read of a key more than any group is worth.
+# More parts than this make every read of a key too expensive.
 MOST_SALTS = 1024
 
 
@@ -33,10 +33,11 @@ class Salted:
         self._by = by
 
     def agg(self, *aggregates: Column) -> DataFrame:
-        """The aggregates of each part of each group: what `start` takes, and what a sink of the query gets.
+        """The aggregates of each part of each group, as a DataFrame for `start`.
 
-        Shape:  a column `salt`, then those of `by`, then the aggregates.  Rows are partial: a sink keeps them by all columns before
-                the aggregates, or none is used and the table is asked.
+        Shape:  a column `salt`, then those of `by`, then the aggregates.  A sink of the query gets
+                these partial rows, and must key them by all columns before the aggregates; or use
+                no sink and read the table.
         """
         return self._df.groupBy(SALT, *self._by).agg(*aggregates)
 
@@ -49,14 +50,19 @@ def salted(
     source: Sequence[str] | None = None,
     hot: Sequence[Any] | HotKeys | None = None,
 ) -> Salted:
-    """Group a stream in several parts a group; `start`, `publish` and `define` know such an aggregation by its plan.
+    """Group a stream with several parts for each group.
 
-    by:      what to group by, as `df.groupBy` has it
-    salts:   parts that a group is split into; a checkpoint keeps its number
-    source:  columns that tell a row from others, such as its offset: rows that agree in them go to one part.  All by default
-    hot:     only these groups are split, the others lie in one part: values of the first column of `by`, which is a name; or
-             HotKeys, which finds them while the job runs, by all columns of `by` that are names.  No answer depends on the list
-    Raises:  INVALID_REQUEST, SPARK_CONNECT, and with HotKeys what `start` raises of a job's folder, such as NOT_WRITABLE.
+    `start`, `publish` and `define` recognise such an aggregation by its plan.
+
+    by:      the columns to group by, as for `df.groupBy`
+    salts:   the number of parts of a group; a checkpoint keeps it
+    source:  columns that tell a row from others, such as its offset: rows with equal values in them
+             go to one part.  All columns by default
+    hot:     split only these groups; the others lie in one part.  Either values of the first column
+             of `by`, which must be a name; or HotKeys, which finds groups while the job runs, by
+             all columns of `by` that are names.  No answer depends on the list
+    Raises:  INVALID_REQUEST, SPARK_CONNECT, and with HotKeys what `start` raises for a job's
+             folder, such as NOT_WRITABLE.
     """
     require_classic(df, "_jdf")
     from pyspark.sql import functions as sf
@@ -76,22 +82,22 @@ def salted(
 
 
 def by_names(by: Sequence[str | Column]) -> list[str]:
-    """The columns that are given by name."""
+    """The columns given by name."""
     return [column for column in by if isinstance(column, str)]
 
 
 def _source_columns(df: DataFrame, source: Sequence[str] | None) -> list[str]:
-    """The columns that a row's salt is a hash of.
+    """The columns that are hashed for a row's salt.
 
-    Raises:  INVALID_REQUEST where the same row could get two salts, or Spark can't hash them.
+    Raises:  INVALID_REQUEST if the same row could get two salts, or Spark can't hash them.
     """
     if source is not None and (isinstance(source, str) or not source or any(name not in df.columns for name in source)):
         raise _invalid(f"source is {source!r}", f"Name some of its columns: {', '.join(df.columns)}.")
     names = df.columns if source is None else list(source)
     if not is_deterministic(df, names):
         raise _invalid(
-            "the stream computes columns that are not the same when a task runs again",
-            "Name columns that are with source=[…], such as partition and offset.",
+            "the stream computes columns whose values change when a task runs again",
+            "Name columns that don't change, with source=[…], such as partition and offset.",
         )
     unhashed = unhashable(df.schema, names)
     if unhashed:
@@ -114,7 +120,7 @@ def _hot_rows(df: DataFrame, by: Sequence[str | Column], hot: Sequence[Any] | Ho
         raise _invalid(f"hot is {hot!r}", "Give a list of values, or HotKeys.")
     kind = df.schema[first].dataType.typeName() if first in df.columns else None
     if kind == "string" and (others := [value for value in hot if not isinstance(value, str | None)]):
-        raise _invalid(f"hot names {others[0]!r}, and {first} is text", "Give texts.")
+        raise _invalid(f"hot names {others[0]!r}, but {first} is text", "Give texts.")
     is_hot = sf.col(first).isin([value for value in hot if value is not None])
     return df, is_hot | sf.col(first).isNull() if None in hot else is_hot
 

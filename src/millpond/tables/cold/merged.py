@@ -1,4 +1,4 @@
-"""The rows of a store that lie in parts, straight from a checkpoint: those of each key together, then merged.
+"""The rows of a store that lie in parts, straight from a checkpoint, collected by key and merged.
 
 Memory holds the whole store, decoded, since a key's parts lie in different partitions.
 """
@@ -17,7 +17,7 @@ from millpond.tables.finish.merge_rows import Row, compile_merge
 
 
 class MergedRows:
-    """Collects the rows of a store in any order, those of a list in the list's own order."""
+    """Collects the rows of a store in any order, but the rows of a list in the list's order."""
 
     def __init__(self, definition: TableDefinition, schema: StoreSchema) -> None:
         """Raises DEFINITION_MISMATCH, as `compile_merge`."""
@@ -27,11 +27,11 @@ class MergedRows:
         self._merge = compile_merge(definition, definition.parts, schema)
         self._codec = KeyCodec(definition.key_schema)
         self._decode_key, self._decode = decoder(schema.key), decoder(schema.value)
-        # Keys with lists or maps in them can be no key of a dict.
+        # A key with lists or maps can't be a dict's key.
         self._found: dict[bytes, tuple[Row, list[Any]]] = {}
 
     def add(self, stored_key: bytes, values: Iterable[bytes]) -> None:
-        """A key's row in its part, or in the order of the list some rows of it; all bare UnsafeRows."""
+        """Add a key's row in its part, or some rows of its list in their order; all bare UnsafeRows."""
         part, *rest = self._decode_key(stored_key)
         place = self._places.get(part)
         if place is None:
@@ -43,7 +43,7 @@ class MergedRows:
             rows[place] = (*(rows[place] or ()), row) if self._many else row
 
     def rows(self) -> Iterator[tuple[Row, Row]]:
-        """(key, value) of each row; its place in a list is the last of a key's columns.
+        """(key, value) of each row; its place in a list is the last column of the key.
 
         Raises:  COPIES_DIFFER, VALUE_OUT_OF_RANGE.
         """
@@ -58,7 +58,7 @@ class MergedRows:
         table = self._definition.table
         return DefinitionError(
             "DEFINITION_MISMATCH",
-            f"The state of {table} has rows in part {part!r:.40}, which its definition doesn't name.",
+            f"The state of {table} has rows in part {part!r:.40}, which its definition doesn't list.",
             hint="Define the table again with the DataFrame that the job runs.",
             table=table,
         )

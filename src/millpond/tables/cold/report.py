@@ -1,13 +1,15 @@
-"""What a checkpoint holds, for people: read from Spark's files alone, without a replica, a definition or Java.
+"""The contents of a checkpoint, for people: from Spark's files alone, without a replica or Java.
 
-Nothing that can't be read hides the rest: each part is read for itself, and what fails is in `unread`, with its condition.
+A part that can't be read doesn't hide the rest: `unread` names it, with its condition.
 
-1. The newest committed batch names settings, offsets and watermark; the batches before it their times.
+1. The newest committed batch names settings, offsets and watermark; the batches before it name
+   their times.
 2. Every store of every operator: its schema, and the tables that show it.
-   Copies of a table are held against each other, and memory holds them all.
-3. Every partition of a store is read whole, one after the other: rows and bytes are counted, not guessed.  Memory holds the keys of
-   one partition.
-4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a build measurably adds to them.
+   Copies of a table are compared with each other, all of them in memory.
+3. Every partition of a store is read whole, one after the other, to count rows and bytes. Memory
+   needs room for the keys of one partition.
+4. The disk a replica needs: each row's bytes as LMDB lays them out in leaf pages, times what a
+   build measurably adds to them.
 """
 
 from __future__ import annotations
@@ -46,16 +48,19 @@ StoreId = tuple[int, str, str]
 
 _PAGE = 4096
 _PAGE_HEADER = 16
-# A leaf's node: 8 bytes of header and 2 of its place in the page.  One above half a page keeps its value in pages of its own.
+# A leaf's node has 8 bytes of header and 2 bytes for its place in the page. The value of a node
+# above half a page has pages of its own.
 _NODE = 10
 _OVERFLOW = (_PAGE - _PAGE_HEADER) // 2
-# What the environment takes for each byte of nodes.  Rows that are sorted before they are written fill their pages.
+# The environment's bytes for each byte of nodes. Rows that are sorted before they are written fill
+# their pages.
 _SORTED = 1.05
-# The same after a bootstrap of so many partitions that couldn't be sorted.  Each comes in a transaction of its own: one fills its
-# pages; more split the pages of those before, and leave copied pages free.  Measured on 20,000 rows with keys of 8 to 32
-# characters: 1.04, 1.96, 3.24, 3.68, and the same for 32 and 200 partitions; held by tests/tables/test_inspect.py.
+# The same after a build from so many partitions that couldn't be sorted. Each partition has a
+# transaction of its own: a single one fills its pages; later ones split the pages of those before,
+# and leave copied pages free. Measured on 20,000 rows with keys of 8 to 32 characters: 1.04, 1.96,
+# 3.24, 3.68, and the same for 32 and 200 partitions; held by tests/tables/cold/test_inspect.py.
 _SPREAD = ((8, 3.7), (4, 3.25), (2, 2.0), (1, 1.05))
-# So many partitions without any file are enough to say that none is there.
+# After so many partitions without any file, stop: no other one will have files.
 _MISSING = 8
 # An environment's two meta pages, its list of tables and of free pages.
 _EMPTY_BYTES = 8 * _PAGE
@@ -65,7 +70,7 @@ _EMPTY_BYTES = 8 * _PAGE
 class Unread:
     """A part that couldn't be read, and why.
 
-    part:  in words: `job id`, `batch 41`, `operator 0, store default, partition 3`
+    part:  its name in words: `job id`, `batch 41`, `operator 0, store default, partition 3`
     """
 
     part: str
@@ -78,8 +83,9 @@ class Unread:
 class BatchTimes:
     """One committed batch.
 
-    started_ms:    when Spark planned it, by offsets/N
-    committed_ms:  when commits/N was written; None where its time isn't that of the commit: the checkpoint was copied
+    started_ms:    when Spark planned it, from offsets/N
+    committed_ms:  when commits/N was written; None if the checkpoint was copied, so that the file's
+                   time is another
     """
 
     batch: int
@@ -92,9 +98,9 @@ class BatchTimes:
 class PartitionSize:
     """One partition of a store.
 
-    rows, row_bytes:  rows that are there after the newest batch, and the bytes of their keys and values; None
-                      where they can't be read
-    files, file_bytes: everything in its folder, older versions too
+    rows, row_bytes:  the number of rows after the newest batch, and the bytes of their keys and
+                      values; None if they can't be read
+    files, file_bytes: all files in its folder, older versions too
     """
 
     partition: int
@@ -108,11 +114,12 @@ class PartitionSize:
 class StoreReport:
     """One store of an operator.
 
-    family:         the column family; empty where the store has none
+    family:         the column family; empty if the store has none
     tables:         names under which `open` shows it
-    kept:           what the pond says is kept of it beside its rows, None where it doesn't say
-    key, value:     (column, type) as Spark's schema file has them; empty where it can't be read
-    replica_bytes:  disk that a replica of it would need, an estimate; None where not all partitions can be read
+    kept:           the retention that the pond names, None if it names none
+    key, value:     (column, type) from Spark's schema file; empty if that can't be read
+    replica_bytes:  an estimate of the disk that its replica needs; None if some partitions can't be
+                    read
     """
 
     operator: int
@@ -129,18 +136,19 @@ class StoreReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobReport:
-    """Everything that a job's checkpoint tells.
+    """All that a job's checkpoint says.
 
-    job_id:         None where it can't be read, like all that is None here but `watermark_ms`
-    settings:       how the newest batch's state is written
-    conf:           every setting that Spark pinned in it
+    job_id:         None if it can't be read; so with every None here but that of `watermark_ms`
+    settings:       how Spark wrote the newest batch's state
+    conf:           every setting that Spark pinned in the newest batch
     format:         of the checkpoint's state files, 1 or 2
-    sources:        source -> its end offset; None where it had none yet
+    sources:        source -> its end offset; None if it had none yet
     batches:        how many are committed and still in the log
     newest:         the last of these, newest first
-    hot_keys:       the groups that the job found to be hot, where it looks for them
-    replica_bytes:  of all stores; three times that while a replica is built anew: the one that serves, the rows as they are
-                    sorted, the new one.  Rows that come and go later leave pages half empty
+    hot_keys:       the groups that the job found to be hot, if it looks for them
+    replica_bytes:  of all stores.  A new build needs three times that: for the old replica, the
+                    rows in the sort, and the new replica.  Rows that come and go later leave pages
+                    half empty
     """
 
     job: str
@@ -164,7 +172,7 @@ class JobReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checksums:
-    """What holding every file against the checksum beside it gave; those that don't match are in `unread`.
+    """How many files have checksums, all compared; files that don't match theirs are in `unread`.
 
     files, checked:  how many files there are, and how many of them have a checksum
     """
@@ -177,8 +185,10 @@ def inspect_job(folder: JobFolder, *, batches: int = 5, checksums: bool = False)
     """Read all that a job's checkpoint tells.
 
     batches:    how many of the newest batches to show
-    checksums:  hold every file of the logs and the state, older versions too, against the checksum beside it
-    Raises:   UNSUPPORTED for a kind of storage that can't be read; all else is in `unread`.
+    checksums:  compare every file of the logs and the state, older versions too, with the checksum
+                beside it
+    Raises:     UNSUPPORTED for a kind of storage that can't be read; all other errors are in
+                `unread`.
     """
     return _Inspection(folder).report(batches, checksums=checksums)
 
@@ -195,7 +205,7 @@ class _Inspection:
         identity = self._try("job id", lambda: job_id(storage))
         numbers = self._try("list of batches", lambda: committed_batches(storage)) or []
         read = [self._batch(number) for number in reversed(numbers[-max(1, count) :])]  # 1
-        # An older batch's settings and offsets would be shown as if they were those of now.
+        # Don't show an older batch's settings and offsets as those of the newest.
         newest = read[0] if read else None
         conf = self._try(f"settings of batch {newest.batch}", lambda: read_conf(storage, newest.batch)) if newest else None
         if newest:
@@ -250,7 +260,7 @@ class _Inspection:
     def _shown_tables(
         self, identity: str, batch: CommittedBatch | None, known: list[StoreSchema], unread: list[UnreadStore]
     ) -> dict[StoreId, list[TableDefinition]]:
-        """The tables that show each store; names that fit none any more are noted."""
+        """The tables that show each store; names that no longer fit a store are noted."""
         entries = self._try("definitions of tables", self._folder.entries) or []
         shown: dict[StoreId, list[TableDefinition]] = {}
         stores = make_stores_record(identity, self._storage.uri, known, unread)
@@ -289,7 +299,7 @@ class _Inspection:
             sizes.append(size)
             replica_bytes = None if needed is None or replica_bytes is None else replica_bytes + needed
             if len(sizes) >= _MISSING and not any(s.files for s in sizes):
-                break  # the folders aren't there: a damaged log may name any number of them
+                break  # the folders are missing: a damaged log may name any number of them
         return StoreReport(
             operator=store.operator,
             operator_name=store.operator_name,
@@ -304,9 +314,9 @@ class _Inspection:
         )
 
     def _check_copies(self, definition: TableDefinition, store: StoreSchema, batch: CommittedBatch) -> None:
-        """Hold all copies of a table against each other.
+        """Compare all copies of a table with each other.
 
-        Raises:  COPIES_DIFFER, naming the first row that differs; DEFINITION_MISMATCH.
+        Raises:  COPIES_DIFFER, which names the first row that differs; DEFINITION_MISMATCH.
         """
         check_schemas(definition, store.key, store.value)
         found = MergedRows(definition, store)
@@ -323,7 +333,7 @@ class _Inspection:
             pass
 
     def _partition(self, store: StoreSchema, batch: CommittedBatch, partition: int) -> tuple[PartitionSize, int | None]:
-        """One partition's sizes, and what a replica of it takes."""
+        """One partition's sizes, and the bytes of its replica."""
         family = f", {store.family}" if store.family else ""
         part = f"operator {store.operator}, store {store.store}{family}, partition {partition}"
         files = self._try(f"files of {part}", lambda: _files(self._storage, store.folder(partition))) or []
@@ -348,9 +358,10 @@ class _Inspection:
 
 
 def _check_fits(entry: Entry, known: list[StoreSchema], stores: StoresRecord) -> None:
-    """Hold a definition, or a name of an operator, against the state.
+    """Compare a definition, or a name of an operator, with the state.
 
-    Raises:  DEFINITION_MISMATCH where it isn't of this state; nothing where its operator can't be read, which is said elsewhere.
+    Raises:  DEFINITION_MISMATCH if it isn't of this state; nothing if its operator can't be read,
+             which is reported elsewhere.
     """
     if any(unread.operator == entry.operator for unread in stores.unread):
         return
@@ -366,7 +377,7 @@ def _check_fits(entry: Entry, known: list[StoreSchema], stores: StoresRecord) ->
 
 
 def _all_files(storage: Storage, folder: str) -> list[str]:
-    """The files in a folder and below it, but checksums: what has no names in it is a file."""
+    """The files in a folder and below it, without checksums: a name that lists no others is a file."""
     found: list[str] = []
     for name in storage.names(folder):
         path = f"{folder}/{name}"
@@ -383,7 +394,7 @@ def _files(storage: Storage, folder: str) -> list[int]:
 
 
 def _replica_bytes(rows: Iterable[tuple[int, int]]) -> int:  # 4
-    """What rows of these (key bytes, value bytes) take in LMDB's pages."""
+    """The bytes that rows with these (key bytes, value bytes) take in LMDB's pages."""
     leaves = overflow = 0
     for key, value in rows:
         node = key + value + value % 2 + key % 2 + _NODE

@@ -1,10 +1,14 @@
-"""A whole table as Arrow straight from the checkpoint: no replica, nothing is followed, nothing is left behind.
+"""A whole table as Arrow, straight from the checkpoint, without a replica.
 
-1. The batch's settings and stores say what there is to read; the table's definition is held against the store's schema.
-2. One pass finds the newest row of each key in a partition (`checkpoint.bulk.newest`).  If that pass rejects the input, the
-   rows are found file by file (`checkpoint.bulk.partition`), and the newest row of each key stays.
-3. Rows become columns, and columns what a reader sees (`finish_columns`), a partition after the other.
-4. commits/N must still be the file that was read.  Where Spark cleaned up meanwhile, the newest batch is another one: begin again.
+1. The batch's settings and stores say what to read; the table's definition is compared with the
+   store's schema.
+2. One pass finds the newest row of each key in a partition (`checkpoint.bulk.newest`).  If that
+   pass rejects the input, the rows are found file by file (`checkpoint.bulk.partition`), and the
+   newest row of each key stays.
+3. Rows become columns, and `finish_columns` computes what a reader sees, one partition after the
+   other.
+4. commits/N must still be the file that was read.  If Spark cleaned up meanwhile, begin again with
+   the batch that is now the newest.
 """
 
 from __future__ import annotations
@@ -49,29 +53,32 @@ from millpond.tables.scan.binding import check_schemas, store_missing
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
 
-# So often a batch may be cleaned up while it is read.
+# How often Spark may remove a batch's files during the read before it fails.
 _TRIES = 5
-# Partitions that are read at a time, each taking memory for its files.
+# How many partitions are read at a time; each takes memory for its files.
 _MOST_THREADS = 4
-# Rows that become columns at a time: neither bytes of texts nor places in them outgrow what an array can have.
+# How many rows become columns at a time, so that an array can hold the bytes of their texts.
 _CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
 
 
 def read_arrow(
     path: str | Path, table: str, *, batch: int | None = None, expired: bool = False, allow: Iterable[str | Path] = ()
 ) -> Any:
-    """All rows of a table as a pyarrow.Table, in no particular order: columns and values as `Table.to_arrow` gives them.
+    """All rows of a table as a pyarrow.Table, in no particular order.
 
-    Reads the checkpoint itself.  Take it to export a state once, or to look at an older batch; to ask often, open the pond.  It
-    needs memory for the result, and for each core (four at most) for one partition's unpacked files and some 100 bytes for each
-    row of that partition.
+    Columns and values are those of `Table.to_arrow`.  This reads the checkpoint itself: use it to
+    export a state once, or to look at an older batch; to ask often, open the pond.  It needs memory
+    for the result, and, for each core up to four, for one partition's unpacked files and some 100
+    bytes for each row of that partition.
 
     path:    a pond or a bare checkpoint
-    batch:   a committed batch whose files are still there; by default the newest.  The schema's metadata names it
-    expired: with rows whose TTL has passed and that Spark hasn't removed yet
-    allow:   places outside of the pond that it may name, as for `open`
-    Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING, WRONG_TYPE for a column that Arrow has no type for,
-             DEFINITION_MISMATCH; FILE_GONE where the batch was never committed or is cleaned up, and what damaged files raise.
+    batch:   a committed batch whose files still exist; by default the newest.  The schema's
+             metadata names it
+    expired: whether to show rows whose TTL has passed before Spark has removed them
+    allow:   places outside the pond that it may name, as for `open`
+    Raises:  UNKNOWN_TABLE, NO_CHECKPOINT, NO_COMMITTED_BATCH, LIBRARY_MISSING; WRONG_TYPE if Arrow
+             has no type for a column; DEFINITION_MISMATCH; FILE_GONE if the batch was never
+             committed or its files are removed; and what damaged files raise.
     """
     pa = pyarrow()
     for left in reversed(range(_TRIES)):
@@ -86,16 +93,18 @@ def read_arrow(
 def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, allow: Iterable[str | Path] = ()) -> Row:
     """One row by its key, straight from the checkpoint: no replica, and no pass over the state.
 
-    Reads the files of the key's own partition, newest first, until one has the key; of RocksDB's SSTs only the block that may.
-    For lists, timers, join format 4, Avro and row checksums it reads the whole partition.  Take it to ask once; to ask often, open
-    the pond.
+    This reads the files of the key's own partition, newest first, until one has the key; of each of
+    RocksDB's SSTs it reads only the block that may have it.  For lists, timers, join format 4, Avro
+    and row checksums it reads the whole partition.  Use it to ask once; to ask often, open the
+    pond.
 
     path:    a pond or a bare checkpoint
     key:     every key column
-    expired: a row whose TTL has passed and that Spark hasn't removed yet is shown as well, as a final one
+    expired: whether to show a row whose TTL has passed before Spark has removed it, marked final
     allow:   as for `read_arrow`
-    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED where the key doesn't tell its partition, or not
-             its bytes: NULL of calendar intervals, and in keys of transformWithStateInPandas.
+    Raises:  as `Table.get` for the key, as `read_arrow` for the rest; UNSUPPORTED if the key
+             doesn't determine its partition or its bytes: NULL of calendar intervals, and NULL in
+             keys of transformWithStateInPandas.
     """
     for left in reversed(range(_TRIES)):
         try:
@@ -107,14 +116,15 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, a
 
 
 def find_definition(path: str | Path, table: str, *, allow: Iterable[str | Path] = ()) -> TableDefinition:
-    """What a table's columns are, from the checkpoint alone.  Raises as `read_arrow`."""
+    """A table's definition, from the checkpoint alone.  Raises as `read_arrow`."""
     return _ColdTable(path, table, None, allow).definition
 
 
 def find_names(folder: JobFolder) -> tuple[list[str], bool]:
     """The names of a job's tables from its checkpoint alone, and whether these are all.
 
-    Before its first batch only those that somebody defined are known; an operator that can't be read may have others.
+    Before the first batch, only tables that somebody defined are known.  An operator that can't be
+    read may have others.
 
     Raises:  what damaged files raise.
     """
@@ -143,7 +153,7 @@ class _ColdTable:
             except MillpondError as error:
                 if table in broken or any(entry.table == table for entry in entries):
                     raise
-                problem = problem or error  # another job's damage, unless the table is nowhere else
+                problem = problem or error  # another job's damage, which matters only if no other job has the table
                 continue
             if found is not None:
                 self._job, self._storage, self._folder = folder.job, storage, folder
@@ -227,12 +237,15 @@ class _ColdTable:
         return Row(values or (), cut, as_final(stamp_at_most(batch.batch)) if is_over and values else None, evicted=evicted)
 
     def _may_have_expired(self) -> bool | None:
-        """None where a watermark or a TTL takes rows out of this store, which a checkpoint doesn't tell of; else False."""
+        """None if a watermark or a TTL removes rows from this store, since a checkpoint doesn't say which.
+
+        Otherwise False.
+        """
         expires = may_expire(self._schema) or loses_rows(self._schema)
         return None if expires and (self._schema.ttl or self._batch.watermark_ms is not None) else False
 
     def _find_value(self, key: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """The value of a key, of all parts where the table lies in some."""
+        """The value of a key, merged if the table lies in parts."""
         definition, schema, chunks = self._definition, self._schema, self._definition.parts
         if chunks is None:
             return find_row(self._storage, self._batch, schema, key)
@@ -262,14 +275,14 @@ class _ColdTable:
                     found.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
             return found
 
-        # Nearly all of it happens in libraries that let go of Python's lock.
+        # Nearly all work happens in libraries that release Python's lock.
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), initializer=begin_thread) as threads:
             tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
         check_still_committed(self._storage, batch)  # 4
         return join_tables(pa, tables, shape)
 
     def _read_merged(self, pa: Any, judged_ms: int | None) -> Any:
-        """A table whose rows lie in parts: of all partitions together, each row for itself."""
+        """A table whose rows lie in parts, of all partitions together, row by row."""
         definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
         found = MergedRows(definition, schema)
         for partition in partitions_of(batch, schema):
@@ -283,11 +296,11 @@ class _ColdTable:
         return rows_table(pa, definition, rows, self._job, batch.batch)
 
     def _judged_ms(self) -> int:
-        """The time by which rows with a TTL have expired."""
+        """The time by which TTLs are judged."""
         return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
 
     def _chunks(self, pa: Any, partition: int, memory: Memory) -> Iterable[RowChunk]:
-        """The rows of a partition that count."""
+        """The newest row of each key of a partition."""
         reader = StateReader(self._storage)
         chunks = read_newest(reader, self._batch, self._schema, partition, memory)
         return chunks if chunks is not None else iter_newest(pa, read_chunks(reader, self._batch, self._schema, partition))
@@ -304,7 +317,7 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
 
 
 def iter_newest(pa: Any, chunks: list[RowChunk]) -> Iterator[RowChunk]:
-    """The rows that count, oldest chunks first: what is known of newer ones decides what stays of older ones."""
+    """The newest row of each key, oldest chunks first: newer chunks decide which older rows stay."""
     if len(chunks) == 1 and chunks[0].unique and chunks[0].gone is None:
         yield chunks[0]
         return

@@ -1,9 +1,10 @@
 """Aggregate functions: the final value from the buffers that Spark keeps.
 
-Most buffers are the result already (a count, a maximum).  Of functions that Spark declares (statistics) the expression that makes
-the result is in the definition, see `finish`.
+Most buffers are the result already (a count, a maximum).  For functions that Spark declares by
+expressions (statistics), the definition has the expression of the result: see `definition`.
 
-Source:  evaluateExpression of the classes in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
+Source:  evaluateExpression of the classes in org.apache.spark.sql.catalyst.expressions.aggregate,
+         Spark 4.3.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ AS_STORED = frozenset(
 def compile_aggregate(expression: Expression, *, is_operand: bool = False) -> Finisher:
     """The function for an `aggregate` expression.
 
-    is_operand:  whether something is computed from it: then the elements of a set are put in Spark's order, which takes a while
-    Raises:  DEFINITION_MISMATCH where the function isn't known here.
+    is_operand:  whether another expression uses the result: then a set's elements are put in
+                 Spark's order, which takes time
+    Raises:  DEFINITION_MISMATCH if this version of Millpond doesn't know the function.
     """
     function, places = expression.options["function"], list(expression.options["buffers"])
     if function in AS_STORED:
@@ -62,7 +64,7 @@ def compile_aggregate(expression: Expression, *, is_operand: bool = False) -> Fi
         return _of_one(_BYTES[function](expression), places[0])
     raise DefinitionError(
         "DEFINITION_MISMATCH",
-        f"The definition uses an aggregate function that isn't known here: {function!r}.",
+        f"The definition uses an aggregate function that this Millpond doesn't know: {function!r}.",
         hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
         function=function,
     )
@@ -76,7 +78,7 @@ def _as_stored(place: int) -> Finisher:
 
 
 def _sum(expression: Expression, places: list[int]) -> Finisher:
-    """A sum alone, or with `isEmpty` where NULL can mean an overflow (decimals, try_sum)."""
+    """A sum alone, or with `isEmpty` if NULL can mean an overflow (decimals, try_sum)."""
     if len(places) == 1:
         return _as_stored(places[0])
     place, empty = places
@@ -167,7 +169,7 @@ def _distinct(expression: Expression, places: list[int]) -> Finisher:
 def _collection(expression: Expression, place: int, *, is_operand: bool) -> Finisher:
     """collect_list and collect_set keep an UnsafeRow with one array in a binary column.
 
-    collect_set keeps binary elements as array<byte>, which have an equality that its hash set can use.
+    collect_set keeps binary elements as array<byte>, since its hash set needs their equality.
     """
     element = expression.type.element
     assert element is not None

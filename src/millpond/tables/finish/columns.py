@@ -1,7 +1,7 @@
-"""From columns of state rows to the columns that a reader sees: what `finish` computes row by row, for all rows at once.
+"""From columns of state rows to the columns that a reader sees, for all rows at once.
 
-Columns that are a key, a buffer, a member of one, or a count, sum, minimum, maximum or average of floats are done so; every other
-one, and HAVING, goes through `finish`, for that column alone.
+This handles columns that are a key, a buffer, a member of one, or a count, sum, minimum, maximum or
+average of floats.  `definition` computes every other column, and HAVING, row by row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Keys(Protocol):
         """Some of their columns."""
 
     def rows(self) -> list[tuple[Any, ...]]:
-        """Each in stored form."""
+        """Each key in stored form."""
 
     def select(self, chosen: Array) -> Keys:
         """Some of them, by index."""
@@ -47,8 +47,8 @@ class Keys(Protocol):
 class RowKeys:
     """Keys that are UnsafeRows.
 
-    places:  of lists: each row's place in its list, which is the last column of its key
-    memory:  where columns are put, to stay
+    places:  for lists: each row's place in its list, which is the last column of its key
+    memory:  where columns are written; it must stay
     """
 
     def __init__(self, fields: tuple[Field, ...], rows: Spans, places: Array | None = None, memory: Memory | None = None) -> None:
@@ -74,7 +74,7 @@ class RowKeys:
 
 
 class OrderedKeys:
-    """Keys as a replica has them."""
+    """Keys in a replica's encoding."""
 
     def __init__(self, fields: tuple[Field, ...], codec: KeyCodec, keys: list[bytes]) -> None:
         self._fields, self._codec, self._keys = fields, codec, keys
@@ -109,10 +109,10 @@ class ColumnFinish:
         self._value_places = {place for n in nodes for place in _buffers(n)}
 
     def arrays(self, pa: Any, keys: Keys, values: Spans, memory: Memory | None, failures: Failures) -> list[Any]:
-        """A pyarrow array for each column of the table, of rows that have these keys and these value rows.
+        """A pyarrow array for each column of the table, from keys and value rows.
 
-        memory:    where columns are put, to stay
-        failures:  values that can't be computed are added to it, and NULL in their arrays
+        memory:    where columns are written; it must stay
+        failures:  collects values that can't be computed; they are NULL in their arrays
         Raises:    CORRUPT_FILE.
         """
         try:
@@ -157,7 +157,7 @@ class ColumnFinish:
         return [(key, decode(row)) for key, row in zip(keys.rows(), values.tolist(), strict=True)]
 
     def _arrays_by_row(self, pa: Any, pairs: list[tuple[Any, Any]], failures: Failures) -> list[Any]:
-        """The same where the filter fails for some row."""
+        """The same if the filter fails for some row."""
         finish = compile_definition(self._definition)
         rows = [row for pair in pairs if (row := finish(*pair)) is not None]
         return [
@@ -173,7 +173,7 @@ def _buffers(node: Expression) -> Iterable[int]:
 
 
 def _vector(e: Expression, definition: TableDefinition) -> Vector | None:
-    """The function for an expression; None where there is none."""
+    """The function for an expression; None if there is none."""
     if e.op == "key":
         return _key(e, definition.key_fields)
     if e.op == "buffer":
@@ -189,7 +189,7 @@ def _vector(e: Expression, definition: TableDefinition) -> Vector | None:
 
 
 def _alike(left: SparkType, right: SparkType) -> bool:
-    """Whether a column of the one type is one of the other as it is."""
+    """Whether a column of one type is also one of the other, without conversion."""
     if left.kind in ("struct", "array", "map"):
         return left == right
     return (left.kind, left.precision, left.scale) == (right.kind, right.precision, right.scale)
@@ -214,7 +214,7 @@ def _of_key(index: int) -> Vector:
 
 
 def _member_of(whole: Vector | None, struct: SparkType, ordinal: int, type_: SparkType) -> Vector | None:
-    """A member of a struct, NULL where the struct is."""
+    """A member of a struct; NULL if the struct is NULL."""
     if whole is None or ordinal >= len(struct.fields) or not _alike(struct.fields[ordinal].type, type_):
         return None
     outer = whole

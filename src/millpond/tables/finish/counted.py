@@ -1,4 +1,4 @@
-"""Values with how often they came: what Spark keeps of percentile, percentile_disc, percentile_cont, median and mode.
+"""Values with their counts: the buffers of percentile, percentile_disc, percentile_cont, median and mode.
 
     buffer  one entry for each value, in the order of Spark's hash map; then int -1
     entry   int size, UnsafeRow (value, long count)
@@ -41,7 +41,7 @@ class Counted:
         self._written = encoder(fields[:1])
 
     def read(self, data: bytes | None) -> Counts:
-        """Each value once, as Spark wrote them."""
+        """Each value once, with its count, in the order of the buffer."""
         out: Counts = []
         if not data:
             return out
@@ -63,7 +63,7 @@ class Counted:
         return [b"".join(_SIZE.pack(len(row)) + row for row in rows) + _END]
 
     def looked_through(self, counts: Counts) -> Counts:
-        """The same in the order in which Spark comes across them."""
+        """The same in the order in which Spark iterates over them."""
         return [counts[i] for i in hash_order([value for value, _ in counts], java_hash(self.type))]
 
 
@@ -81,7 +81,7 @@ def compile_counted(expression: Expression) -> Callable[[bytes | None], Stored]:
 
 
 def _mode(counted: Counted, takes: str) -> Callable[[bytes | None], Stored]:
-    """takes:  of the most frequent values the lowest, the highest, or "any": the first that Spark comes across"""
+    """takes:  which of the most frequent values: the lowest, the highest, or "any", Spark's first"""
     order = rank(counted.type)
     choose = {"lowest": min, "highest": max}.get(takes)
 
@@ -125,7 +125,7 @@ def _percentile(counted: Counted, expression: Expression, quantile: _Quantile) -
 
 
 def _has_both_zeros(counts: Counts) -> bool:
-    """Whether zeros of both signs are among them: no other values differ and are sorted as equal."""
+    """Whether zeros of both signs occur: no other values differ and yet sort as equal."""
     return len([value for value, _ in counts if isinstance(value, float) and value == 0]) > 1
 
 

@@ -1,7 +1,7 @@
 """From a state row to the columns that a reader sees, without a JVM.
 
-A definition is compiled once into nested functions; a row is then a few calls a column.  Everything inside works on stored form,
-and only what leaves is turned into Python's form.
+A definition is compiled once into nested functions; each column of a row then takes a few calls.
+All functions work on stored form.  Only the results are converted to Python's form.
 """
 
 from __future__ import annotations
@@ -20,18 +20,20 @@ from millpond.schema.types import Field, SparkType
 from millpond.tables.failed import FailingValues, failed, filter_failed
 from millpond.tables.finish.aggregate import compile_aggregate
 
-# What Python raises where a value is of another type than its expression says.
+# Python's errors for a value of another type than its expression says.
 MISFITS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 Finish = Callable[[Row, Row], dict[str, Any] | None]
-"""(key row, value row), both in stored form -> columns by name, key first; None where HAVING keeps the row out."""
+"""(key row, value row), both in stored form -> columns by name, key first; None if HAVING hides the row"""
 
 
 def compile_definition(definition: TableDefinition) -> Finish:
     """The function that finishes rows of a table.
 
-    Raises:  DEFINITION_MISMATCH where the definition uses something that isn't known here.
-    A value that can't be computed, such as one divided by zero in ANSI mode, is a `FailedValue` in the `FailingValues` of its row.
-    Where the filter can't be, every value of the row is one: nobody knows whether Spark will emit the row, only its key is there.
+    A value that can't be computed, such as a division by zero in ANSI mode, is a `FailedValue` in
+    the `FailingValues` of its row.  If the filter can't be computed, every value of the row is one:
+    it is unknown whether Spark will emit the row, so only its key can be read.
+
+    Raises:  DEFINITION_MISMATCH if the definition uses something that this Millpond doesn't know.
     """
     try:
         return _compile(definition)
@@ -52,7 +54,7 @@ def _compile(definition: TableDefinition) -> Finish:
                 return FailingValues(
                     zip(names, [try_value(*c, key, buffers) for c in zip(columns, names, strict=True)], strict=True)
                 )
-            # Of a table that has nothing else, the key itself.
+            # If the table has no other column, show the key itself.
             readable = len(definition.key) if definition.values else 0
             finished = [column(key, buffers) for column in columns[:readable]]
             return FailingValues(zip(names, finished + [failed(unfiltered, n) for n in names[readable:]], strict=True))
@@ -73,7 +75,7 @@ def _compile(definition: TableDefinition) -> Finish:
 
 
 def _try_filter(having: Evaluate | None, key: Row, buffers: Row) -> RequestError | None:
-    """Why the filter can't be computed; None where it can be."""
+    """Why the filter can't be computed; None if it can be."""
     try:
         if having is not None:
             having(key, buffers)
@@ -83,7 +85,7 @@ def _try_filter(having: Evaluate | None, key: Row, buffers: Row) -> RequestError
 
 
 def try_value(evaluate: Evaluate, name: str, key: Row, buffers: Row) -> Any:
-    """A column's value, a `FailedValue` where it can't be computed."""
+    """A column's value, or a `FailedValue` if it can't be computed."""
     try:
         return evaluate(key, buffers)
     except RequestError as error:
@@ -91,7 +93,10 @@ def try_value(evaluate: Evaluate, name: str, key: Row, buffers: Row) -> Any:
 
 
 def compile_shown(definition: TableDefinition, expression: Expression) -> Evaluate:
-    """The function from key row and value row to one column's value as Python programs have it.  Raises as `compile_definition`."""
+    """The function from key row and value row to one column's value in Python's form.
+
+    Raises as `compile_definition`.
+    """
     try:
         evaluate = _shown(compile_expression(expression, definition.key_fields), expression.type)
     except (*MISFITS, AssertionError) as broken:
@@ -107,7 +112,7 @@ def compile_shown(definition: TableDefinition, expression: Expression) -> Evalua
 
 
 def misfit(broken: Exception) -> DefinitionError:
-    """An expression met a value that it isn't for: the definition is of other rows, or damaged."""
+    """A value doesn't fit its expression: the definition is of other rows, or damaged."""
     return DefinitionError(
         "DEFINITION_MISMATCH",
         f"The definition doesn't fit the rows: {broken!r:.200}.",
@@ -118,7 +123,7 @@ def misfit(broken: Exception) -> DefinitionError:
 def compile_expression(expression: Expression, key_schema: tuple[Field, ...], *, is_operand: bool = False) -> Evaluate:
     """The function that evaluates an expression in stored form.
 
-    is_operand:  of another one, see `compile_aggregate`
+    is_operand:  whether another expression uses the result, see `compile_aggregate`
     Raises:  DEFINITION_MISMATCH.
     """
     op = expression.op
@@ -143,7 +148,7 @@ def compile_expression(expression: Expression, key_schema: tuple[Field, ...], *,
 
 
 def read_literal(expression: Expression) -> Stored:
-    """A literal's value in stored form; see spark/derive/expression.py for how it is written."""
+    """A literal's value in stored form; spark/derive/expression.py writes it."""
     return _literal(expression.options["value"], expression.type)
 
 
@@ -201,6 +206,6 @@ def _shown(evaluate: Evaluate, type_: SparkType) -> Evaluate:
 def _unknown(what: str) -> DefinitionError:
     return DefinitionError(
         "DEFINITION_MISMATCH",
-        f"The definition uses something that isn't known here: {what}.",
+        f"The definition uses something that this Millpond doesn't know: {what}.",
         hint="Read this table with the Millpond version that wrote its definition, or a newer one.",
     )

@@ -1,8 +1,9 @@
-"""Bins with their weights: what Spark keeps of histogram_numeric.
+"""Bins with their weights: the buffers of histogram_numeric.
 
     buffer  int bins at most, int bins; then each: double center, double weight
 
-Two histograms aren't merged here: where bins lie equally near, Spark draws which of them become one.
+Millpond doesn't merge two histograms: if bins are equally near, Spark picks at random which to
+join.
 
 Source:  HistogramNumeric and org.apache.spark.sql.util.NumericHistogram, Spark 4.3.
 """
@@ -25,7 +26,7 @@ _BIN = struct.Struct(">dd")
 
 
 def compile_histogram(expression: Expression) -> Callable[[bytes | None], Stored]:
-    """The function from a buffer to its bins, as structs of center and weight; NULL where there is none."""
+    """The function from a buffer to its bins, as structs of center and weight; NULL without bins."""
     assert expression.type.element is not None
     of = expression.type.element.fields[0].type
     target = atomic(AS_NUMBER.get(of.kind, of.name))

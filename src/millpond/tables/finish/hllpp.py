@@ -1,10 +1,12 @@
-"""HyperLogLog++: how many distinct values a sketch has seen, with the same constants and the same steps as Spark.
+"""HyperLogLog++: how many distinct values a sketch has seen, with Spark's constants and steps.
 
-The surprising part: Spark counts linearly in two cases, below the paper's threshold, and where the raw estimate is at most 2.5
-times the number of registers (the rule of the older HyperLogLog), which shows with few registers.
+The surprising part: Spark counts linearly in two cases, below the paper's threshold, and if the raw
+estimate is at most 2.5 times the number of registers.  The second is the rule of the older
+HyperLogLog; it matters if there are few registers.
 
-Source:  bytecode of org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper, Spark 4.3, whose thresholds differ from the
-         paper's in one place; hllpp.json is written by tools/write_hllpp_tables.py.
+Source:  bytecode of org.apache.spark.sql.catalyst.util.HyperLogLogPlusPlusHelper, Spark 4.3, whose
+         thresholds differ from the paper's in one place; hllpp.json is written by
+         tools/write_hllpp_tables.py.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import NamedTuple
 
 REGISTERS_PER_WORD = 10
 _REGISTER_BITS = 6
-# Bias correction and its tables end before this precision.
+# From this precision on there is no bias correction.
 _CORRECTED_BELOW = 19
 _PAIR_BITS = 2 * _REGISTER_BITS
 _PAIR_MASK = (1 << _PAIR_BITS) - 1
@@ -38,18 +40,19 @@ def _tables() -> _Tables:
     return _Tables(data["neighbours"], data["thresholds"], data["estimates"], data["biases"])
 
 
-# Two registers at once: the sum of their inverses, and how many of them are zero.  Sums of these powers of two are exact in a
-# double (up to 2**44 values or so), so that their order doesn't matter.
+# For two registers at once: the sum of their inverses, and how many are zero. Sums of these powers
+# of two are exact in a double (up to about 2**44 values), so their order doesn't matter.
 _PAIR_INVERSES = [2.0 ** -(pair & 63) + 2.0 ** -(pair >> _REGISTER_BITS) for pair in range(1 << _PAIR_BITS)]
 _PAIR_ZEROS = [(pair & 63 == 0) + (pair >> _REGISTER_BITS == 0) for pair in range(1 << _PAIR_BITS)]
 
 
 class Sketch(NamedTuple):
-    """What there is to know of sketches of one precision.
+    """The constants of sketches of one precision.
 
-    registers, words:  how many; the last word may have room for more
-    threshold:         up to which they are counted linearly
-    estimates, biases: how much too high which estimates are; nothing where none are corrected
+    registers, words:  their numbers; the last word may have room for more registers
+    threshold:         up to this estimate, values are counted linearly
+    estimates, biases: measured estimates and how much too high they are; empty if none are
+                       corrected
     """
 
     registers: int
@@ -61,12 +64,12 @@ class Sketch(NamedTuple):
     biases: list[float]
 
     def linear(self, zeros: int) -> float:
-        """What is counted linearly where so many registers are zero, of which there is one."""
+        """The linear count if so many registers are zero, at least one."""
         return self.registers * math.log(self.registers / float(zeros))
 
 
 def sketch(precision: int) -> Sketch:
-    """Of precision p: 2**p registers of six bits, ten in each 64-bit word, lowest bits first."""
+    """The sketch of precision p: 2**p registers of six bits, ten per 64-bit word, lowest bits first."""
     registers = 1 << precision
     alpha = {4: 0.673, 5: 0.697, 6: 0.709}.get(precision, 0.7213 / (1.0 + 1.079 / registers))
     corrected, place, tables = precision < _CORRECTED_BELOW, precision - 4, _tables()
@@ -85,7 +88,7 @@ def estimator(precision: int) -> Callable[[Sequence[int]], int]:
     """A function from the words of a sketch of this precision to the estimated number of distinct values."""
     facts = sketch(precision)
     registers, alpha_m2, threshold = facts.registers, facts.alpha_m2, facts.threshold
-    # Registers that the last word has room for beyond the sketch; they are zero and don't count.
+    # The last word may have room for registers beyond the sketch; they are zero and don't count.
     spare = facts.words * REGISTERS_PER_WORD - registers
 
     def estimate(words: Sequence[int]) -> int:

@@ -1,13 +1,15 @@
-"""The order in which Spark's hash maps and sets hand out what they hold: where values stand equal, Spark takes the first of these.
+"""The order of iteration of Spark's hash maps and sets: Spark takes the first of equal values.
 
     hash   Java's hashCode of a value as Spark has it in memory
-    place  the hash mixed once more, in a table of a power of two; the next free place after 1, 3, 6, … steps
+    place  the hash mixed once more, in a table of a power of two; if taken, the next free place after 1, 3, 6, … steps
 
-A table is filled from the stored bytes, in their order; Spark then merges it into an empty one, from which it takes the result.
-The sets of collect_set are Scala's: its hash, chains sorted by it, and tables of a size that their number says.
+A table is filled from the stored bytes, in their order; Spark then merges it into an empty one,
+from which it takes the result.  The sets of collect_set are Scala's: Scala's hash, chains sorted by
+it, and a table size that follows from the number of elements.
 
-Source:  OpenHashSet and OpenHashMap of org.apache.spark.util.collection, Murmur3_x86_32, CollectSet, Spark 4.3; hashCode of Java
-         17; mutable.HashSet and BigDecimal of Scala 2.13.18.
+Source:  OpenHashSet and OpenHashMap of org.apache.spark.util.collection, Murmur3_x86_32,
+         CollectSet, Spark 4.3; hashCode of Java 17; mutable.HashSet and BigDecimal of Scala
+         2.13.18.
 """
 
 from __future__ import annotations
@@ -35,13 +37,13 @@ _LONGS = frozenset({"long", "timestamp", "timestamp_ntz", "day_time_interval", "
 
 
 def hash_order(keys: Sequence[Stored], hash_: Hash) -> list[int]:
-    """The indexes of different keys, as they are stored, in the order in which Spark looks through them."""
+    """The indexes of distinct stored keys, in the order in which Spark iterates over them."""
     hashes = [hash_(key) for key in keys]
     return _filled(_filled(range(len(keys)), hashes), hashes)
 
 
 def set_order(type_: SparkType) -> Callable[[list[Stored]], list[Stored]]:
-    """What puts the elements of collect_set in the order in which Spark emits them."""
+    """A function that puts the elements of collect_set in the order in which Spark emits them."""
     hash_ = _set_hash(type_)
 
     def in_order(items: list[Stored]) -> list[Stored]:
@@ -55,13 +57,13 @@ def set_order(type_: SparkType) -> Callable[[list[Stored]], list[Stored]]:
 
 
 def _set_size(count: int) -> int:
-    """How many elements a merged set's table has room for: it knows their number before it takes them in."""
+    """The table size of a merged set, which knows the number of elements before it adds them."""
     wanted = int((count + 1) / _SET_LOAD)
     return max(_SET_CAPACITY, 1 << max(wanted - 1, 4).bit_length())
 
 
 def _set_hash(type_: SparkType) -> Hash:
-    """Scala's `##`, of floats over their bits: numbers are hashed alike in all widths."""
+    """Scala's `##`, which hashes equal numbers of all widths alike; floats by their bits."""
     if type_.kind in ("double", *_LONGS):
         bits = _bits(type_.kind)
         return lambda value: _whole(bits(value))
@@ -79,7 +81,10 @@ def _whole(value: int) -> int:
 
 
 def java_hash(type_: SparkType) -> Hash:
-    """What hashes values of a type that has an order and no collation, as a number of 32 bits without sign."""
+    """A function from a value to its hash, an unsigned number of 32 bits.
+
+    The type has an order and no collation.
+    """
     kind = type_.kind
     if kind in _INTS:
         return lambda value: value & _INT
@@ -109,7 +114,7 @@ def _murmur(data: bytes) -> int:
 
 
 def _filled(order: Sequence[int], hashes: Sequence[int]) -> list[int]:
-    """The keys of a table that was filled in this order, place by place."""
+    """The keys, place by place, of a table that was filled in this order."""
     capacity = _CAPACITY
     table: list[int | None] = [None] * capacity
     for count, key in enumerate(order, 1):
@@ -152,7 +157,11 @@ def _binary(value: bytes) -> int:
 
 
 def _decimal(value: Decimal) -> int:
-    """Scala's: that of the whole number, else of the double where the decimal is its text, else of the digits and their scale."""
+    """Scala's hash of a decimal.
+
+    It is the hash of the whole number if it is one; else of the double if the decimal equals its
+    text; else of digits and scale.
+    """
     if value == value.to_integral_value():
         whole = int(value)
         return _whole(whole) if -(1 << 63) <= whole < 1 << 63 else _big_integer(whole)

@@ -1,6 +1,6 @@
-"""Texts that are joined when the row is read: what Spark keeps of listagg and string_agg.
+"""Texts that the read joins: the buffers of listagg and string_agg.
 
-    buffer  UnsafeRow with one array: the texts, or structs of a text and what it is ordered by
+    buffer  UnsafeRow with one array: the texts, or structs of a text and its sort key
 
 Source:  ListAgg in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
 """
@@ -19,10 +19,10 @@ Stored = Any
 
 
 def compile_joined(expression: Expression) -> Callable[[bytes | None], Stored]:
-    """The function from a buffer to its texts in one; NULL where there is none.
+    """The function from a buffer to the joined text; NULL if there are no texts.
 
-    Options:  element    type of what the array holds
-              is_struct  whether these are structs of a text and what it is ordered by
+    Options:  element    type of the array's elements
+              is_struct  whether these are structs of a text and its sort key
               order      by each: [ascending, NULL comes first]
               delimiter  a text, or hexadecimal of bytes
     """
@@ -50,7 +50,7 @@ def _sorter(element: SparkType, order: list[list[bool]], *, is_struct: bool) -> 
     by = list(zip(range(1, len(element.fields)), [rank(field.type) for field in element.fields[1:]], order, strict=True))
 
     def sort(items: list[Stored]) -> list[Stored]:
-        # Sorts are stable: by the last first.
+        # Sorts are stable: begin with the last sort key.
         for place, key, (ascending, nulls_first) in reversed(by):
             items = _sorted(items, place, key, ascending=ascending, nulls_first=nulls_first)
         return items

@@ -1,9 +1,10 @@
 """Aggregate functions: the buffers of several parts of a group -> those of the whole group.
 
-What Spark does itself where partial aggregates meet.  Sums and moments of floats depend on the order of their addends, in Spark
-as here: they may differ in the last digits from those of a group in one part.
+Spark does the same to merge partial aggregates.  Sums and moments of floats depend on the order of
+addends, in Spark too: their last digits may differ from those of a group in one part.
 
-Source:  mergeExpressions of the classes in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
+Source:  mergeExpressions of the classes in org.apache.spark.sql.catalyst.expressions.aggregate,
+         Spark 4.3.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ def compile_buffers(expression: Expression, types: list[SparkType]) -> MergeBuff
     """The function that merges the buffers of one `aggregate` expression.
 
     types:   of its buffers
-    The caller has asked `why_not_merged`.
+
+    The caller has checked `why_not_merged`.
     """
     function, mode = expression.options["function"], expression.options.get("mode", "legacy")
     if function == "count":
@@ -74,7 +76,10 @@ def compile_buffers(expression: Expression, types: list[SparkType]) -> MergeBuff
 
 
 def _sum(types: list[SparkType], mode: str) -> MergeBuffers:
-    """A sum alone, or with `isEmpty` where NULL can mean an overflow (decimals, try_sum), which then stays."""
+    """A sum alone, or with `isEmpty` if NULL can mean an overflow, which stays an overflow.
+
+    That is so for decimals and try_sum.
+    """
     add = _adder(types[0], mode)
     if len(types) == 1:
 
@@ -103,7 +108,10 @@ def _average(types: list[SparkType], mode: str) -> MergeBuffers:
 
 
 def _adder(type_: SparkType, mode: str) -> Callable[[list[Stored]], Stored]:
-    """The sum of values, none of them NULL; NULL where there is none, and where decimals have too many digits."""
+    """The sum of values that aren't NULL.
+
+    NULL if there are none, or if a decimal sum has too many digits.
+    """
     if type_.kind == "decimal":
         bound = Decimal(10) ** (type_.precision - type_.scale)
 
@@ -132,7 +140,7 @@ def _extreme(function: str, type_: SparkType) -> MergeBuffers:
 
 
 def _extreme_by(function: str, type_: SparkType) -> MergeBuffers:
-    """Value and what it is ordered by; of values that stand equally high any."""
+    """A value and its sort key; any of the values with equal sort keys."""
     order, choose = rank(type_), min if function == "min_by" else max
 
     def merge(parts: Sequence[Buffers]) -> Buffers:
@@ -163,7 +171,7 @@ _Two = Callable[[Sequence[float], Sequence[float]], Sequence[float]]
 
 
 def _moments(two: _Two) -> MergeBuffers:
-    # A part without a value adds nothing; where its mean is NaN it would.
+    # Skip a part without values: if its mean is NaN, it would spoil the sum.
     def merge(parts: Sequence[Buffers]) -> Buffers:
         filled = [part for part in parts if part[0]]
         return reduce(two, filled) if filled else parts[0]
@@ -172,7 +180,7 @@ def _moments(two: _Two) -> MergeBuffers:
 
 
 def _central(a: Sequence[float], b: Sequence[float]) -> Sequence[float]:
-    """n, mean, and the moments 2 to 4 as far as there are any (Chan and others, Pébay)."""
+    """n, mean, and the moments 2 to 4 that the function has (Chan and others, Pébay)."""
     n1, n2 = a[0], b[0]
     n = n1 + n2
     delta = b[1] - a[1]
@@ -192,7 +200,7 @@ def _central(a: Sequence[float], b: Sequence[float]) -> Sequence[float]:
 
 
 def _joint(a: Sequence[float], b: Sequence[float]) -> Sequence[float]:
-    """n, mean of x, mean of y, co-moment; of a correlation the second moments of x and y as well."""
+    """n, mean of x, mean of y, co-moment; for a correlation also the second moments of x and y."""
     n1, n2 = a[0], b[0]
     n = n1 + n2
     dx, dy = b[1] - a[1], b[2] - a[2]
@@ -226,7 +234,7 @@ def _product(parts: Sequence[Buffers]) -> Buffers:
 
 
 def _registers(parts: Sequence[Buffers]) -> Buffers:
-    """The greater of each register."""
+    """The greatest value of each register."""
     return [reduce(_greater, words) for words in zip(*parts, strict=True)]
 
 
@@ -240,7 +248,10 @@ def _greater(a: int, b: int) -> int:
 
 
 def _collection(expression: Expression) -> MergeBuffers:
-    """An UnsafeRow with one array, as a list, a set and joined texts have it: part after part, of a set each element once."""
+    """An UnsafeRow with the arrays of all parts as one: for lists, sets and joined texts.
+
+    A set has each element once.
+    """
     is_set = expression.options["function"] == "collect_set"
     element = parse_type(expression.options["element"]) if "element" in expression.options else expression.type.element
     assert element is not None

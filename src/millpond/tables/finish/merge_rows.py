@@ -1,4 +1,4 @@
-"""One row of the rows of all parts: copies must be equal, shares are merged function by function."""
+"""One row from the rows of all parts: copies must be equal; shares are merged by function."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from millpond.schema.store import StoreSchema
 from millpond.tables.finish.merge_buffers import MergeBuffers, compile_buffers
 
 Row = tuple[Any, ...]
-"""in stored form; of a list all of its rows"""
+"""in stored form; for a list all of its rows"""
 MergeRows = Callable[[Row, Sequence[Row | None]], Row]
-"""(key without its part, row of each part, None where it has none, at least one has) -> the row of all"""
+"""(key without its part, row of each part or None, at least one row) -> the merged row"""
 
 
 def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts | None:
-    """How a replica's rows of a table lie in parts; None where they don't.
+    """How a replica's rows of a table lie in parts; None if they don't.
 
-    schema:  of the store as it is, which the definition was held against
-    Raises:  DEFINITION_MISMATCH where the state can't lie so, or a column has no function that merges it.
+    schema:  the store's own, which fits the definition
+    Raises:  DEFINITION_MISMATCH if the state can't lie in such parts, or no function can merge a
+             column.
     """
     parts = definition.parts
     if parts is None:
@@ -41,7 +42,7 @@ def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts 
 
     def merge_stored(ordered: bytes, rows: Sequence[bytes | None]) -> bytes:
         there = [row for row in rows if row is not None]
-        # Most copies are alike to the byte, and most keys of shares are in one part.
+        # Most copies have equal bytes, and most keys of shares are in one part.
         enough = len(rows) if parts.merges is None else 1
         if len(there) == enough and all(row == there[0] for row in there):
             return there[0]
@@ -57,9 +58,9 @@ def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts 
 
 
 def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema) -> MergeRows:
-    """The function that makes one row of those of a key.
+    """The function that makes one row from the rows of a key.
 
-    Raises:  DEFINITION_MISMATCH where a column of shares has no function, or more than one.
+    Raises:  DEFINITION_MISMATCH if a column of shares has no merge function, or more than one.
     Raises (the function):  COPIES_DIFFER, VALUE_OUT_OF_RANGE.
     """
     if parts.merges is None:
@@ -67,7 +68,7 @@ def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema
     places = [place for merge in parts.merges for place in merge.options["buffers"]]
     if sorted(places) != list(range(len(schema.value))) or schema.many:
         lacking = [f.name for i, f in enumerate(schema.value) if places.count(i) != 1]
-        raise _mismatch(definition, f"nothing says how its parts are merged in {', '.join(lacking) or 'a list'}")
+        raise _mismatch(definition, f"the definition doesn't say how to merge the parts of {', '.join(lacking) or 'a list'}")
     each: list[tuple[list[int], MergeBuffers]] = []
     for expression in parts.merges:
         why = why_not_merged(expression, [f.type for f in schema.value])
@@ -90,7 +91,7 @@ def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema
 
 def _copies(table: str, parts: Parts) -> MergeRows:
     def merge(key: Row, rows: Sequence[Row | None]) -> Row:
-        # NaN equals no NaN, and NULLs are not always written alike.
+        # NaN doesn't equal NaN, and NULLs may have different bytes.
         contents = [None if row is None else repr(row) for row in rows]
         first = rows[0]
         if first is not None and all(text == contents[0] for text in contents):
@@ -101,7 +102,7 @@ def _copies(table: str, parts: Parts) -> MergeRows:
 
 
 def _list_decoder(schema: StoreSchema) -> Callable[[bytes], Row]:
-    """What decodes a stored row; of a list all of its rows."""
+    """A function that decodes a stored row; for a list all of its rows."""
     decode = decoder(schema.value)
     return (lambda row: tuple(map(decode, iter_elements(row)))) if schema.many else decode
 
@@ -112,15 +113,15 @@ def _list_encoder(schema: StoreSchema) -> Callable[[Row], bytes]:
 
 
 def copies_differ(table: str, key: tuple[Any, ...], contents: dict[int, str | None]) -> CheckpointError:
-    """Parts that should have the same row don't: which of them have what."""
+    """Parts that should have the same row differ; the message shows the row of each."""
     groups: dict[str | None, list[int]] = {}
     for part, text in contents.items():
         groups.setdefault(text, []).append(part)
     said = "; ".join(f"{', '.join(map(str, at))}: {'no row' if text is None else text[:80]}" for text, at in groups.items())
     return CheckpointError(
         "COPIES_DIFFER",
-        f"Every part of {table} should have the same row for {key!r:.80}; by part they have {said}.",
-        hint="Look at them with `millpond inspect`; send the control record again, or start the job from a checkpoint before it.",
+        f"The parts of {table} should have equal rows for {key!r:.80}, but they have, by part: {said}.",
+        hint="Compare them with `millpond inspect`; send the control record again, or start the job from an older checkpoint.",
         table=table,
         key=repr(key)[:200],
         parts=list(groups.values()),

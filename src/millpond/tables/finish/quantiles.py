@@ -1,8 +1,9 @@
-"""Samples with their ranks: what Spark keeps of percentile_approx (Greenwald and Khanna).
+"""Samples with their ranks: the buffers of percentile_approx (Greenwald and Khanna).
 
     buffer  int threshold, double relative error, long count, int samples; then each: double value, long g, long delta
 
-`g` is the distance of a sample's least rank from that of the one before it, `delta` how far its rank may lie above.
+`g` is the distance from the least rank of the previous sample to that of this one; `delta` is how
+far its rank may lie above that.
 
 Source:  ApproximatePercentile and org.apache.spark.sql.catalyst.util.QuantileSummaries, Spark 4.3.
 """
@@ -23,7 +24,7 @@ Stored = Any
 _Sample = tuple[float, int, int]
 _HEAD = struct.Struct(">idqi")
 _SAMPLE = struct.Struct(">dqq")
-# Stored as a double: times by their number, Spark's casts for the rest.
+# Buffers hold doubles: times as their numbers, all others by Spark's casts.
 AS_NUMBER = {
     "date": "integer",
     "year_month_interval": "integer",
@@ -76,7 +77,7 @@ def compile_quantiles(expression: Expression) -> Callable[[bytes | None], Stored
 
 
 def query(summary: Summary, percentages: Sequence[float]) -> list[float]:
-    """The value at each: Spark goes on for each from where it found the one below it."""
+    """The value at each percentage; like Spark, each search begins where the one before ended."""
     samples, error = summary.samples, summary.relative_error
     target_error = max(delta + g for _, g, delta in samples) // 2
     found = [0.0] * len(percentages)
@@ -109,7 +110,7 @@ def _find(summary: Summary, at: int, least: int, target_error: int, percentage: 
 
 
 def merge_quantiles(parts: Sequence[Sequence[Stored]]) -> list[Stored]:
-    """The buffer of all parts, one after the other, as Spark merges partial ones."""
+    """The buffer of all parts, merged one after the other, as Spark merges partial ones."""
     whole: Summary | None = None
     for (data,) in parts:
         other = read_summary(data) if data else None
@@ -137,7 +138,7 @@ def _merged(one: Summary, other: Summary) -> Summary:
 
 
 def _compressed(samples: list[_Sample], threshold: float) -> list[_Sample]:
-    """Neighbours that may be one, the last of all always on its own."""
+    """The samples, with neighbours joined if they may be; the last sample always stays alone."""
     out: list[_Sample] = []
     head = samples[-1]
     for i in range(len(samples) - 2, 0, -1):

@@ -1,13 +1,15 @@
-"""The k values that stand highest or lowest by another: what Spark keeps of `max_by(x, y, k)` and `min_by(x, y, k)`.
+"""The k values with the highest or lowest sort keys: the buffers of `max_by(x, y, k)` and `min_by`.
 
-    values       array of k: the first `size` count
-    orderings    array of k: what each is ordered by, never NULL where it counts
+    values       array of k: only the first `size` count
+    orderings    array of k: their sort keys; those that count are never NULL
     heapIndices  `size`, then the places of the heap: little-endian ints, k of them
 
-The surprising part: values that stand equally high come out as the heap has them and not as the arrays do.  Before Spark emits a
-row it puts the stored heap, place by place, into an empty one, and sorts that stably.
+The surprising part: values with equal sort keys come in the heap's order, not in that of the
+arrays. Before Spark emits a row, it puts the stored heap, place by place, into an empty one, and
+sorts that stably.
 
-Source:  MaxMinByK and MaxMinByKHeap in org.apache.spark.sql.catalyst.expressions.aggregate, Spark 4.3.
+Source:  MaxMinByK and MaxMinByKHeap in org.apache.spark.sql.catalyst.expressions.aggregate, Spark
+         4.3.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from millpond.schema.definition.expression import Expression
 from millpond.schema.types import parse_type
 
 Stored = Any
-# Function -> whether the highest are kept.
+# Function -> whether it keeps the highest.
 TOP = {"max_by_k": True, "min_by_k": False}
 _INT_BYTES = 4
 
@@ -35,12 +37,12 @@ class Top:
         self._highest = highest
 
     def values(self, buffers: Sequence[Stored]) -> list[Stored] | None:
-        """The values in their order, NULL where there is none; those that stand equally high in the order of their heap."""
+        """The values in order; NULL if there are none.  Values with equal sort keys keep the heap's order."""
         pairs = sorted(_in_heap(buffers), key=lambda pair: self._order(pair[1]), reverse=self._highest)
         return [value for value, _ in pairs] or None
 
     def merge(self, parts: Sequence[Sequence[Stored]]) -> list[Stored]:
-        """The buffers of all parts, taken in as Spark takes in partial ones: heap by heap, place by place."""
+        """The buffers of all parts, merged as Spark merges partial ones: heap by heap, place by place."""
         k = len(parts[0][2]) // _INT_BYTES - 1
         heap = _Heap(k, self._order, highest=self._highest)
         for part in parts:
@@ -49,7 +51,7 @@ class Top:
 
 
 class _Heap:
-    """What keeps the best k: its root is the first that gives way."""
+    """A heap of the best k; its root is the first to be replaced."""
 
     def __init__(self, k: int, order: Callable[[Stored], Any], *, highest: bool) -> None:
         self._k = k
@@ -111,7 +113,7 @@ def top(expression: Expression) -> Top:
 
 
 def _in_heap(buffers: Sequence[Stored]) -> list[tuple[Stored, Stored]]:
-    """What counts, and by what it is ordered, in the order of the heap."""
+    """The values that count, with their sort keys, in the order of the heap."""
     values, orderings, heap = buffers
     ints = struct.unpack_from(f"<{len(heap) // _INT_BYTES}i", heap)
     size, places = (ints[0], ints[1:]) if ints else (1, ())

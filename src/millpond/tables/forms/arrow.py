@@ -24,14 +24,15 @@ from millpond.tables.answer import Rows
 from millpond.tables.failed import FailedValue
 from millpond.tables.forms.arrow_errors import KEY, Failures, join_tables, make_table, select_rows, without_errors
 
-# Rows of a record batch in a stream: enough for columns to pay, few enough to be sent piece by piece.
+# Rows of a record batch in a stream: enough to make columns worth it, few enough to send in pieces.
 _STREAM_ROWS = 1 << 14
 
 
 def to_arrow(definition: TableDefinition, rows: Rows) -> Any:
-    """A pyarrow.Table of the rows, a column each, typed as Spark's; batch and job in its schema's metadata.
+    """A pyarrow.Table of the rows, with Spark's types; its schema's metadata has batch and job.
 
-    Raises:  LIBRARY_MISSING where pyarrow isn't installed; WRONG_TYPE for a column that Arrow has no type for.
+    Raises:  LIBRARY_MISSING if pyarrow isn't installed; WRONG_TYPE for a column that Arrow has no
+             type for.
     """
     return rows_table(pyarrow(), definition, rows, rows.cut.job, rows.batch)
 
@@ -40,7 +41,7 @@ def rows_table(pa: Any, definition: TableDefinition, rows: Sequence[dict[str, An
     """The same of rows by column name.  Raises WRONG_TYPE."""
     schema, failures = table_schema(pa, definition, job, batch), Failures()
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
-    # As they lie in the row: reading one that failed would raise its error.
+    # Bypass the row's own reads: reading a failed value would raise its error.
     arrays = [python_array(pa, c.type, (dict.__getitem__(row, c.name) for row in rows), failures, c.name) for c in columns]
     return make_table(pa, arrays, schema, failures)
 
@@ -62,7 +63,7 @@ def table_schema(pa: Any, definition: TableDefinition, job: str, batch: int) -> 
 
 
 def unexpired(pa: Any, table: Any, now_ms: int) -> Any:
-    """The rows of a table with a TTL that hadn't passed by then."""
+    """The rows of a table whose TTL hadn't passed at this time."""
     from pyarrow import compute
 
     now = pa.scalar(now_ms * 1000, pa.int64()).cast(pa.timestamp("us", tz="UTC"))
@@ -114,10 +115,10 @@ def arrow_type(pa: Any, type_: SparkType) -> Any:
 def python_array(pa: Any, type_: SparkType, values: Iterable[Any], failures: Failures, column: str) -> Any:
     """An array of values as Python programs have them.
 
-    NULL stands for those that failed, and for what pyarrow doesn't take from Python: strings in lists, maps and structs that aren't
-    UTF-8, decimals of more digits than their type.
+    NULL stands for values that failed, and for those that pyarrow refuses: strings in lists, maps
+    and structs that aren't UTF-8, and decimals with more digits than their type.
 
-    failures:  they are added to it, as of `column`
+    failures:  collects both, as values of `column`
     """
     arrow, plain = arrow_type(pa, type_), []
     for row, value in enumerate(values):
@@ -130,7 +131,8 @@ def python_array(pa: Any, type_: SparkType, values: Iterable[Any], failures: Fai
             return pa.array(plain, type=arrow)
         except (pa.ArrowInvalid, UnicodeEncodeError):
             return pa.array([_or_null(pa, arrow, value, row, failures, column) for row, value in enumerate(plain)], type=arrow)
-    # Spark's strings may hold bytes that aren't UTF-8; they go in as they are, as in Spark's own toArrow.
+    # Spark's strings may hold bytes that aren't UTF-8; they stay as they are, as in Spark's own
+    # toArrow.
     return pa.array([None if v is None else v.encode("utf-8", "surrogateescape") for v in plain], type=pa.binary()).view(arrow)
 
 
@@ -145,10 +147,10 @@ def _or_null(pa: Any, arrow: Any, value: Any, row: int, failures: Failures, colu
 
 
 def column_array(pa: Any, column: Column, memory: Memory | None = None, *, failures: Failures, name: str) -> Any:
-    """An array of a column of rows; its texts may have 2 GiB less one byte in all.
+    """An array of a column of rows; its texts may have up to 2 GiB less one byte together.
 
-    memory:    where texts are put, to stay
-    failures:  as of `python_array`, of the column `name`
+    memory:    where texts are written; it must stay
+    failures:  as for `python_array`, of the column `name`
     """
     import numpy as np
 
@@ -187,8 +189,8 @@ def _gathered(pa: Any, texts: Spans) -> Any:
     gathered = calls.gather(texts.data, begin, size)
     if gathered is not None:
         return pa.py_buffer(gathered)
-    # Every second piece of an array is what stands between two of ours, so that Arrow itself can pick ours.  Empty ones (NULL among
-    # them) lie anywhere, and are moved behind the one before.
+    # Every second piece of an array is the gap between two of ours, so that Arrow itself can pick
+    # ours. Empty pieces (NULL among them) may lie anywhere, and are moved behind the piece before.
     begin = np.maximum.accumulate(np.where(size == 0, 0, begin))
     ends = begin + size
     if (begin[1:] >= ends[:-1]).all():
@@ -204,7 +206,7 @@ def _gathered(pa: Any, texts: Spans) -> Any:
 
 
 def _arrow_value(type_: SparkType, value: Any) -> Any:
-    """Maps as lists of pairs, which Arrow takes whatever the keys are; times that Python has no object for as numbers."""
+    """Maps as lists of pairs, so that Arrow takes any keys; times without a Python object as numbers."""
     if value is None:
         return None
     if type_.kind == "map":
@@ -221,19 +223,19 @@ def _arrow_value(type_: SparkType, value: Any) -> Any:
 
 
 def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:
-    """Where each key is last, in order of place; with `sequence`, where that is greatest.
+    """The place of each key's last row, in order; with `sequence`, of the row with its greatest number.
 
     hashes:  of the keys, by `columns.hash_words`
-    Raises:  CORRUPT_FILE where two versions of a key have one sequence number.
+    Raises:  CORRUPT_FILE if two versions of a key have one sequence number.
     """
     import numpy as np
 
     if hashes is not None:
         ordered = np.sort(hashes)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if not len(twice):  # all differ, and so do the keys
+        if not len(twice):  # all hashes differ, so all keys do
             return np.arange(len(hashes))
-        if 4 * len(twice) < len(hashes):  # only keys with one of these can be alike
+        if 4 * len(twice) < len(hashes):  # only keys with one of these hashes can be equal
             found = np.searchsorted(twice, hashes).clip(max=len(twice) - 1)
             again = np.flatnonzero(twice[found] == hashes)
             last = newest_of_each(pa, keys.select(again), None, None if sequence is None else sequence[again])
@@ -249,7 +251,7 @@ def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array |
     if sequence is not None and ((np.diff(codes[order]) == 0) & (np.diff(sequence[order]) == 0)).any():
         raise corrupt("two versions of a key have one sequence number", 0)
     newest: Array = np.empty(count, np.int64)
-    # Of several values for one place numpy keeps the last.
+    # If several values go to one place, numpy keeps the last.
     newest[codes[order]] = order
     newest.sort()
     return newest
@@ -261,7 +263,8 @@ def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, o
     import pyarrow.compute as pc
 
     if hashes is not None and other_hashes is not None:
-        # A few bits of the hash rule out nearly all that aren't there; the others are looked up.
+        # A few bits of the hash rule out nearly all keys that aren't among the others; look up the
+        # rest.
         bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
         marks: Array = np.zeros(int(bits) + 1, bool)
         marks[other_hashes & bits] = True
@@ -297,7 +300,7 @@ def _key_array(pa: Any, keys: Spans, width: int) -> Any:
 
 
 class _ChunkReader(io.RawIOBase):
-    """Where a writer leaves bytes that a reader takes piece by piece."""
+    """A file to which a writer appends bytes, and from which a reader takes them piece by piece."""
 
     def __init__(self) -> None:
         self.waiting: list[bytes] = []
@@ -317,9 +320,10 @@ class _ChunkReader(io.RawIOBase):
 
 
 def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
-    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each; at least one table.
+    """The pieces of an Arrow IPC stream of pyarrow.Tables of one schema, a record batch each.
 
-    What a table says of values that failed is a batch's metadata, but for the first table, whose schema is the stream's.
+    There is at least one table.  The errors of a table's failed values are in its batch's metadata;
+    those of the first table are in the stream's schema.
     """
     pa, sink, rest = pyarrow(), _ChunkReader(), iter(tables)
     first = next(rest)
@@ -336,9 +340,12 @@ def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
 
 
 def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]) -> int:
-    """Write pages of rows to a Parquet file, a row group each, and return how many rows; the file is there whole or not at all.
+    """Write pages of rows to a Parquet file, a row group each, and return the number of rows.
 
-    Raises:  LIBRARY_MISSING; NOT_WRITABLE; WRONG_TYPE for a column, or a text, that Parquet can't hold.
+    The file appears whole or not at all.
+
+    Raises:  LIBRARY_MISSING; NOT_WRITABLE; WRONG_TYPE for a column, or a text, that Parquet can't
+             hold.
     """
     pa, count, failures = pyarrow(), 0, Failures()
     from pyarrow import parquet
@@ -371,7 +378,7 @@ def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]
 
 
 def _reason(broken: OSError) -> str:
-    """What is wrong, without the name of the file that pyarrow puts before it."""
+    """The error's reason, without the file's name that pyarrow puts before it."""
     return str(broken) if broken.errno is None else os.strerror(broken.errno)
 
 

@@ -1,9 +1,9 @@
-"""What Arrow tables say of values that can't be computed: NULL in the column, and why in the schema's metadata.
+"""Values that can't be computed in Arrow tables: NULL, with the error in the schema's metadata.
 
     millpond.errors   {"count": 2, "errors": [{"row": 0, "column": "ratio", "condition", "message"}, …]}, the first hundred
 
-`row` is the row's place in the table.  In a stream the schema's metadata tells of the rows of the first table, and a record batch's
-own metadata of the rows that begin with it; `read_ipc_stream` puts them together.
+`row` is the row's place in the table.  In a stream, the schema's metadata is about the rows of the
+first table, and a record batch's own metadata about its rows; `read_ipc_stream` joins them.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ class Failures:
         self.first: list[dict[str, Any]] = []
 
     def add(self, row: int, column: str, error: MillpondError) -> None:
-        """One of them."""
+        """Add one value."""
         self.count += 1
         if len(self.first) < _MOST:
             self.first.append({"row": row, "column": column, "condition": error.condition, "message": error.message})
 
     def add_table(self, metadata: Any, begin: int) -> None:
-        """Those of a table whose first row stands at `begin`."""
+        """Add those of a table whose first row is at `begin`."""
         data = (metadata or {}).get(KEY)
         if data is not None:
             failures = json.loads(data)
@@ -40,12 +40,12 @@ class Failures:
             self.first += [{**one, "row": one["row"] + begin} for one in failures["errors"]][: _MOST - len(self.first)]
 
     def metadata(self) -> dict[bytes, bytes]:
-        """What a schema's metadata holds; nothing where there are none."""
+        """The schema's metadata; empty if there are none."""
         return {KEY: json.dumps({"count": self.count, "errors": self.first}).encode()} if self.count else {}
 
 
 def make_table(pa: Any, arrays: Sequence[Any], schema: Any, failures: Failures) -> Any:
-    """A table that says which of its values failed."""
+    """A table whose metadata says which of its values failed."""
     return _with(pa.Table.from_arrays(arrays, schema=schema), failures)
 
 
@@ -61,7 +61,7 @@ def join_tables(pa: Any, tables: Sequence[Any], schema: Any) -> Any:
 
 
 def select_rows(table: Any, mask: Any) -> Any:
-    """The rows of a table that a mask chooses, a boolean array without NULL."""
+    """The rows of a table that a mask, a boolean array without NULL, selects."""
     chosen = table.filter(mask)
     before = (table.schema.metadata or {}).get(KEY)
     if before is None:
@@ -79,5 +79,5 @@ def _with(table: Any, failures: Failures) -> Any:
 
 
 def without_errors(metadata: dict[bytes, bytes] | None) -> dict[bytes, bytes]:
-    """A schema's metadata but for what it says of errors."""
+    """A schema's metadata without the errors."""
     return {name: value for name, value in (metadata or {}).items() if name != KEY}

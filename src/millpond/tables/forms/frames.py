@@ -1,8 +1,9 @@
 """Answers as data frames.  The only module that imports pandas and polars.
 
-Both are made of Arrow's columns, so that no value changes on the way.  pandas' own types have no NULL among whole numbers, no
-decimals, and times of the years 1677 to 2262 alone: so its columns have Arrow's types (`pandas.ArrowDtype`).  A value that can't be
-computed is NULL, and a warning says so, for a data frame has no place for it.
+Both are made of Arrow's columns, so that no value changes.  pandas' own types have no NULL for
+whole numbers, no decimals, and only times of the years 1677 to 2262.  So its columns have Arrow's
+types (`pandas.ArrowDtype`).  A value that can't be computed is NULL, with a warning: a data frame
+has no place for its error.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ def _warn(table: Any) -> None:
     if failures.count:
         first = failures.first[0]
         what = (
-            f"{failures.count} values can't be computed, and are NULL"
+            f"{failures.count} values can't be computed, so they are NULL"
             if failures.count > 1
-            else "A value can't be computed, and is NULL"
+            else "A value can't be computed, so it is NULL"
         )
         warnings.warn(f"{what}; row {first['row']}: {first['message']}", stacklevel=3)
 
@@ -40,19 +41,19 @@ def _warn(table: Any) -> None:
 def to_polars(table: Any) -> Any:
     """A polars.DataFrame of a pyarrow.Table; maps are lists of structs there.
 
-    Raises:  LIBRARY_MISSING; WRONG_TYPE where polars can't hold a column.
+    Raises:  LIBRARY_MISSING; WRONG_TYPE if polars can't hold a column.
     """
     try:
-        import polars  # no types of its own where it isn't installed
+        import polars  # without types if it isn't installed
     except ImportError as missing:
         raise library_missing("polars", "polars") from missing
     try:
         _warn(table)
-        table.validate(full=True)  # Spark's strings may hold any bytes, and polars trusts whoever hands it some
+        table.validate(full=True)  # Spark's strings may hold any bytes, but polars doesn't check them
         return polars.from_arrow(table)
     except Exception as refused:
         raise RequestError(
             "WRONG_TYPE",
             f"polars can't hold this table: {refused}.",
-            hint="Take `to_arrow` or `to_pandas`, and leave out the column.",
+            hint="Use `to_arrow` or `to_pandas`, and leave out the column.",
         ) from refused

@@ -1,6 +1,7 @@
-"""How rows and tables are shown to whoever types their names in a notebook: as HTML.
+"""Rows and tables as HTML, for notebooks.
 
-Values come from strangers: in HTML they are escaped.  A text reads nothing; a notebook's view of a table reads its first rows.
+Values are untrusted, so they are escaped.  The text form of a table reads nothing; its HTML form
+reads the first rows.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from millpond.schema.definition.table import TableDefinition
 
-# Rows of a notebook's view, and characters of a value there.
+# The most rows in a notebook's view, and the most characters of a value.
 ROWS = 10
 _SHOWN = 120
 
@@ -23,7 +24,7 @@ def columns_text(definition: TableDefinition) -> str:
 
 
 def html_rows(rows: Sequence[dict[str, Any]], caption: str, *, most: int | None = ROWS) -> str:
-    """Rows as an HTML table with a line below; at most so many of them."""
+    """At most so many rows as an HTML table, with a caption below."""
     names = list(dict.fromkeys(name for row in rows[:most] for name in row))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join("<tr>" + "".join(f"<td>{_cell(dict.get(row, name))}</td>" for name in names) + "</tr>" for row in rows[:most])

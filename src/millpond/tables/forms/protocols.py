@@ -1,4 +1,4 @@
-"""What a table gives to notebooks and to libraries that take Arrow: the same whether it is read here or by a server."""
+"""The interface of local and remote tables to notebooks and to libraries that take Arrow."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from millpond.tables.job.bounds import Bounds
 
 
 class ShownTable(ABC):
-    """What a table gives to notebooks, and to libraries that take Arrow, whoever reads it."""
+    """A table for notebooks and for libraries that take Arrow."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """The name it is asked by."""
+        """The table's name."""
 
     @property
     @abstractmethod
@@ -28,7 +28,7 @@ class ShownTable(ABC):
 
     @abstractmethod
     def _columns_text(self) -> str:
-        """Names and types of columns, as far as they are known."""
+        """The known names and types of columns."""
 
     @abstractmethod
     def scan(self, key: Any = None, /, *, limit: int | None = None) -> Rows:
@@ -39,7 +39,7 @@ class ShownTable(ABC):
         """Its rows as a pyarrow.Table."""
 
     def to_pandas(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
-        """The rows of a scan as a pandas.DataFrame, whose columns have Arrow's types: no value changes on the way.
+        """The rows of a scan as a pandas.DataFrame with Arrow's types, so that no value changes.
 
         Raises:  LIBRARY_MISSING; as `to_arrow`.
         """
@@ -48,12 +48,15 @@ class ShownTable(ABC):
     def to_polars(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Any:
         """The rows of a scan as a polars.DataFrame; maps are lists of structs there.
 
-        Raises:  LIBRARY_MISSING; WRONG_TYPE where polars can't hold a column; as `to_arrow`.
+        Raises:  LIBRARY_MISSING; WRONG_TYPE if polars can't hold a column; as `to_arrow`.
         """
         return frames.to_polars(self.to_arrow(key, bounds=bounds, **columns))
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """All rows, for whatever takes Arrow's PyCapsule interface: `duckdb.sql("FROM table")`, `polars.DataFrame(table)`.
+        """All rows, for libraries that take Arrow's PyCapsule interface.
+
+            duckdb.sql("FROM table")
+            polars.DataFrame(table)
 
         Raises:  as `to_arrow`.
         """

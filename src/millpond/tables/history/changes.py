@@ -2,8 +2,9 @@
 
     token   (lineage, store, batch, number): everything up to that change was seen
 
-A token goes on where it stood without loss or repetition as long as the changes behind it are kept, over restarts of the reader and
-builds of the replica.  A lineage is one run of the job as one chain of replicas saw it; a token of another is refused.
+A read with a token continues without loss or repetition as long as the changes after it are kept,
+over restarts of the reader and builds of the replica.  A lineage is one run of the job as one chain
+of replicas saw it.  A token of another lineage is refused.
 """
 
 from __future__ import annotations
@@ -29,22 +30,23 @@ from millpond.tables.scan.open_read import OpenRead
 from millpond.tables.scan.token import pack, unpack
 
 _LAST = 0xFFFFFFFF
-# A batch's number may be one of another run by then; a token never is.
-_START_OVER = "Start over: take a token with changes(), read the table, and go on from the token behind the batch that was read."
+# A token tells runs of the job apart; a batch's number doesn't.
+_START_OVER = "Start over: take a token with changes(), read the table, and go on from that token after the batch of the read."
 Values = dict[str, Any]
 RowReader = Callable[[bytes, bytes | None], list[Values | None]]
-"""(stored key, stored value) -> the rows that they mean: one, or one for each element of a list; None where HAVING leaves it out"""
+"""(stored key, stored value) -> a row, or one for each element of a list; None if HAVING hides it"""
 
 
 class RowChange(msgspec.Struct, frozen=True, kw_only=True):
     """One row's change by one batch.
 
-    kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL; remove, where the cause is unknown
-    batch:        the batch that did it
-    first_batch:  the same, or where the batches up to it were gone before they could be read, the first of them: the change then
-                  is what they did together
-    old, new:     the row before and after, by column name, None where there was none
-    final:        of `expire`, what the row was in the end, where that was seen
+    kind:         insert, update; delete by the job's own code; expire by a watermark or a TTL;
+                  remove if the cause is unknown
+    batch:        the batch that made the change
+    first_batch:  the same number; or, if older batches were gone before they could be read, the
+                  first of these: the change then joins what all of them did
+    old, new:     the row before and after, by column name; None if there was none
+    final:        of `expire`, the row's last values, if they are known
     """
 
     kind: Kind
@@ -56,14 +58,14 @@ class RowChange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def row(self) -> Values:
-        """The row after the change, or the last there was."""
+        """The row after the change, or its last values."""
         return self.new or self.final or self.old or {}
 
 
 class Changes(list[RowChange], Answer):
     """Changes in order: by batch, within one by key.
 
-    token:  what to go on with
+    token:  continues after these changes
     more:   whether the limit cut off further changes
     """
 
@@ -82,10 +84,11 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
 
 
 def read_changes(read: OpenRead, since: str | int | None, limit: int | None, deadline: Deadline) -> Changes:
-    """The changes behind a token or a batch; from now on where `since` is None.
+    """The changes after a token or a batch; from now on if `since` is None.
 
-    limit:   at most so many; what one batch did to one list isn't torn apart
-    Raises:  READ_TOO_LONG, INVALID_TOKEN, HISTORY_GONE, NOT_UP_TO_BOUND where the batch is yet to come.
+    limit:   at most so many, but the changes of one batch to one list stay together
+    Raises:  READ_TOO_LONG, INVALID_TOKEN, HISTORY_GONE; NOT_UP_TO_BOUND if the batch is still to
+             come.
     """
     view, cut, binding = read.view, read.cut, read.binding
     table, store, newest = binding.definition.table, binding.table, view.record.batch
@@ -93,15 +96,16 @@ def read_changes(read: OpenRead, since: str | int | None, limit: int | None, dea
     if kept.history_from is None:
         raise ReplicaError(
             "HISTORY_GONE",
-            f"The changes of {table} aren't kept.",
-            hint="Have whoever follows the job keep them: `millpond serve --history TABLE=…`, or millpond.open(…, retention=…).",
+            f"No history of {table} is kept.",
+            hint="Make the job's follower keep it: `millpond serve --history TABLE=…`, or millpond.open(…, retention=…).",
             table=table,
         )
     if since is None:
         return Changes([], cut, token=_write(binding, newest, _LAST), more=False)
     batch, number = (since, _LAST) if isinstance(since, int) else _parse(since, view, binding)
     try:
-        # In the middle of a batch its changes must be there, and not the state before it: of batches known as one there is none.
+        # To go on inside a batch, its changes must be kept. The state before it need not be:
+        # batches that are known as one have none.
         if number == _LAST or not kept.history_from <= batch <= newest:
             check_kept(view.record, store, batch if number == _LAST else batch - 1, table=table)
     except ReplicaError as gone:
@@ -109,7 +113,7 @@ def read_changes(read: OpenRead, since: str | int | None, limit: int | None, dea
             raise
         raise ReplicaError(
             "HISTORY_GONE",
-            f"Changes of {table} after batch {batch} aren't kept any more.",
+            f"Changes of {table} after batch {batch} are no longer kept.",
             hint=_START_OVER,
             **gone.context,
         ) from None
@@ -139,7 +143,7 @@ def _decoder(binding: Binding, kept: KeptRecord) -> Callable[[int, Change], Iter
             before = old[place] if place < len(old) else None
             now = after[place] if place < len(after) else None
             if before == now and not gone:
-                continue  # an element that stayed, or a row that HAVING leaves out before and after
+                continue  # an element that stayed, or a row that HAVING hides before and after
             if gone:
                 if before is not None or now is not None:
                     yield RowChange(kind=change.kind, batch=batch, first_batch=first, old=before, new=None, final=now)
@@ -151,7 +155,7 @@ def _decoder(binding: Binding, kept: KeptRecord) -> Callable[[int, Change], Iter
 
 
 def row_reader(binding: Binding) -> RowReader:
-    """What reads the rows of a table."""
+    """A function that reads the rows of a table."""
     decode_key, decode_value, finish, many = binding.codec.decode, binding.decode_value, binding.finish, binding.many
 
     def read(stored_key: bytes, stored: bytes | None) -> list[Values | None]:
@@ -177,14 +181,14 @@ def _parse(text: str, view: View, binding: Binding) -> tuple[int, int]:
         why = "it is damaged" if token is None else "it is of another table"
         raise RequestError(
             "INVALID_TOKEN",
-            f"The token isn't one of the changes of {table}: {why}.",
+            f"The token doesn't belong to changes of {table}: {why}.",
             hint="Give the token of an earlier answer, a batch's number, or nothing to begin now.",
             table=table,
         )
     if token.lineage != view.stores.lineage:
         raise ReplicaError(
             "HISTORY_GONE",
-            f"The token is of another run of the job, or of a replica of {table} that isn't there any more.",
+            f"The token is of another run of the job, or of a replica of {table} that no longer exists.",
             hint=_START_OVER,
             table=table,
         )

@@ -1,15 +1,18 @@
-"""Is this event in?  In which batch the job read it, whether this replica has that batch, and whether it came too late.
+"""Where one event is: which batch read it, whether the replica has that batch, whether it was late.
 
-An event is late if Spark drops it: its window ends at or before the watermark that the batch before was planned with.  Spark
-decides this by operator and key, so the answer is known only if the table's key has the event's time.
+An event is late if Spark drops it: its window ends at or before the watermark with which the
+previous batch was planned.  Spark decides this by operator and key, so the answer is known only if
+the table's key has the event's time.
 
-1. The batch that read it is the first whose end is beyond it.
+1. The batch that read the event is the first whose end is beyond it.
 2. The watermark is that of offsets/(N-1); batch 0 has none.
-3. The key's window, or its plain time, is compared with that.  If only the time of the event is given, every window that may hold
-   it is compared: all of the table's length, wherever they begin.
+3. The key's window, or its plain time, is compared with the watermark.  If only the event's time is
+   given, every window that may contain it is compared: all of the table's length, wherever they
+   begin.
 
-Source:  IncrementalExecution and WatermarkSupport, Spark 4.3, with statefulOperator.allowMultiple as it is by default; held against
-Spark's own count of dropped rows in tests/spark/accesslog/test_late.py and test_closed.py.
+Source:  IncrementalExecution and WatermarkSupport, Spark 4.3, with the default of
+         statefulOperator.allowMultiple; compared with Spark's own count of dropped rows in
+         tests/spark/accesslog/test_late.py and test_closed.py.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ Micros = int
 class EventAnswer(Answer):
     """Where one event is.
 
-    batch_read:  the batch whose input it was, None where that isn't known
-    applied:     whether the replica has that batch; False where the job hasn't read the event yet
+    batch_read:  the batch that read the event; None if that isn't known
+    applied:     whether the replica has that batch; False if the job hasn't read the event yet
     late:        whether Spark dropped it as too late: yes, no, unknown
-    reason:      how that is known, or why it isn't, in a sentence
+    reason:      a sentence that says why `late` is yes, no or unknown
     """
 
     def __init__(self, cut: Cut, *, batch_read: int | None, applied: bool, late: Late, reason: str) -> None:
@@ -59,14 +62,14 @@ def find_event(
 ) -> EventAnswer:
     """Where an event is.
 
-    is_read:  whether the input up to a position has it
-    key:      the state's key row that it belongs to, None where the caller doesn't tell
-    time:     the event's own time, None where the caller doesn't tell
+    is_read:  says whether the input up to a position contains the event
+    key:      the state's key row to which the event belongs; None if unknown
+    time:     the event's own time; None if unknown
     """
     view, cut = read.view, read.cut
     if not is_read(view.record):
         return EventAnswer(
-            cut, batch_read=None, applied=False, late="unknown", reason="The job hasn't read it, as far as this replica has come."
+            cut, batch_read=None, applied=False, late="unknown", reason="Up to this replica's batch, the job hasn't read it."
         )
     before: ReplicaRecord | None = None
     for record in iter_positions(view.rows):
@@ -74,20 +77,20 @@ def find_event(
             break
         before = record
     if before is None and record.batch > 0:
-        reason = f"It was read in batch {record.batch} or before, which is as far as positions are kept."
+        reason = f"Batch {record.batch} or an earlier one read it; older positions are no longer kept."
         return EventAnswer(cut, batch_read=None, applied=True, late="unknown", reason=reason)
     if before is not None and record.batch != before.batch + 1:
-        reason = f"It was read in one of the batches {before.batch + 1} to {record.batch}, which were gone before they were read."
+        reason = f"One of the batches {before.batch + 1} to {record.batch} read it; the replica couldn't read these one by one."
         return EventAnswer(cut, batch_read=None, applied=True, late="unknown", reason=reason)
     late, reason = _judge(read, before.planned_watermark_ms * 1000 if before is not None else None, key, time)
     return EventAnswer(cut, batch_read=record.batch, applied=True, late=late, reason=reason)
 
 
 def _judge(read: OpenRead, watermark: Micros | None, key: tuple[Any, ...] | None, time: Micros | None) -> tuple[Late, str]:
-    """Whether a row was late for a batch that was filtered by this watermark."""
+    """Whether a row was late for a batch that dropped late rows by this watermark."""
     view, schema = read.view, read.binding.schema
     if len(view.stores.operators()) > 1:
-        return "unknown", "The job has several stateful operators: what reaches one of them hangs on the others."
+        return "unknown", "The job has several stateful operators: the input of one depends on the others."
     if view.record.watermark_ms is None:
         return "no", "The job has no watermark."
     if watermark is None:
@@ -97,9 +100,9 @@ def _judge(read: OpenRead, watermark: Micros | None, key: tuple[Any, ...] | None
     if schema.operator_name == "sessionWindowStateStoreSaveExec":
         if time is not None and time > watermark:
             return "no", "Its time is after the watermark."
-        return "unknown", "Where the session of a late event would end isn't known."
+        return "unknown", "The end of a late event's session isn't known."
     if schema.operator_name not in ("stateStoreSave", "dedupe") or not schema.watermarked:
-        return "unknown", "The watermark doesn't go by this table's key."
+        return "unknown", "The table's key doesn't have the watermark's time."
     column = schema.watermarked[0]
     if schema.key[column].type.kind != "struct":
         return _by_time(watermark, time if key is None else key[column])
@@ -110,18 +113,18 @@ def _judge(read: OpenRead, watermark: Micros | None, key: tuple[Any, ...] | None
 
 
 def _by_any_window(read: OpenRead, column: int, watermark: Micros, time: Micros | None) -> tuple[Late, str]:
-    """By the time alone: every window that has it ends after it, and at most the windows' length after it."""
+    """By the time alone: each window with this time ends after it, by at most the windows' length."""
     if time is None:
         return "unknown", "Its window or its time wasn't given."
     if time >= watermark:
-        return "no", "Every window that it belongs to ends after the watermark."
+        return "no", "All of its windows end after the watermark."
     first = next(SnapshotWithClosed(read.stored()).iterate(read.binding.table, b"\x00"), None)
     if first is None:
-        return "unknown", "How long the table's windows are isn't known as long as it is empty."
+        return "unknown", "The table is empty, so the length of its windows isn't known."
     start, end = read.binding.codec.decode(split_value(*first)[0])[column]
     if time + (end - start) <= watermark:
-        return "yes", "Every window that it belongs to had ended when its batch was read."
-    return "unknown", "Some windows that may have it had ended when its batch was read, and others not: give the window."
+        return "yes", "All of its windows had ended when its batch was read."
+    return "unknown", "Some of its possible windows had ended when its batch was read, others hadn't: give the window."
 
 
 def _by_time(watermark: Micros, time: Micros | None) -> tuple[Late, str]:
@@ -132,17 +135,19 @@ def _by_time(watermark: Micros, time: Micros | None) -> tuple[Late, str]:
 
 def _said(late: bool, what: str, watermark: Micros) -> tuple[Late, str]:
     relation = "not after" if late else "after"
-    return ("yes" if late else "no"), f"{what} {relation} the watermark by which its batch was filtered, {watermark // 1000} ms."
+    return (
+        "yes" if late else "no"
+    ), f"{what} {relation} the watermark by which its batch dropped late rows, {watermark // 1000} ms."
 
 
 def is_built_late(view: View) -> bool:
-    """Whether rows may have expired before the replica, or what it kept, began."""
+    """Whether rows may have expired before the replica or its kept rows began."""
     first = first_position(view.rows)
     return (view.record.batch if first is None else first) > 0
 
 
 def may_have_expired(view: View, binding: Binding, key: tuple[Any, ...]) -> bool:
-    """Whether a row with this key would no longer be in the state, if it had been."""
+    """Whether the state would no longer have a row with this key."""
     schema = binding.schema
     if loses_rows(schema):
         return schema.ttl or view.record.watermark_ms is not None

@@ -1,4 +1,4 @@
-"""What a table tells beside its rows as they are: rows that expired, earlier batches, changes, and where one event is."""
+"""A table's reads besides its newest rows: expired rows, earlier batches, changes, one event."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from millpond.tables.scan.open_read import OpenRead
 
 
 class PastReads(ABC):
-    """The reads of a table that go beyond its rows as they are.  `Table` is the one that there is."""
+    """The reads of a table besides its newest rows.  `Table` is the only subclass."""
 
     definition: TableDefinition
     _reads: Reads
@@ -38,7 +38,7 @@ class PastReads(ABC):
         """The same table, read by other views of its job."""
 
     def _deadline(self) -> Deadline:
-        """By when a read that begins now has to be done."""
+        """When a read that begins now must end."""
         return Deadline(self.definition.table, self.job_reads.settings.read_deadline_seconds)
 
     @abstractmethod
@@ -46,16 +46,19 @@ class PastReads(ABC):
         """Begin a read, which the caller ends."""
 
     def live(self) -> Self:
-        """The same table without expired rows: only rows in Spark's state whose TTL, if they have one, hasn't passed."""
+        """The same table without expired rows.
+
+        It shows only rows in Spark's state whose TTL, if they have one, hasn't passed.
+        """
         other = copy(self)
         other._closed = False
         return other
 
     def with_closed(self) -> Self:
-        """The same table with expired rows, as long as they are kept; they are marked `final`.
+        """The same table with expired rows, as long as they are kept, marked `final`.
 
-        That includes rows whose TTL has passed and that Spark hasn't removed yet.  No other read shows these.
-        Tables of windows, sessions among them, are read so by default.
+        That includes rows whose TTL has passed before Spark has removed them.  No other read shows
+        these.  Tables of windows, sessions among them, show expired rows by default.
         """
         other = copy(self)
         other._closed = True
@@ -63,17 +66,20 @@ class PastReads(ABC):
 
     @property
     def job_reads(self) -> JobReads:
-        """The job whose table this is, as it is now."""
+        """The table's job as it is now."""
         return self._reads.job
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Self:
-        """The same table as of a batch, or of the newest batch that was committed by a time; every read of it is of that batch.
+        """The same table as of a batch, or of the newest batch that was committed by a time.
 
-        Rows with a TTL are left out if they had expired when the batch was planned, or at the given time (alone or with a batch).
+        Every read of it is of that batch.
 
-        cut:     a token of `cut`: its batch, which any process reads that can; whether it still can, each read says
-        Raises:  HISTORY_GONE where that isn't kept (see `Retention`), NOT_UP_TO_BOUND where it is yet to come; WRONG_TYPE; of a cut
-                 INVALID_TOKEN, OTHER_JOB, and CUT_EXPIRED when it is read.
+        It hides rows whose TTL had passed when the batch was planned, or at the given time.
+
+        cut:     a token of `cut`: reads its batch in any process that can still read it
+        Raises:  HISTORY_GONE if the batch isn't kept (see `Retention`); NOT_UP_TO_BOUND if it is
+                 still to come; WRONG_TYPE; for a cut INVALID_TOKEN and OTHER_JOB, and at each read
+                 CUT_EXPIRED.
         """
         if (cut is None) == (batch is None and time is None):
             raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
@@ -87,7 +93,9 @@ class PastReads(ABC):
         return self.read_by(EarlierReads(self._reads, store, self.definition.table, wanted, asked_ms))
 
     def cut(self, *, bounds: Bounds | None = None) -> CutToken:
-        """The newest batch, kept readable for a while: its token opens it by `at`, for this table and others of the job.
+        """Keep the newest batch readable for a while.
+
+        The token opens it with `at`, for this table and others of the job.
 
         Raises:  as `get`.
         """
@@ -101,13 +109,14 @@ class PastReads(ABC):
         wait_seconds: float = 0.0,
         bounds: Bounds | None = None,
     ) -> Changes:
-        """What happened to the rows since a token or a batch, in order, without loss or repetition; `token` goes on from there.
+        """The changes of rows since a token or a batch, in order, without loss or repetition.
 
-        since:         `token` of an earlier answer; a batch's number, for all changes after it; None to begin now
-        limit:         at most so many changes
-        wait_seconds:  where there are none yet, wait so long for some
-        Raises:        HISTORY_GONE where they aren't kept, and how to start over; INVALID_TOKEN, INVALID_LIMIT; READ_TOO_LONG;
-                       as `scan`.
+        since:         `token` of an earlier answer; a batch's number, for all changes after it;
+                       None to begin now
+        limit:         at most so many changes; ask for the next ones with the answer's `token`
+        wait_seconds:  how long to wait if there are no changes yet
+        Raises:        HISTORY_GONE if they aren't kept, with how to start over; INVALID_TOKEN,
+                       INVALID_LIMIT; READ_TOO_LONG; as `scan`.
         """
         check_limit(limit)
         deadline = time.monotonic() + wait_seconds
@@ -135,10 +144,10 @@ class PastReads(ABC):
     ) -> Versions:
         """Every version of a row, or of the rows of a range of keys, between two batches or times.
 
-        key, start, end:  which rows, as `range`
-        since, until:     versions that held at some time between: a batch's number, a datetime or an ISO text; all that are kept by
-                          default
-        Raises:           HISTORY_GONE where `since` isn't kept any more; as `range`.
+        key, start, end:  which rows, as for `range`
+        since, until:     only versions that were current at some time between these: batch numbers,
+                          datetimes or ISO texts; by default all that are kept
+        Raises:           HISTORY_GONE if `since` is no longer kept; as `range`.
         """
         check_limit(limit)
         prefix = self._keys.stored(self._keys.given(key, columns))
@@ -161,19 +170,19 @@ class PastReads(ABC):
         event_time: dt.datetime | str | None = None,
         bounds: Bounds | None = None,
     ) -> EventAnswer:
-        """Is this event in: which batch read it, is that batch applied here, and did it come too late?
+        """Where one event is: which batch read it, whether that batch is applied, whether it was late.
 
-        offset:      its own, as a Kafka producer gets it: "views:0:11170"
-        file:        the file it was in, for a file source
-        line:        its line there, from 1: of a log that the source `accesslog` reads.  Spark's own file source reads a file
-                     whole, in one batch, so that a line is where its file is; whether the file has that line isn't looked at
-        key:         the key of the row that it belongs to, a window's columns among them
-        event_time:  its own time, where the key isn't known
+        offset:      the event's own offset, as a Kafka producer gets it: "views:0:11170"
+        file:        for a file source, the event's file
+        line:        for the source `accesslog`, the event's line in that file, from 1.  Spark's own
+                     file source reads a whole file in one batch, so it ignores the line
+        key:         the key of the row to which the event belongs, with the window's columns
+        event_time:  the event's own time, if the key isn't known
         Raises:      INVALID_BOUND, UNKNOWN_OFFSET; KEY_MISSING, WRONG_TYPE; as `get`.
         """
         if (offset is None) == (file is None):
             raise RequestError(
-                "INVALID_REQUEST", "Give the event's offset or its file.", hint='Write find_event(offset="views:0:7").'
+                "INVALID_REQUEST", "The event needs an offset or a file.", hint='Write find_event(offset="views:0:7").'
             )
         if line is not None and (file is None or isinstance(line, bool) or not isinstance(line, int) or line < 1):
             raise RequestError("INVALID_REQUEST", f"The line is {line!r:.40}.", hint="Give a file, and a line of it from 1 up.")
@@ -186,6 +195,6 @@ class PastReads(ABC):
 
 
 def check_limit(limit: int | None) -> None:
-    """Raise INVALID_LIMIT where it is no number of rows."""
+    """Raise INVALID_LIMIT if the limit isn't a number of rows."""
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise RequestError("INVALID_LIMIT", f"The limit is {limit!r}.", hint="Give a whole number from 1 up.", limit=str(limit))

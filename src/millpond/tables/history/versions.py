@@ -1,4 +1,4 @@
-"""Every version of a row, or of the rows of a stretch of keys, between two batches."""
+"""Every version of a row, or of the rows of a span of keys, between two batches."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ class Version(msgspec.Struct, frozen=True, kw_only=True):
     """What a row was from one batch until another.
 
     row:          by column name
-    kind:         what made it: insert, update; expire where it is the row in the end; None where that was before what is asked for
-    batch:        since this batch; None where that was before the replica was built
-    until_batch:  the batch that changed or deleted it; None where it is so still
-    committed_ms, until_ms:  when these were committed, None where that isn't known
+    kind:         how the version came about: insert, update; expire for the last values of an
+                  expired row; None if that was before the batches asked for
+    batch:        the batch that made the version; None if that was before the replica was built
+    until_batch:  the batch that ended the version; None if it is still current
+    committed_ms, until_ms:  when these two batches were committed; None if that isn't known
     """
 
     row: Values
@@ -52,13 +53,13 @@ class Versions(list[Version], Answer):
 
 
 _Row = tuple[bytes | None, list[NumberedChange]]
-"""(as it was, None where it wasn't there, its changes since)"""
+"""(the stored row, None if there was none; its changes since)"""
 
 
 def read_versions(read: OpenRead, span: Span, first: int, last: int, limit: int | None, deadline: Deadline) -> Versions:
-    """The versions of the rows of a span that held at some batch from `first` to `last`.
+    """The versions of the rows of a span that were current at some batch from `first` to `last`.
 
-    Raises:  READ_TOO_LONG; HISTORY_GONE where `first` isn't kept any more.
+    Raises:  READ_TOO_LONG; HISTORY_GONE if `first` is no longer kept.
     """
     by_key = _by_key(read, span, first, deadline)
     rows, committed = row_reader(read.binding), _Clock(read.view.rows)
@@ -74,26 +75,27 @@ def read_versions(read: OpenRead, span: Span, first: int, last: int, limit: int 
 
 
 def _by_key(read: OpenRead, span: Span, first: int, deadline: Deadline) -> dict[bytes, _Row]:
-    """By ordered key the rows of a span as they were at a batch, and what happened to them after it."""
+    """The rows of a span at a batch, and their changes after it, by ordered key."""
     view, binding, (low, high) = read.view, read.binding, span.keys
     earlier = rows_as_of(view, binding.table, binding.definition.table, first)
     if binding.parts is not None:
         changed = _changed(iter_changes(view, binding, first + 1), span, deadline)
         rows = _rows(binding.rows(*earlier), binding, span, deadline)
         return rows | {ordered: (rows.get(ordered, (None, []))[0], changes) for ordered, changes in changed.items()}
-    if low or high is not None:  # a part of the keys: nothing else is read
+    if low or high is not None:  # a part of the keys: read nothing else
         found = iter_versions_between(view.rows, store_number(view, binding), low, high, first=first + 1)
     else:
         found = iter_changes(view, binding, first + 1)
     changed = _changed(found, span, deadline)
-    # What didn't change since then is as it is now; what did was what its first change tells.
+    # A row without a change since then is as it is now. The first change of any other row has the
+    # row before it.
     now = view.rows.newest if isinstance(view.rows, SnapshotAsOf) else view.rows
     rows = _rows(now, binding, span, deadline, but=changed)
     return rows | {ordered: (changes[0][2].old, changes) for ordered, changes in changed.items()}
 
 
 def _changed(found: Iterable[NumberedChange], span: Span, deadline: Deadline) -> dict[bytes, list[NumberedChange]]:
-    """Those of a span, by ordered key."""
+    """The changes of a span, by ordered key."""
     low, high = span.keys
     out: dict[bytes, list[NumberedChange]] = {}
     for change in deadline.watch(found):
@@ -104,7 +106,7 @@ def _changed(found: Iterable[NumberedChange], span: Span, deadline: Deadline) ->
 
 
 def _rows(snapshot: Snapshot, binding: Binding, span: Span, deadline: Deadline, *, but: Container[bytes] = ()) -> dict[bytes, _Row]:
-    """The rows of a span, by ordered key, none of which has changed yet; those of some keys are left out."""
+    """The rows of a span, by ordered key, without changes; `but` names keys to leave out."""
     found = deadline.watch(iter_range(snapshot, binding.table, *span.keys))
     return {ordered: (join_value(ordered, row), []) for ordered, row in found if ordered not in but}
 
@@ -112,7 +114,7 @@ def _rows(snapshot: Snapshot, binding: Binding, span: Span, deadline: Deadline, 
 def _versions(
     stored_key: bytes, base: bytes | None, changes: list[NumberedChange], rows: RowReader, committed: _Clock
 ) -> Iterator[Version]:
-    """The versions of one key; those of a list come from what the list was."""
+    """The versions of one key; versions of elements come from those of their list."""
     begun: list[tuple[int | None, Kind | None, bytes | None]] = []
     if base is not None:
         begun.append((changed_batch(base), None, base))

@@ -1,4 +1,4 @@
-"""A job as it was at an earlier batch, where history is kept: every read of a table, as of then."""
+"""A job as it was at an earlier batch: every read of a table that keeps history, as of then."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millpond.tables.scan.ttl import clock_ms
 
 
 class EarlierReads(Reads):
-    """The reads of one table's job, as of a batch, or as of a time whose batch it is."""
+    """The reads of one table's job, as of a batch, or as of a time that names the batch."""
 
     def __init__(self, now: Reads, store: str, table: str, batch: int, asked_ms: int | None) -> None:
         self.job = now.job
@@ -35,8 +35,8 @@ class EarlierReads(Reads):
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
         """A view of that batch.
 
-        Raises:  HISTORY_GONE; NOT_UP_TO_BOUND where it is yet to come, or doesn't meet the bounds, for which nobody need wait; as
-                 `JobReads.open`.
+        Raises:  HISTORY_GONE; NOT_UP_TO_BOUND if the batch is still to come or doesn't meet the
+                 bounds, without waiting for them; as `JobReads.open`.
         """
         now, _ = self._now.open()
         with now:
@@ -44,18 +44,21 @@ class EarlierReads(Reads):
         return self.job.meeting(view, bounds)
 
     def clock_ms(self, record: ReplicaRecord) -> int:
-        """The time by which rows with a TTL had expired: when the batch was planned, or the time that was asked for."""
+        """The time by which TTLs are judged: when the batch was planned, or the time asked for."""
         return record.started_ms if self._asked_ms is None else clock_ms(record.started_ms, self._asked_ms)
 
 
 def as_of(now: View, store: str, table: str, batch: int) -> View:
-    """The view given, handed on as of an earlier batch.  Raises as `rows_as_of`."""
+    """The given view, handed on as of an earlier batch.  Raises as `rows_as_of`."""
     rows, record = rows_as_of(now, store, table, batch)
     return now.hand_on() if rows is now.rows else now.hand_on_as(rows, record)
 
 
 def rows_as_of(now: View, store: str, table: str, batch: int) -> tuple[Snapshot, ReplicaRecord]:
-    """The rows of a view as of an earlier batch, and the record of then.  Raises HISTORY_GONE, NOT_UP_TO_BOUND."""
+    """The rows of a view as of an earlier batch, with its record.
+
+    Raises:  HISTORY_GONE, NOT_UP_TO_BOUND.
+    """
     check_kept(now.record, store, batch, table=table)
     if batch == now.record.batch:
         return now.rows, now.record
@@ -63,7 +66,7 @@ def rows_as_of(now: View, store: str, table: str, batch: int) -> tuple[Snapshot,
     if record is None:
         raise ReplicaError(
             "HISTORY_GONE",
-            f"Where batch {batch} stood isn't kept any more.",
+            f"The position of batch {batch} is no longer kept.",
             hint="Ask for a newer batch.",
             batch=batch,
         )
@@ -83,7 +86,7 @@ def time_micros(when: dt.datetime | str) -> int:
 
 
 def batch_at(view: View, time_ms: int) -> Batch:
-    """The newest batch that was committed by then.  Raises HISTORY_GONE where no batch so old is known."""
+    """The newest batch that was committed by then.  Raises HISTORY_GONE if no kept batch is so old."""
     if time_ms >= view.record.committed_ms:
         return Batch(view.record.batch)
     found = position_at_time(view.rows, time_ms)
@@ -91,7 +94,7 @@ def batch_at(view: View, time_ms: int) -> Batch:
         first = next(iter_positions(view.rows), view.record)
         raise ReplicaError(
             "HISTORY_GONE",
-            f"Which batch was the newest at that time isn't known: the first that is was committed later, batch {first.batch}.",
+            f"No kept batch is so old: the oldest, batch {first.batch}, was committed after that time.",
             hint="Ask for a later time.",
             first=first.batch,
             time_ms=time_ms,

@@ -1,7 +1,7 @@
-"""What a caller insists on: at least this batch or these offsets, at most so far behind or so old.
+"""Bounds: at least this batch or these offsets, at most so far behind or so old.
 
-A bound that names an offset that nobody knows yet isn't met, and waits like any other: topics grow partitions.  When the time is
-over, the error says which it was.
+A bound with an unknown offset isn't met, and waits like any other, since topics grow partitions.
+After the timeout the error says whether the offset was unknown.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from millpond.storage import Storage
 from millpond.tables.answer import Cut
 from millpond.tables.job.offsets import Missing, Wanted, describe, invalid, missing_of, parse_record, plan_ends
 
-# A job that `start` has just made is known before Spark has begun its checkpoint.
+# `start` makes the job known before Spark begins its checkpoint.
 _PASSING = PASSING | {"NO_CHECKPOINT"}
-# What a table that isn't there yet may be refused by.
+# The errors of a table that doesn't exist yet.
 ARRIVING = frozenset({"UNKNOWN_TABLE", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"})
 _MAX_DEPTH = 8
 _SECONDS = {"minimum": 0}
@@ -34,17 +34,20 @@ _STOPPED = " The job has stopped."
 
 
 class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What an answer must reflect.  All that are given must hold.
+    """What an answer must reflect.  All given bounds must hold.
 
     min_batch:           at least this batch
-    min_offsets:         each source's end, as in Spark's offsets/N: exclusive, the next offset to read.  By source,
-                         {"0": {"views": {"0": 11171}}}, or simply by topic, {"views": {"0": 11171}}
-    contains_offset:     records by their own offset, as a Kafka producer gets it: "views:0:11170", or several of these
+    min_offsets:         each source's end, as in Spark's offsets/N: exclusive, the next offset to
+                         read.  By source, {"0": {"views": {"0": 11171}}}, or by topic, {"views":
+                         {"0": 11171}}
+    contains_offset:     records by their own offset, as a Kafka producer gets it: "views:0:11170",
+                         or a list of such texts
     contains_file:       a file that a file source has read: a path, or a URI as Spark logs it
     max_behind_seconds:  the oldest commit that isn't applied is at most so old
     max_age_seconds:     the newest applied commit is at most so old
-    wait_seconds:        wait so long for all of them, and for the job's first batch; 0 answers or refuses at once.  A job that
-                         said that it stopped isn't waited for; one that was killed is, since it may be starting again
+    wait_seconds:        the most seconds to wait for all bounds and for the job's first batch; 0
+                         answers or refuses at once.  A read doesn't wait for a job that reported
+                         that it stopped, but it does for a killed one, which may be starting again
 
     Raises:  INVALID_BOUND.
     """
@@ -99,7 +102,7 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise invalid(f"{name} is {seconds!r:.80}", "Give a number of seconds, at least 0.")
 
     def records(self) -> Iterator[Wanted]:
-        """What `contains_offset` asks for."""
+        """The records that `contains_offset` names."""
         given: Any = self.contains_offset or ()
         return map(parse_record, given)
 
@@ -110,7 +113,7 @@ _put = msgspec.structs.force_setattr
 class Unmet(msgspec.Struct, frozen=True):
     """The first bound that doesn't hold.
 
-    missing:  how far it is: batches, offsets or seconds; None where that is unknown
+    missing:  how much is missing: batches, offsets or seconds; None if that is unknown
     """
 
     condition: str
@@ -124,11 +127,11 @@ class BoundCheck:
     def __init__(self, bounds: Bounds, storage: Storage) -> None:
         self._bounds = bounds
         self._storage = storage
-        # Entries of each file source's log that don't have the file: they needn't be read again.
+        # Entries of each file source's log that lack the file: they needn't be read again.
         self._searched: dict[str, int] = {}
 
     def unmet(self, cut: Cut) -> Unmet | None:
-        """The first bound that this cut doesn't meet.  Raises INVALID_BOUND where one can't be held against this job."""
+        """The first bound that this cut doesn't meet.  Raises INVALID_BOUND if one doesn't fit this job."""
         bounds, position, lag = self._bounds, cut.position, cut.lag
         if bounds.min_batch is not None and position.batch < bounds.min_batch:
             return _unmet(cut, "min_batch", bounds.min_batch, position.batch, bounds.min_batch - position.batch, "batches")
@@ -147,7 +150,7 @@ class BoundCheck:
         if bounds.contains_file is not None and not self._has_file(str(bounds.contains_file), cut):
             return Unmet(
                 "NOT_UP_TO_BOUND",
-                f"Up to batch {position.batch} no file source has read {bounds.contains_file}.",
+                f"Up to batch {position.batch}, no file source has read {bounds.contains_file}.",
                 {"bound": "contains_file", "wanted": str(bounds.contains_file), "batch": position.batch},
             )
         return None
@@ -178,12 +181,14 @@ def open_within(
     said_stopped: Callable[[], bool],
     settle_seconds: float,
 ) -> tuple[View, Cut]:
-    """A view that meets the bounds, once there is one.
+    """A view that meets the bounds, as soon as there is one.
 
-    said_stopped:    whether the job itself said that it stopped
-    settle_seconds:  a job is known to have stopped once it looked so, with nothing left to apply, for so long: its last batch and
-                     its last heartbeat aren't seen at the same instant
-    Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET where there is none in time, or the job has stopped; INVALID_BOUND; as `open_view`.
+    said_stopped:    whether the job itself reported that it stopped
+    settle_seconds:  a job counts as stopped after it has looked stopped for so long, with nothing
+                     left to apply: readers don't see its last batch and its last heartbeat at the
+                     same instant
+    Raises:  NOT_UP_TO_BOUND or UNKNOWN_OFFSET if there is none in time or the job has stopped;
+             INVALID_BOUND; as `open_view`.
     """
     began, check = time.monotonic(), BoundCheck(bounds, storage)
     stopped_at: float | None = None
@@ -213,17 +218,17 @@ def open_within(
 
 
 def may_pass(error: MillpondError) -> bool:
-    """Whether the next batch may change that: a bound isn't met yet, or the job can't be read now."""
+    """Whether the next batch may mend this: a bound isn't met yet, or the job can't be read now."""
     return "waited_seconds" in error.context or error.condition in _PASSING
 
 
 def is_of_stopped(error: MillpondError) -> bool:
-    """Whether a bound isn't met and the job looks as if it had stopped."""
+    """Whether a bound isn't met and the job seems to have stopped."""
     return error.context.get("job_state") == "stopped"
 
 
 def after(error: MillpondError, waited_seconds: float) -> MillpondError:
-    """The error that a caller gets who has waited so long."""
+    """The error for a caller who has waited so long."""
     if "waited_seconds" not in error.context:
         return error
     stopped = _STOPPED if error.message.endswith(_STOPPED) else ""
@@ -233,18 +238,18 @@ def after(error: MillpondError, waited_seconds: float) -> MillpondError:
 
 
 def error_of(unmet: Unmet, waited_seconds: float, *, is_stopped: bool = False) -> MillpondError:
-    """The error that a caller gets whose bounds aren't met in time, or can't be while the job is stopped."""
+    """The error for bounds that aren't met in time, or can't be met by a stopped job."""
     waited = f" after {waited_seconds:g} seconds" if waited_seconds else ""
     message = f"{unmet.message.removesuffix('.')}{waited}."
     context = {**unmet.context, "waited_seconds": waited_seconds}
     if is_stopped:
         message += _STOPPED
-        hint = "Start the job again, or ask for less."
+        hint = "Start the job again, or loosen the bound."
         context["job_state"] = "stopped"
     elif unmet.condition == "UNKNOWN_OFFSET":
         hint = "Correct the topic or partition, or wait until Spark reads it."
     else:
-        hint = "Wait longer (wait_seconds), or ask for less."
+        hint = "Wait longer (wait_seconds), or loosen the bound."
     kind = RequestError if unmet.condition == "UNKNOWN_OFFSET" else ReplicaError
     return kind(unmet.condition, message, hint=hint, **context)
 
@@ -273,12 +278,11 @@ def _missing_offset(cut: Cut, missing: Missing) -> Unmet:
     if missing.unknown is not None:
         return Unmet("UNKNOWN_OFFSET", f"{wanted.bound}: batch {batch} has no such offset; {missing.unknown}", context)
     if missing.here is None:
-        return Unmet("NOT_UP_TO_BOUND", f"{wanted.bound}: up to batch {batch} that source has read nothing.", context)
+        return Unmet("NOT_UP_TO_BOUND", f"{wanted.bound}: up to batch {batch}, that source has read nothing.", context)
     short = wanted.end - missing.here
     return Unmet(
         "NOT_UP_TO_BOUND",
-        f"{wanted.bound}: batch {batch} ends at offset {missing.here}, exclusive, and would have to end at {wanted.end}: "
-        f"{short} to go.",
+        f"{wanted.bound}: batch {batch} ends at offset {missing.here}, exclusive, but must end at {wanted.end}: {short} to go.",
         {**context, "missing": short},
     )
 
@@ -286,7 +290,7 @@ def _missing_offset(cut: Cut, missing: Missing) -> Unmet:
 def same_file(path: str) -> Callable[[str], bool]:
     """A function that says whether a logged path, a percent-encoded URI, is the file at `path`.
 
-    path:  with a scheme a URI, percent-encoded as well; without one a path on the local disk, as it is
+    path:  with a scheme, a percent-encoded URI; without one, a plain path on the local disk
     """
     wanted = _canonical(unquote(path)) if ":/" in path else os.path.abspath(path)
     return lambda logged: _canonical(unquote(logged)) == wanted

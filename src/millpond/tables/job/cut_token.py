@@ -1,11 +1,11 @@
-"""A batch by a token: requests that share nothing but that token read the same rows, of any table of the job.
+"""A batch by a token: all requests with that token read the same batch, of any table of the job.
 
     token   = place, generation, batch, holder; see `token`
     place   = hash of where the job's checkpoint lies
     holder  = the process that keeps the batch readable
 
-Such a cut is the view of a page (`held_views`) under another name: it ends by itself, and there are as few of them.
-Like a page it is read by whoever can: who has the batch as its newest one, or holds it.
+Such a cut is a page's view (`held_views`) under another name.  It ends by itself, and the same
+limit of views applies.  A process can answer if the batch is its newest or if it holds the batch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLACE_BYTES = 12
 class CutToken(Answer):
     """A batch that stays readable for a while.
 
-    token:    what it is read by: `table.at(cut=token)`, of this table or another one of the job
+    token:    opens the batch: `table.at(cut=token)`, of this table or another one of the job
     seconds:  at most so long; less where many batches are kept
     """
 
@@ -46,7 +46,7 @@ class _Token(msgspec.Struct, frozen=True, array_like=True):
 
 
 def begin_cut(reads: Reads, bounds: Bounds | None) -> CutToken:
-    """Keep the batch that is read readable.  Raises as `Reads.open`."""
+    """Keep the current batch readable.  Raises as `Reads.open`."""
     view, cut = reads.open(bounds)
     job, token = reads.job, pack(_Token(_place(reads.job), view.generation, view.record.batch, HOLDER))
     job.keep(view)
@@ -57,20 +57,20 @@ class TokenReads(Reads):
     """A job as of the batch of a cut."""
 
     def __init__(self, job: JobReads, text: str, table: str) -> None:
-        """Raises INVALID_TOKEN, and OTHER_JOB where the cut is one of another job than this table's."""
+        """Raises INVALID_TOKEN; OTHER_JOB if the cut isn't one of this table's job."""
         self.job = job
         token = unpack(text, _Token)
         if token is None:
             raise RequestError(
                 "INVALID_TOKEN",
-                "The token isn't one of a cut: it is damaged, or of something else.",
+                "This isn't a cut's token: it is damaged, or a token of another kind.",
                 hint="Give the token of GET /tables/{table}/cut.",
                 table=table,
             )
         if token.place != _place(job):
             raise RequestError(
                 "OTHER_JOB",
-                f"{table} is a table of {job.folder.job}, and this cut is one of another job: they share no batches.",
+                f"{table} is a table of {job.folder.job}, but this is a cut of another job: batches of two jobs don't correspond.",
                 hint="Open another cut for it.",
                 table=table,
                 job=job.folder.job,
@@ -78,7 +78,10 @@ class TokenReads(Reads):
         self._token = token
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
-        """A view of that batch.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
+        """A view of that batch.
+
+        Raises:  CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND if it doesn't meet the bounds.
+        """
         with self.job.replica.snapshot() as now:
             found = self.job.try_batch(now, self._token.generation, self._token.batch)
             if found is None:
@@ -87,11 +90,11 @@ class TokenReads(Reads):
 
     def _expired(self, now: View) -> ReplicaError:
         token = self._token
-        why = "its time is over" if now.generation == token.generation else "the replica was built anew"
+        why = "its time is over" if now.generation == token.generation else "the replica was built again"
         return ReplicaError(
             "CUT_EXPIRED",
-            f"The cut of {self.job.folder.job} at batch {token.batch} can't be read any more: {why}.",
-            hint="Open a new one, and read what belongs together sooner.",
+            f"The cut of {self.job.folder.job} at batch {token.batch} can no longer be read: {why}.",
+            hint="Open a new cut, and make all its reads sooner.",
             batch=token.batch,
             holder=token.holder,
         )

@@ -1,7 +1,7 @@
-"""Views that outlive the read that opened them: of a scan whose next page may be asked for, and of a cut.
+"""Views that outlive the read that opened them: for a scan's next page, and for cuts.
 
-A held view keeps pages of the replica from reuse, so each is ended after a time, whoever holds it; a thread sees to that, and lives
-only as long as there is one.  One reader at a time uses a view.
+A held view keeps pages of the replica from reuse.  So a thread ends each after a time; the thread
+lives only as long as there are held views.  One reader at a time uses a view.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from millpond.errors import ReplicaError
 from millpond.replica.replica import View
 
-# Names this process in tokens, so that another process of the same server can tell who holds a view.
+# Names this process in tokens, so that other processes of the server know which one holds a view.
 HOLDER = secrets.token_hex(4)
 
 
@@ -30,7 +30,7 @@ class HeldView:
         self._ended = False
 
     def try_lease(self) -> View | None:
-        """The view for one read, which gives it back by leaving it; None where its time is over."""
+        """The view for one read, which gives it back when it leaves; None if its time is over."""
         if os.getpid() != self._process:
             raise ReplicaError(
                 "REPLICA_CLOSED",
@@ -45,7 +45,7 @@ class HeldView:
         return self.view.lend(self._lock.release)
 
     def end(self) -> None:
-        """End the view, once nobody reads it."""
+        """End the view, as soon as nobody reads it."""
         with self._lock:
             if not self._ended:
                 self._ended = True
@@ -55,7 +55,8 @@ class HeldView:
 class HeldViews:
     """The views that one job's readers hold in this process.
 
-    most:     of pages; of more, the oldest that nobody went on with go first, then the oldest
+    most:     the largest number of pages; beyond it, the oldest whose next page nobody asked for
+              goes first, then the oldest
     seconds:  how long each is held
     """
 
@@ -68,11 +69,12 @@ class HeldViews:
         self._thread: threading.Thread | None = None
 
     def keep_page(self, view: View) -> None:
-        """Take over a view whose batch somebody will ask for again: of a page that has more behind it, or by a token of its own.
+        """Take over a view whose batch somebody may ask for again: for a next page, or by a cut's token.
 
-        A batch that is held already is held for the whole time anew: it is the newest one, so nothing is kept for longer by that.
+        If the batch is held already, its time begins again.  It is the newest batch, so this keeps
+        no older pages from reuse.
         """
-        if not view.is_own:  # held already, or read from one table's history, which others may not have
+        if not view.is_own:  # held already, or read from one table's history, which other tables may lack
             view.close()
             return
         place = view.generation, view.record.batch
@@ -90,13 +92,13 @@ class HeldViews:
             held_view.end()
 
     def try_page(self, generation: str, batch: int) -> View | None:
-        """The view of an earlier page; None where it isn't held any more."""
+        """The view of an earlier page; None if it is no longer held."""
         with self._changed:
             held_view = self._pages.get((generation, batch))
         return held_view.try_lease() if held_view is not None else None
 
     def hold(self, view: View, seconds: float) -> HeldView:
-        """Hold a view for a cut, which ends it by `let_go`."""
+        """Hold a view for a cut, which ends it with `let_go`."""
         held_view = HeldView(view, seconds)
         with self._changed:
             self._cuts.add(held_view)
@@ -123,7 +125,10 @@ class HeldViews:
         return len(self._pages) + len(self._cuts)
 
     def _least(self) -> tuple[str, int]:
-        """The page that is given up first: of those that nobody went on with, else of all, the oldest but for the newest."""
+        """The page to give up first, never the newest.
+
+        It is the oldest page whose next one nobody asked for, or else the oldest of all.
+        """
         newest = next(reversed(self._pages))
         places = [place for place in self._pages if place != newest]
         return next((place for place in places if not self._pages[place].used), places[0] if places else newest)

@@ -12,14 +12,14 @@ from urllib.parse import unquote
 
 from millpond.tables.job.offsets import Offsets, invalid
 
-# Of Spark's own file source; a file is read whole there, and found by `checkpoint.source_files`.
+# Spark's own file source reads whole files; `checkpoint.source_files` finds these.
 _BY_FILE = "logOffset"
 
 
 def line_is_read(path: str, line: int | None, found: Offsets) -> bool | None:
-    """Whether the sources that read this log have come to the line; None where it takes a source that reads whole files to tell.
+    """Whether all sources that read this log have read the line; None if no source by lines knows it.
 
-    Raises:  INVALID_BOUND where no line is given: a log grows, and is read piece by piece.
+    Raises:  INVALID_BOUND if no line is given: a log grows, and batches read it piece by piece.
     """
     by_line = [offset["files"] for offset in found.values() if _is_by_line(offset)]
     if not by_line:
@@ -29,7 +29,9 @@ def line_is_read(path: str, line: int | None, found: Offsets) -> bool | None:
     if not reached:
         return None if any(isinstance(offset, dict) and _BY_FILE in offset for offset in found.values()) else False
     if line is None:
-        raise invalid(f"{path} is read line by line, and no line is given", 'Write find_event(file="/logs/access.log", line=3000).')
+        raise invalid(
+            f"the job reads {path} line by line, but no line is given", 'Write find_event(file="/logs/access.log", line=3000).'
+        )
     return all(line <= end for end in reached)
 
 

@@ -1,7 +1,8 @@
-"""Offsets that a caller insists on, held against those that a batch ends at.
+"""Offsets that a bound names, compared with those at which a batch ends.
 
-Spark's end is the next offset to read: a record at offset 7 is in a batch that ends at 8.  Numbers are compared one by one, each at
-its place in the source's offset; a source without numbers there (or with other names) is refused rather than guessed at.
+Spark's end is the next offset to read: a record at offset 7 is in a batch that ends at 8.  Each
+number is compared with the one at the same place in the source's offset.  If the source has no
+number there, or other names, the bound is refused: nothing is guessed.
 """
 
 from __future__ import annotations
@@ -15,16 +16,17 @@ import msgspec
 from millpond.errors import RequestError
 
 Offsets = Mapping[str, Any]
-"""source -> its offset, as Spark wrote it; None where it had none yet"""
+"""source -> its offset, as Spark wrote it; None if it had none yet"""
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """One number that an offset must have reached.
+    """One number that an offset must reach.
 
     bound:   the bound that asks for it, as its caller wrote it
     source:  the source's name, None for every source that has this topic
-    path:    names inside the offset: topic and partition, as Kafka's; empty where the offset is a number
-    end:     the least end that will do
+    path:    names inside the offset, such as Kafka's topic and partition; empty if the offset is a
+             number
+    end:     the least end that meets the bound
     """
 
     bound: str
@@ -34,10 +36,10 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A number that isn't reached.
+    """A number that the offset hasn't reached.
 
-    here:     where the batch ends, None where the source had no offset yet
-    unknown:  what there is instead, where the source has no such topic or partition
+    here:     where the batch ends; None if the source had no offset yet
+    unknown:  which topics or partitions the source has, if it lacks this one
     """
 
     wanted: Wanted
@@ -51,12 +53,12 @@ def parse_record(text: str) -> Wanted:
     partition, _, offset = rest.partition(":")
     if not (topic and _is_number(partition) and _is_number(offset)):
         raise invalid(f"contains_offset is {text!r:.120}", "Write topic:partition:offset, like views:0:11170.")
-    # Its batch ends behind it: at offset 11171 or later.
+    # A batch that contains the record ends after it: at offset 11171 or later.
     return Wanted(f"contains_offset {text}", None, (topic, str(int(partition))), int(offset) + 1)
 
 
 def plan_ends(tree: Mapping[str, Any], found: Offsets) -> Iterator[Wanted]:
-    """What `min_offsets` asks for: by source where all its names are sources, else by topic."""
+    """What `min_offsets` asks for: by source if all its names are sources, else by topic."""
     by_source = all(name in found for name in tree)
     for name, below in tree.items():
         source, path = (name, ()) if by_source else (None, (name,))
@@ -73,9 +75,9 @@ def _leaves(tree: Any, source: str | None, path: tuple[str, ...]) -> Iterator[Wa
 
 
 def missing_of(wanted: Wanted, found: Offsets) -> Missing | None:
-    """What is missing for this number; None where it is reached.
+    """What is missing for this number; None if it is reached.
 
-    Raises:  INVALID_BOUND where no source has offsets of this shape.
+    Raises:  INVALID_BOUND if no source has offsets of this shape.
     """
     if wanted.source is not None:
         return _missing_in(wanted, found[wanted.source], wanted.source)
@@ -87,7 +89,7 @@ def missing_of(wanted: Wanted, found: Offsets) -> Missing | None:
             f"{wanted.bound} names a topic and a partition, but no source of this job has such offsets: {describe(found)}",
             "Name the source: min_offsets={'0': …} with a value of the same shape, or contains_file for a file source.",
         )
-    # Where two sources read the same topic, a record is in the answer when both have read it.
+    # If two sources read the same topic, a record is in the answer only after both have read it.
     reading = [(source, offset) for source, offset in by_topic.items() if topic in offset]
     for source, offset in reading:
         missing = _missing_in(wanted, offset, source)
@@ -122,7 +124,7 @@ def _missing_in(wanted: Wanted, offset: Any, source: str) -> Missing | None:
 def _other_shape(wanted: Wanted, offset: Any, source: str) -> RequestError:
     return invalid(
         f"{wanted.bound} doesn't fit source {source}, whose offset is {_shown(offset)}",
-        "Give a number for each name that counts, in the shape of the offset that the message shows.",
+        "Give numbers in the shape of the offset that the message shows.",
     )
 
 

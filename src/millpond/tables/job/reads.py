@@ -1,4 +1,4 @@
-"""A job as its tables read it: views of its replica, and what tells how old an answer from one is."""
+"""A job as its tables read it: views of its replica, and how old an answer from one is."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from millpond.tables.job.held_views import HeldView, HeldViews
 from millpond.tables.job.log_lines import line_is_read
 from millpond.tables.scan.ttl import clock_ms
 
-# How long a job's heartbeat file isn't looked at again.
+# For so long a job's heartbeat file isn't read again.
 _HEARTBEAT_CACHE_SECONDS = 0.5
-# A batch that was committed before the job's last heartbeat is seen this much later at the latest.
+# Readers see a batch that was committed before the job's last heartbeat at most this much later.
 _SETTLE_SECONDS = 0.2
 
 
 class Reads(ABC):
-    """What a table is read by: views of one job, of its newest batch or always of one batch.
+    """Views of one job, from which tables read: of its newest batch, or always of the same batch.
 
-    job:    whose views they are
-    fixed:  whether all reads are of one batch, so that a page of another has no place among them
+    job:    the job that the views show
+    fixed:  whether all reads are of one batch, so that a page of another batch is refused
     """
 
     job: JobReads
@@ -41,19 +41,20 @@ class Reads(ABC):
         """A view, which the caller ends, and where an answer from it comes from."""
 
     def try_batch(self, now: View, generation: str, batch: int) -> View | None:
-        """A view of an earlier page's batch, which the caller ends or keeps; None where that batch can't be read any more.
+        """A view of an earlier page's batch, which the caller ends or keeps; None if it is gone.
 
-        now:  opened before, so the job is still the same; handed on where it is of that batch
+        now:  a view opened before, which shows that the job is still the same; handed on if it is
+              of that batch
         """
         return now.hand_on() if (now.generation, now.record.batch) == (generation, batch) else None
 
     def clock_ms(self, record: ReplicaRecord) -> int:
-        """The time by which rows of this batch with a TTL have expired: see `ttl`."""
+        """The time by which the TTLs of this batch's rows are judged: see `ttl`."""
         return clock_ms(record.started_ms)
 
 
 class JobReads(Reads):
-    """A job as its tables read it: views of its newest batch, and what is known of the job beside them."""
+    """A job as its tables read it: views of its newest batch, and the job's state."""
 
     fixed = False
 
@@ -89,14 +90,17 @@ class JobReads(Reads):
 
     @property
     def settle_seconds(self) -> float:
-        """A job that looks as if it had stopped for so long has: see `open_within`."""
+        """A job that has looked stopped for so long counts as stopped: see `open_within`."""
         remote = self.settings.remote_heartbeat_seconds + self.settings.remote_idle_poll_seconds
         return remote if self._checkpoint.is_remote else _SETTLE_SECONDS
 
     def try_batch(self, now: View, generation: str, batch: int) -> View | None:
-        """See `Reads`.  Only what this process holds is looked at; a table whose history is kept has the batch there as well."""
+        """See `Reads`.
+
+        Only this process's views are tried; a table with history also has the batch there.
+        """
         found = super().try_batch(now, generation, batch)
-        if found is None and now.generation == generation:  # else built anew, perhaps since the job was rewound: with other rows
+        if found is None and now.generation == generation:  # another build may have other rows, if the job was rewound
             lent = self.held_views.try_page(generation, batch)
             found = None if lent is None else self.looked_at(lent)
         return found
@@ -106,7 +110,7 @@ class JobReads(Reads):
         return self.folder.open_checkpoint()
 
     def keep(self, view: View) -> None:
-        """Give back the view of a page that has more behind it: its batch stays readable for a while."""
+        """Give back the view of a page that isn't the last: its batch stays readable for a while."""
         self.held_views.keep_page(view)
 
     def cut(self, view: View) -> Cut:
@@ -129,23 +133,30 @@ class JobReads(Reads):
         return Cut(job=job, position=position, lag=lag, job_state=state, generation=view.generation)
 
     def meeting(self, view: View, bounds: Bounds | None) -> tuple[View, Cut]:
-        """A view of a batch that stays the same, and its cut.  Raises as `check`, and has ended the view then."""
+        """A view that always shows the same batch, and its cut.
+
+        Raises as `check`, after ending the view.
+        """
         with view:
             cut = self.cut(view)
             self.check(bounds, cut)
             return view.hand_on(), cut
 
     def check(self, bounds: Bounds | None, cut: Cut) -> None:
-        """Hold a cut that can't change any more against bounds.  Raises NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND."""
+        """Check a cut that can't change any more against bounds.
+
+        Raises:  NOT_UP_TO_BOUND, UNKNOWN_OFFSET, INVALID_BOUND.
+        """
         if bounds is not None:
             unmet = BoundCheck(bounds, self._checkpoint).unmet(cut)
             if unmet is not None:
                 raise error_of(unmet, 0.0)
 
     def reader_of(self, event: Bounds, line: int | None = None) -> Callable[[ReplicaRecord], bool]:
-        """A function that says whether the input up to a position has what these bounds name.  Raises (it): INVALID_BOUND.
+        """A function that says whether the input up to a position contains what these bounds name.
 
-        line:  of the file that they name, where it is a log that is read by lines
+        line:    of the file that they name, if the job reads it as a log, line by line
+        Raises:  INVALID_BOUND, by the function.
         """
         check = BoundCheck(event, self._checkpoint)
         fresh = Lag(behind_batches=0, behind_seconds=0.0, age_seconds=0.0, age_from="commit", event_lag_seconds=None)
@@ -165,7 +176,7 @@ class JobReads(Reads):
         state, seen = self._heartbeat
         now = time.monotonic()
         if seen and self.folder.storage.is_remote:
-            return state  # the pond reads it, not its readers
+            return state  # a thread of the pond reads it, so that readers need not
         if now - seen > _HEARTBEAT_CACHE_SECONDS or not seen:
             state = self.read_heartbeat()
         return state
@@ -177,35 +188,41 @@ class JobReads(Reads):
         return state
 
     def close(self) -> None:
-        """Stop following, and end the views that are held."""
+        """Stop following, and end all held views."""
         self.held_views.close()
         self.replica.close()
 
     def looked_at(self, lent: View) -> View:
-        """The same view, knowing what is committed beyond it now.  Raises JOB_REPLACED, and has ended the view then."""
+        """The same view, with what is committed beyond it now.
+
+        Raises:  JOB_REPLACED, after ending the view.
+        """
         with lent:
             lent.newer = self.replica.newer_than(lent)
             return lent.hand_on()
 
 
 class CutReads(Reads):
-    """A job as the tables of one cut read it: always the same view, one read at a time."""
+    """A job as the tables of one cut read it: all use the same view, one read at a time."""
 
     def __init__(self, job: JobReads, held_view: HeldView) -> None:
         self.job = job
         self._held_view = held_view
 
     def open(self, bounds: Bounds | None = None) -> tuple[View, Cut]:
-        """The view of the cut.  Raises CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND where it doesn't meet the bounds."""
+        """The view of the cut.
+
+        Raises:  CUT_EXPIRED, JOB_REPLACED; NOT_UP_TO_BOUND if it doesn't meet the bounds.
+        """
         with self.job.replica.snapshot() as now:
             same_generation = now.generation == self._held_view.view.generation
         lent = self._held_view.try_lease() if same_generation else None
         if lent is None:
-            why = "its time is over" if same_generation else "the replica was built anew"
+            why = "its time is over" if same_generation else "the replica was built again"
             raise ReplicaError(
                 "CUT_EXPIRED",
-                f"The cut of {self.job.folder.job} at batch {self._held_view.view.record.batch} can't be read any more: {why}.",
-                hint="Open a new one with `pond.cut`; a cut is kept for so long as one read may take.",
+                f"The cut of {self.job.folder.job} at batch {self._held_view.view.record.batch} can no longer be read: {why}.",
+                hint="Open a new one with `pond.cut`; a cut stays open for as long as one read may take.",
                 batch=self._held_view.view.record.batch,
             )
         return self.job.meeting(self.job.looked_at(lent), bounds)

@@ -1,4 +1,4 @@
-"""A definition bound to what one generation of the replica holds: which rows, how their keys and values are decoded."""
+"""A definition bound to one generation of the replica: which rows, and how to decode them."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ Define = Callable[[StoreSchema], TableDefinition]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What it takes to read rows of one generation of the replica.
+    """How to read rows of one generation of the replica.
 
-    schema:        of the rows: the store's, without the column that tells their parts
-    table:         its name in the replica
-    ttl:           whether its rows have a TTL, which may have passed (`expiry`)
-    may_expire:    whether a watermark or a TTL takes rows out of it and they are kept
-    closes_windows:  whether these are finished windows
-    parts:         how the rows lie in parts, None where they don't
+    schema:        of the rows: the store's schema without the column that names the part
+    table:         the table's name in the replica
+    ttl:           whether its rows have a TTL (`ttl`)
+    may_expire:    whether a watermark or a TTL removes rows from the state, and the replica keeps
+                   them
+    closes_windows:  whether the removed rows are finished windows
+    parts:         how the rows lie in parts, None if they don't
     """
 
     stores: StoresRecord
@@ -52,7 +53,10 @@ class Binding:
     parts: StoreParts | None
 
     def rows(self, rows: Snapshot, record: ReplicaRecord) -> Snapshot:
-        """The rows of a view, those of all parts merged.  Raises DEFINITION_MISMATCH where it has parts that aren't known."""
+        """The rows of a view, those of all parts merged.
+
+        Raises:  DEFINITION_MISMATCH if it has parts of an unknown kind.
+        """
         parts = self.parts
         if parts is None:
             return rows
@@ -66,8 +70,9 @@ class Binding:
 def bind(definition: TableDefinition, stores: StoresRecord, define: Define | None) -> Binding:
     """How to read a table from this generation.
 
-    define:  defines the table anew by what its store looks like now, where that is its definition
-    Raises:  DEFINITION_MISMATCH where the state isn't what the definition says; why its store can't be read.
+    define:  defines the table again by its store's schema, if no user defined it
+    Raises:  DEFINITION_MISMATCH if state and definition differ; the error of a store that can't be
+             read.
     """
     for schema in stores.stores:
         if (schema.operator, schema.store, schema.family) == definition.store_id:
@@ -105,7 +110,7 @@ def store_number(view: View, binding: Binding) -> int:
 
 
 def iter_changes(view: View, binding: Binding, first: int, number: int = 0) -> Iterator[NumberedChange]:
-    """The changes of a table from a batch on, in order; those of parts as changes of the merged rows."""
+    """The changes of a table from a batch on, in order; changes of parts as changes of merged rows."""
     store = store_number(view, binding)
     if binding.parts is None:
         return history.iter_changes(view.rows, store, first, number)
@@ -116,16 +121,19 @@ def store_missing(definition: TableDefinition) -> DefinitionError:
     """The state has no such store."""
     return DefinitionError(
         "DEFINITION_MISMATCH",
-        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which isn't there.",
+        f"{definition.table} is defined on store {store_id(*definition.store_id)}, which the state doesn't have.",
         hint="Define the table again with the DataFrame that the job runs.",
         table=definition.table,
     )
 
 
 def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tuple[Field, ...]) -> None:
-    """Hold the definition against the state's schema, position by position, by type: names count for nothing.
+    """Compare the types of the definition with the state's schema, position by position.
 
-    Raises:  DEFINITION_MISMATCH, naming the first difference, or a column that the definition alone takes for a window.
+    Names don't matter.
+
+    Raises:  DEFINITION_MISMATCH, which names the first difference, or a column that only the
+             definition takes for a window.
     """
     for what, defined, found in (("key", definition.stored_key, key), ("value", definition.value_schema, value)):
         here, there = [shape_of(f.type) for f in defined], [shape_of(f.type) for f in found]
@@ -141,13 +149,14 @@ def check_schemas(definition: TableDefinition, key: tuple[Field, ...], value: tu
 
 
 def _check_windows(definition: TableDefinition, key: tuple[Field, ...]) -> None:
-    """Hold what a definition shows as a window's start and end against what Spark's schema says is a window.
+    """Check that Spark's schema calls a window what the definition shows as one.
 
-    Older versions showed a user's struct of times so, and then a struct that is NULL looks like one of NULLs.
+    Older versions showed a user's struct of times as a window.  A NULL struct then looks like a
+    struct of NULLs.
     """
     before = len(definition.stored_key) - len(definition.key_schema)
     for column in definition.key:
-        # The keys of a variable of transformWithState are structs that are no columns of their own.
+        # The keys of a variable of transformWithState are structs, but not columns of their own.
         if column.path and not definition.family and not key[before + column.index].window:
             raise DefinitionError(
                 "DEFINITION_MISMATCH",

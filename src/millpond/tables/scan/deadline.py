@@ -1,4 +1,4 @@
-"""By when a read has to be done: an open read keeps old pages of the replica from reuse, so none may stay open for ever."""
+"""By when a read must end: an open read keeps old pages of the replica from reuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CHECK_EVERY = 4096
 
 
 class Deadline:
-    """So many seconds from now, for a read of a table."""
+    """The end of a read of a table, so many seconds from now."""
 
     def __init__(self, table: str, seconds: float) -> None:
         self._table = table
@@ -21,12 +21,12 @@ class Deadline:
         self._ends = time.monotonic() + seconds
 
     def check(self) -> None:
-        """Raise READ_TOO_LONG where it is over."""
+        """Raise READ_TOO_LONG if the time is over."""
         if time.monotonic() > self._ends:
             raise too_long(self._table, self._seconds)
 
     def watch(self, items: Iterable[Item]) -> Iterator[Item]:
-        """The items, as long as there is time.  Raises (the iterator) READ_TOO_LONG."""
+        """The items, as long as there is time.  The iterator raises READ_TOO_LONG."""
         for number, item in enumerate(items):
             if number % _CHECK_EVERY == 0:
                 self.check()
@@ -37,7 +37,7 @@ def too_long(table: str, seconds: float) -> ReplicaError:
     """A read that kept its view open for too long."""
     return ReplicaError(
         "READ_TOO_LONG",
-        f"The read of {table} took longer than {seconds:g} seconds and was ended, since an open read keeps old pages from reuse.",
+        f"The read of {table} was ended after {seconds:g} seconds, since an open read keeps old pages from reuse.",
         hint="Narrow it with key columns or a limit.",
         table=table,
     )

@@ -1,8 +1,8 @@
-"""Which rows a read means: a stretch of the key's order, and columns that are compared row by row.
+"""Which rows a read means: a range in the key's order, and columns to compare row by row.
 
-A place in that order is (ordered key, place in the key's list); a table without lists has one row a key, at place 0.  A part of a
-key stands before every key that begins with it, as a shorter tuple does in Python: so it includes them as a start and excludes them
-as an end.
+A place in that order is (ordered key, place in the key's list).  A table without lists has one row
+for each key, at place 0.  The first columns of a key sort before every key that begins with them,
+as a shorter tuple does in Python.  So a start includes those keys, and an end excludes them.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ Stored = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows from the place `low` on and before `high` (None: to the end) whose columns have the values of `checks`."""
+    """Rows from the place `low` on and before `high` whose columns have the values of `checks`.
+
+    high:  None for no end
+    """
 
     low: Place
     high: Place | None
     checks: list[tuple[KeyColumn, Any]] = field(default_factory=list)
 
     def beyond(self, place: Place, *, reverse: bool) -> Span:
-        """What is left when the rows up to this one have been read."""
+        """The rest of the span after the rows up to this place."""
         return replace(self, high=place) if reverse else replace(self, low=(place[0], place[1] + 1))
 
     def __contains__(self, place: Place) -> bool:
@@ -40,7 +43,7 @@ class Span:
 
     @property
     def keys(self) -> tuple[bytes, bytes | None]:
-        """The ordered keys that have rows in it: from the first on, below the second."""
+        """The ordered keys of the span: from the first on, below the second."""
         if self.high is None:
             return self.low[0], None
         key, place = self.high
@@ -48,7 +51,10 @@ class Span:
 
 
 def prefix_span(definition: TableDefinition, codec: KeyCodec, columns: Stored) -> Span:
-    """Rows whose key columns have these values; those that aren't the first of the key are compared row by row."""
+    """Rows whose key columns have these values.
+
+    Columns that aren't the first of the key are compared row by row.
+    """
     prefix, rest = encode_leading(definition, codec, columns)
     checks = [(column, columns[column.name]) for column in key_parts(definition) if column.name in rest]
     return Span((prefix, _BEFORE_ALL), _after(prefix), checks)
@@ -59,7 +65,8 @@ def range_span(
 ) -> Span:
     """Rows whose first key columns have the values of `prefix`, from `start` on and before `end`.
 
-    Raises:  INVALID_RANGE where a column is left out before one that is named, is named twice, or has no order.
+    Raises:  INVALID_RANGE if a column is left out before a named one, is named twice, or has no
+             order.
     """
     bytes_, _ = _encode(definition, codec, order, prefix, "The range")
     low: Place = (bytes_, _BEFORE_ALL)
@@ -72,7 +79,7 @@ def range_span(
 
 
 def encode_leading(definition: TableDefinition, codec: KeyCodec, columns: Stored) -> tuple[bytes, set[str]]:
-    """The longest prefix of ordered keys that the columns give, and the names that aren't in it."""
+    """The longest prefix of ordered keys that the columns give, and the columns outside it."""
     rest = set(columns)
     whole: list[Any] = []
     for index in codec.order:
@@ -100,7 +107,8 @@ def encode_leading(definition: TableDefinition, codec: KeyCodec, columns: Stored
 def _leading_members(definition: TableDefinition, index: int, columns: Stored) -> list[str]:
     """The first members of a struct that the columns give.
 
-    None where all of them are NULL: a struct that is NULL itself has these members too, and doesn't begin with their bytes.
+    None if all of them are NULL: a struct that is NULL itself shows such members too, but its bytes
+    don't begin with theirs.
     """
     of_it = [c.name for c in key_parts(definition) if c.index == index and len(c.path) == 1]
     given = list(takewhile(columns.__contains__, of_it))
@@ -130,7 +138,7 @@ def _joined(prefix: Stored, limit: Stored, definition: TableDefinition) -> Store
         if column.name in limit and column.name in prefix:
             raise RequestError(
                 "INVALID_RANGE",
-                f"{column.name} is given once for all rows and once as a limit of the range.",
+                f"{column.name} is given twice: for all rows, and as a limit of the range.",
                 hint="Leave it out of `start` and `end`.",
                 table=definition.table,
                 column=column.name,

@@ -1,4 +1,4 @@
-"""From column names and Python values to the key row that the state has."""
+"""From column names and Python values to the state's key row."""
 
 from __future__ import annotations
 
@@ -21,23 +21,26 @@ _TIMES = frozenset({"timestamp", "timestamp_ntz", "date", "time"})
 class KeyReader:
     """Reads the keys of one table.
 
-    order:  the key columns in the order rows are sorted by: those that aren't times in grouping order, then the times
+    order:  the key columns by which rows are sorted: first all but times in grouping order, then
+            times
     """
 
     def __init__(self, definition: TableDefinition) -> None:
         self._definition = definition
         self._converters = {column.name: _converter(column.type, column.name) for column in key_parts(definition)}
-        # The commonest kind of key: every column is a column of the state's key row.
+        # The most common kind of key: every column is a column of the state's key row.
         plain = not any(c.path for c in definition.key) and len(definition.key) == len(definition.key_fields)
         self._plain = tuple(c.name for c in definition.key) if plain else None
         rank = {index: place for place, index in enumerate(KeyCodec(definition.key_schema).order)}
-        # A place in a list comes last.
+        # The place in a list comes last.
         self.order = tuple(c.name for c in sorted(definition.key, key=lambda c: rank.get(c.index, len(rank))))
 
     def given(self, key: Any, columns: Key | None = None) -> Key:
-        """A key, or a part of it, by column name: a dict, the columns beside it, or the bare value of a key of one column.
+        """A key, or a part of it, by column name.
 
-        Raises:  KEY_MISSING where a bare value may be one of several columns, or of none.
+        It is a dict, or the columns beside it, or the bare value of a key of one column.
+
+        Raises:  KEY_MISSING if a bare value is given and the key doesn't have exactly one column.
         """
         named = columns or {}
         if isinstance(key, Mapping):
@@ -50,7 +53,7 @@ class KeyReader:
         example = ", ".join(f"{name}=…" for name in keys if name.isidentifier()) or "…"
         raise RequestError(
             "KEY_MISSING",
-            f"{key!r:.80} names no key column, and {self._definition.table} is keyed by {', '.join(keys) or 'nothing'}.",
+            f"{key!r:.80} names no key column; the key of {self._definition.table} is {', '.join(keys) or 'empty'}.",
             hint=f"Name each column: ({example}), or give a dict of them.",
             table=self._definition.table,
         )
@@ -72,13 +75,13 @@ class KeyReader:
 
     @property
     def columns(self) -> tuple[str, ...] | None:
-        """The columns in the order of the state's key row, where each is one of it; None where a column is a part of a struct."""
+        """The columns in the order of the state's key row; None if a column is a part of a struct."""
         return self._plain
 
     def window_start(self, given: Key) -> str:
-        """The column that windows are ranged over: the first time in key order that isn't given.
+        """The time column of a range of windows: the first time in key order that isn't given.
 
-        Raises:  NO_WINDOW where there is none; KEY_MISSING where a column before it isn't given.
+        Raises:  NO_WINDOW if there is none; KEY_MISSING if a column before it isn't given.
         """
         definition = self._definition
         times = {c.name for c in definition.key if c.type.kind in TIMES}
@@ -86,7 +89,7 @@ class KeyReader:
         if column is None:
             raise RequestError(
                 "NO_WINDOW",
-                f"{definition.table} is keyed by {', '.join(self.order) or 'nothing'}: there is no window, or time, to range over.",
+                f"The key of {definition.table} has no window or other time left to range over: {', '.join(self.order) or 'none'}.",
                 hint="Use `get` or `range`.",
                 table=definition.table,
             )
@@ -94,7 +97,7 @@ class KeyReader:
         if missing:
             raise RequestError(
                 "KEY_MISSING",
-                f"The windows of a key of {definition.table} need {', '.join(missing)} as well.",
+                f"For windows of {definition.table}, the key needs {', '.join(missing)} as well.",
                 hint="Name every column before the time, or scan and filter.",
                 table=definition.table,
                 missing=missing,
@@ -102,12 +105,15 @@ class KeyReader:
         return column
 
     def row(self, columns: dict[str, Any]) -> tuple[Any, ...] | None:
-        """The state's key row of stored values; None where only the ends of windows are missing.  Raises KEY_MISSING."""
+        """The state's key row of stored values; None if only ends of windows are missing.
+
+        Raises:  KEY_MISSING.
+        """
         if self._plain is not None and len(columns) == len(self._plain):
             try:
                 return tuple([columns[name] for name in self._plain])
             except KeyError:
-                pass  # a member of a struct is named, which isn't a key
+                pass  # the name is that of a struct's member, which isn't a key column
         definition = self._definition
         missing = [c for c in definition.key if c.name not in columns]
         if missing:
@@ -149,28 +155,31 @@ class KeyReader:
 
 
 def given_keys(keys: Iterable[Any]) -> list[Any]:
-    """Several keys.  Raises INVALID_REQUEST for one that stands alone, whose characters or columns would be taken for keys."""
+    """Several keys.
+
+    Raises:  INVALID_REQUEST for a single key, whose characters or columns would count as keys.
+    """
     if isinstance(keys, str | bytes | Mapping):
         raise RequestError("INVALID_REQUEST", "get_all takes several keys, and got one.", hint="Write get_all([KEY]), or get(KEY).")
     return list(keys)
 
 
 def stored_window(ends: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """A window in stored form, of its start and end or of the start alone: without a start it is NULL itself.
+    """A window in stored form, from its start and end, or from its start; NULL without a start.
 
-    Windows have no NULL members; an outer join makes a whole one NULL.
+    A window never has NULL members; an outer join makes the whole window NULL.
     """
     return None if ends[0] is None and all(end is None for end in ends) else ends
 
 
 def _converter(type_: SparkType, column: str) -> Convert:
-    """To stored form, times also from ISO text."""
+    """A function to stored form, which also takes ISO texts for times."""
     stored, read = to_stored(type_), _text_reader(type_, column)
     return stored if read is None else lambda value: stored(read(value))
 
 
 def _text_reader(type_: SparkType, column: str) -> Convert | None:
-    """A function that reads the texts in a value that stand for times; None where the type has no times."""
+    """A function that turns ISO texts in a value into times; None if the type has no times."""
     if type_.kind in _TIMES:
         parse = from_text(type_, column=column)
         return lambda value: parse(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""A read of a table that has begun: a view, how the table is read from it, where the answer comes from, which rows have expired."""
+"""An open read of a table: its view, its binding, its cut, and which rows have expired."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from millpond.tables.scan.ttl import judge_by
 
 
 class OpenRead:
-    """A context manager that ends its view; `hand_on` as `View` has it.
+    """A context manager that ends its view; `hand_on` is that of `View`.
 
     binding:       how the table is read from the view
     cut:           where the answer comes from
-    shows_closed:  whether rows that expired are shown
+    shows_closed:  whether expired rows are shown
     judge:         says which rows have expired; None if they have no TTL
     """
 
@@ -29,16 +29,16 @@ class OpenRead:
         self.judge = None if cut.judged_ms is None else judge_by(cut.judged_ms, shown=shows_closed)
 
     def stored(self) -> Snapshot:
-        """The rows that are in the state.  Raises DEFINITION_MISMATCH where they have parts that aren't known."""
+        """The rows in the state.  Raises DEFINITION_MISMATCH if they have parts of an unknown kind."""
         return self.binding.rows(self.view.rows, self.view.record)
 
     def shown(self) -> Snapshot:
-        """The rows that the table shows: those that expired among them, where it does."""
+        """The rows that the table shows, expired ones among them if `shows_closed`."""
         rows = self.stored()
         return SnapshotWithClosed(rows) if self.binding.may_expire and self.shows_closed else rows
 
     def hand_on(self) -> OpenRead:
-        """The same read, for another to end: leaving this one no longer does."""
+        """The same read, which the caller ends: leaving this one no longer ends it."""
         return OpenRead(self.view.hand_on(), self.binding, self.cut, shows_closed=self.shows_closed)
 
     def close(self) -> None:

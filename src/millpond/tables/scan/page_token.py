@@ -1,10 +1,11 @@
-"""Where a scan goes on: a token that names the scan, the batch of its first page, and the last row shown.
+"""Where a scan goes on: a token of the scan, the batch of its first page, and the last row shown.
 
     token   = query, generation, batch, ordered key, place, holder; see `token`
-    query   = hash of the job's id, the table's definition, and which rows in which direction, expired ones or not
-    holder  = the process that keeps the batch readable; whoever can read it may answer
+    query   = hash of the job's id, the definition, the rows and their direction, expired or not
+    holder  = the process that keeps the batch readable; any that can read the batch may answer
 
-So a token of another table, job or question differs from a damaged one, and neither is ever taken for a place to go on.
+So a token of another table, job or question isn't mistaken for a damaged one.  No read goes on from
+either.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ class PageToken(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def place(self) -> Place:
-        """Of the last row that was shown."""
+        """The place of the last row that was shown."""
         return self.key, self.number
 
 
 def query_id(binding: Binding, span: Span, *, reverse: bool, closed: bool) -> bytes:
-    """What tells the pages of one scan from those of another.
+    """The id of a scan, the same for all its pages.
 
-    closed:  whether the scan shows rows that expired
+    closed:  whether the scan shows expired rows
     """
     checks = [(column.name, repr(value)) for column, value in span.checks]
     identity = repr((binding.stores.job_id, binding.definition.table, span.low, span.high, checks, reverse, closed)).encode(
@@ -60,11 +61,11 @@ def parse_token(text: object, query: bytes, *, table: str) -> PageToken:
 
 
 def expired(token: PageToken, table: str, batch: int) -> RequestError:
-    """The batch of a token's scan can't be read any more."""
+    """The batch of a token's scan can no longer be read."""
     return RequestError(
         "TOKEN_EXPIRED",
-        f"The scan of {table} began at batch {token.batch}, which isn't kept any more; the replica is at {batch}.",
-        hint="Begin again without a token, or from the last row on with `range(start=…)`, which reads the newest batch; ask for "
+        f"The scan of {table} began at batch {token.batch}, which is no longer kept; the replica is at {batch}.",
+        hint="Begin again without a token, or continue in the newest batch from the last row with `range(start=…)`; ask for "
         "pages sooner, or for larger ones.",
         table=table,
         batch=token.batch,
@@ -75,7 +76,7 @@ def expired(token: PageToken, table: str, batch: int) -> RequestError:
 def _invalid(table: str, why: str) -> RequestError:
     return RequestError(
         "INVALID_TOKEN",
-        f"The token isn't one of this scan of {table}: {why}.",
+        f"The token doesn't belong to this scan of {table}: {why}.",
         hint="Give the token of the page before with the same key, limits and direction, or none.",
         table=table,
     )

@@ -1,4 +1,4 @@
-"""Lookups of whole keys in one view that leave rows as they are stored: for a door that writes its answers from these bytes."""
+"""Lookups of whole keys in one view, for a door that writes its answers from the stored bytes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.tables.answer import Row
 from millpond.tables.scan.open_read import OpenRead
 
 GetRow = Callable[[OpenRead, dict[str, Any]], Row]
-"""(read, key columns in stored form) -> the row as `Table.get` has it"""
+"""(read, key columns in stored form) -> the row that `Table.get` returns"""
 
 
 class Lookups:
@@ -32,9 +32,10 @@ class Lookups:
         self._is_plain, self._may_expire = not (binding.many or binding.ttl), binding.may_expire or loses_rows(binding.schema)
 
     def get(self, ordered: bytes) -> bytes | None:
-        """What is stored under an ordered key, with its stamp: empty where there is no such row.
+        """The stored bytes under an ordered key, with their stamp; empty if there is no such row.
 
-        None where `row` alone can tell: rows that may have expired or have a TTL, that lie in a list, or under a hash of their key.
+        None if only `row` can tell: rows that may have expired or have a TTL, that lie in a list,
+        or under a hash of their key.
         """
         if self._is_plain and len(ordered) < MAX_KEY_BYTES:
             found = self._rows.get(self._table, ordered)
@@ -44,7 +45,7 @@ class Lookups:
         return None
 
     def row(self, key: tuple[Any, ...]) -> Row:
-        """The row of a key in stored form, its columns in the table's order, as `Table.get` has it."""
+        """The row that `Table.get` returns; the key is in stored form, in the table's order."""
         columns = {column.name: value for column, value in zip(self.binding.definition.key, key, strict=True)}
         return self._get_row(self._read, columns)
 

@@ -1,4 +1,4 @@
-"""Rows of a stretch of the key's order, finished, one after the other."""
+"""The finished rows of a span, one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def iter_rows(
 ) -> Iterator[Found]:
     """(place, row, stored value) of the rows of a span, in key order, or against it with `reverse`.
 
-    judge:   of a table whose rows have a TTL: which rows have expired
+    judge:   says which rows have expired, if they have a TTL
     Raises:  READ_TOO_LONG.
     """
     low, high = span.keys

@@ -1,4 +1,4 @@
-"""Tokens: a struct as text that may stand in a URL, with a checksum that tells it from a damaged one.
+"""Tokens: structs as texts for URLs, with a checksum that shows damage.
 
 token   = base64url of: checksum (4 bytes), then the struct as msgpack
 """
@@ -24,7 +24,7 @@ def pack(token: msgspec.Struct) -> str:
 
 
 def unpack(text: object, kind: type[T]) -> T | None:
-    """The token of that kind, None where the text isn't one."""
+    """The token of that kind; None if the text isn't one."""
     if not isinstance(text, str) or len(text) > _LONGEST:
         return None
     try:

@@ -1,14 +1,14 @@
-"""Rows whose TTL has passed: no read shows them by default, whether Spark has removed them yet or not.
+"""Rows whose TTL has passed: by default no read shows them, even before Spark removes them.
 
-Spark goes by processing time: the next batch that it plans at that time or later removes such a row, and its functions don't see
-the row any more.  Until that batch, and as long as the job is down, the row is still in the state.  So each read judges by a time
-of its own:
+Spark uses processing time: the next batch that it plans at that time or later removes such a row,
+and the job's functions no longer see it.  Until that batch, and while the job is down, the row is
+still in the state.  So each read judges rows by a time of its own:
 
-    the newest batch     by the clock of the machine that reads, or when the batch was planned where that is later
-    an earlier batch     by when that batch was planned, which is what the job's functions saw
-    an earlier time      by that time, as far as it has come, or when its batch was planned where that is later
+    the newest batch     the reader's clock, or when the batch was planned if that is later
+    an earlier batch     when that batch was planned, as the job's functions saw it
+    an earlier time      that time, or now if it is in the future; or when its batch was planned if that is later
 
-Source:  StateTTL.isExpired, Spark 4.3: a row has expired where its time is at or before the batch's.
+Source:  StateTTL.isExpired, Spark 4.3: a row has expired if its time is at or before the batch's.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from millpond.replica.row_stamp import as_final
 
 Milliseconds = int
 Judge = Callable[[tuple[Any, ...], bytes], bytes | None]
-"""(value row, stored value) -> the stored value, marked final where its TTL has passed; None where it isn't shown"""
+"""(value row, stored value) -> the stored value, marked final if its TTL has passed; None if hidden"""
 
 
 def clock_ms(planned_ms: Milliseconds, asked_ms: Milliseconds | None = None) -> Milliseconds:
-    """The time by which rows of a batch that was planned then are judged, now or as of a time that is asked for."""
+    """The time by which rows are judged, of a batch planned at that time, now or as of another time."""
     now_ms = time.time_ns() // 1_000_000
     return max(planned_ms, now_ms if asked_ms is None else min(asked_ms, now_ms))
 
 
 def has_passed(value: tuple[Any, ...], now_ms: Milliseconds) -> bool:
-    """Whether a row has expired by then.
+    """Whether a row has expired at this time.
 
     Shape:  the value row of a variable with a TTL: the user's columns as a struct, ttlExpirationMs
     """
@@ -40,9 +40,9 @@ def has_passed(value: tuple[Any, ...], now_ms: Milliseconds) -> bool:
 
 
 def judge_by(now_ms: Milliseconds, *, shown: bool) -> Judge:
-    """A function that decides how a row of a variable with a TTL is shown.
+    """A function that decides how to show a row of a variable with a TTL.
 
-    shown:  whether expired rows are shown, marked final, or left out
+    shown:  whether to show expired rows, marked final, or to leave them out
     """
 
     def judge(value: tuple[Any, ...], stored: bytes) -> bytes | None:

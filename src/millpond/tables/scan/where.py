@@ -3,8 +3,9 @@
     hits > 100      a column, one of = != < <= > >=, and a value as in a URL; blanks around the sign may be left out
     page__isnull=1  the column is NULL; `=0`: it isn't
 
-NULL meets no comparison.  NaN equals itself and is larger than every number, texts go by their bytes, and NULL comes first in
-order.  A value that can't be computed meets no condition at all, and has the place of NULL.
+NULL meets no comparison.  NaN equals itself and is larger than every number.  Texts sort by their
+bytes, and NULL sorts first.  A value that can't be computed meets no condition, and sorts like
+NULL.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ _ISNULL = "__isnull"
 def parse_condition(definition: TableDefinition, text: str) -> Condition:
     """A condition on the rows of a table, from its text.
 
-    Raises:  INVALID_REQUEST where it is none; UNKNOWN_COLUMN; WRONG_TYPE where the value isn't one of the column's type, or that
-             type has no order.
+    Raises:  INVALID_REQUEST if the text isn't a condition; UNKNOWN_COLUMN; WRONG_TYPE if the value
+             isn't of the column's type, or that type has no order.
     """
     types = _types(definition)
-    # The longest name first: of `a` and `a>b` the second may be meant.
+    # Try the longest name first: a column may be called `a>b`, beside one called `a`.
     for name in sorted(types, key=len, reverse=True):
         if not text.startswith(name):
             continue
@@ -60,22 +61,23 @@ def parse_condition(definition: TableDefinition, text: str) -> Condition:
     if unknown is not None and unknown.removesuffix(_ISNULL) not in types:
         raise _unknown(definition, unknown.removesuffix(_ISNULL))
     raise RequestError(
-        "INVALID_REQUEST", f"{text!r:.80} is no condition.", hint=f"Write a column, one of {signs}, and a value: 'hits > 100'."
+        "INVALID_REQUEST", f"{text!r:.80} isn't a condition.", hint=f"Write a column, one of {signs}, and a value: 'hits > 100'."
     )
 
 
 def first_by(definition: TableDefinition, column: str, rows: Iterable[Row], limit: int, *, reverse: bool) -> tuple[list[Row], bool]:
-    """The first rows by a column's value, the last where `reverse`, and whether there are more; equal ones as they come.
+    """The first rows by a column's value (the last with `reverse`), and whether there are more.
 
-    No more than the limit are held in memory.
+    Rows with equal values stay in the order in which they come.  No more rows than the limit are in
+    memory.
 
-    Raises:  UNKNOWN_COLUMN; WRONG_TYPE where the column's type has no order.
+    Raises:  UNKNOWN_COLUMN; WRONG_TYPE if the column's type has no order.
     """
     type_ = _types(definition).get(column)
     if type_ is None:
         raise _unknown(definition, column)
     place = _place(column, type_)
-    # Of equal values the one that came first is to be first both ways.
+    # Of equal values, the one that came first stays first in both directions.
     numbered = ((row, number) for number, row in enumerate(rows))
     if reverse:
         found = heapq.nlargest(limit + 1, numbered, key=lambda pair: (place(dict.get(pair[0], column)), -pair[1]))
@@ -109,13 +111,13 @@ def _null(name: str, *, wanted: bool) -> Condition:
 
 
 def _place(name: str, type_: SparkType) -> Callable[[Any], Any]:
-    """What stands for a value where values are compared."""
+    """A function from a value to what is compared in its place."""
     if type_.kind in _UNORDERED:
         raise RequestError(
             "WRONG_TYPE", f"Column {name!r} is a {type_}, which has no order.", hint="Name a column of numbers, texts or times."
         )
 
-    stored = to_stored(type_)  # whole numbers of times, which have no end in the year 9999
+    stored = to_stored(type_)  # times as whole numbers, which don't end in the year 9999
 
     def place(value: Any) -> Any:
         if value is None or type(value) is FailedValue:

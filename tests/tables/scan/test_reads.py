@@ -24,6 +24,7 @@ from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.settings import ReplicaSettings, Retention
+from sizes import examples
 from written_checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
@@ -98,7 +99,7 @@ class Keys:
 @pytest.mark.parametrize("home", ["memory://", "disk"])
 @pytest.mark.parametrize("name", KEYS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_a_range_is_a_slice_of_the_sorted_keys(home: str, name: str, data: st.DataObject) -> None:
     fields, strategy = KEYS[name]
     drawn = data.draw(st.lists(strategy, unique=True, max_size=12))
@@ -165,7 +166,7 @@ def pages(read: Callable[..., millpond.Rows], *key: Any, limit: int, **question:
 
 
 @pytest.mark.parametrize(
-    "cell", sorted(p.name for p in (Path(__file__).parents[1] / "golden" / "spark-4.3").iterdir() if (p / "checkpoint").is_dir())
+    "cell", sorted(p.name for p in (Path(__file__).parents[2] / "golden" / "spark-4.3").iterdir() if (p / "checkpoint").is_dir())
 )
 def test_pages_and_reversed_scans_of_every_operator_have_the_rows_of_a_scan(
     cell: str, golden: Callable[[str], GoldenCell], monkeypatch: pytest.MonkeyPatch

@@ -20,7 +20,7 @@ from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 
 PLACES = {"places": "ponds"}
-MANUAL = Path(__file__).parents[2] / "docs" / "serving.md"
+MANUAL = Path(__file__).parents[3] / "docs" / "serving.md"
 
 
 def _file(folder: Path, text: str) -> Path:
@@ -69,7 +69,7 @@ def test_every_option_can_stand_in_a_file_and_means_the_same(tmp_path: Path) -> 
     ("text", "reason"),
     [
         ("prot = 1", "Did you mean port?"),
-        ("config = 'x'", "no option"),
+        ("config = 'x'", "isn't an option"),
         ("port = '1'", "a whole number"),
         ("port = true", "a whole number"),
         ("port = 1.5", "a whole number"),

@@ -21,7 +21,7 @@ from millpond.schema.definition.table import parse_definition
 from millpond.tables.cold.report import JobReport, inspect_job
 from written_checkpoint import WrittenCheckpoint
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 CELLS = sorted(p.parent.name for p in GOLDEN.glob("*/state.json"))
 
 

@@ -19,7 +19,7 @@ from millpond.serve.metrics.counts import BUCKETS, Meter
 from ready import wait_until_ready
 from written_checkpoint import WrittenCheckpoint
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).parents[3] / "docs"
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from millpond.serve.process.server import address_of, open_listener
 from serving import serving, write_certificate
 from soak.processes import children
 
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 BODY = b'{"keys": [{"k": null}]}'
 REQUEST = b"POST /tables/long/rows:get HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 

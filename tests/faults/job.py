@@ -1,0 +1,90 @@
+"""The jobs of one kind, killed as one process group: `python -m faults.job KIND FOLDER`; and what they are made of."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import uuid
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from quick_java import QUICK_JAVA
+from soak.orphans import end_with_parent
+
+PARTITIONS = 2
+
+
+def main(kind: str, folder: str) -> None:
+    """Run until killed."""
+    import millpond
+    from faults.kinds import KINDS
+    from millpond.spark.job import run_until_stopped
+
+    conf = {
+        "spark.master": "local[2,4]",  # a task may fail three times: its Python worker is killed as well
+        "spark.ui.enabled": "false",
+        "spark.driver.memory": "1g",
+        "spark.sql.streaming.minBatchesToRetain": "10000",  # the log says what each batch had
+        **QUICK_JAVA,
+    }
+    spark = millpond.session(kind, **conf)
+    spark.sparkContext.setLogLevel("ERROR")
+    jobs = []
+    for job in KINDS[kind].start(spark, Path(folder)):
+        jobs.append(job)
+        wait_for_progress(job)
+    run_until_stopped(jobs)
+
+
+def wait_for_progress(job: Any) -> None:
+    """Until it has done a batch, or has none to do.
+
+    Its first one starts a Python process for which Spark waits 10 seconds: too short for three at a time on a busy machine.
+    """
+    deadline = time.monotonic() + 10
+    while job.query.isActive and not job.query.recentProgress and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
+def example(name: str) -> Any:
+    """A program of examples/, whose functions go to the workers by value."""
+    from pyspark import cloudpickle
+
+    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+    module = import_module(name)
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+def read(spark: Any, folder: Path, schema: str) -> Any:
+    """A stream of files, each a batch of its own."""
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+def to_files(folder: Path, job: str) -> dict[str, Any]:
+    """Options of a job whose rows go to Spark's file sink."""
+    return {
+        "partitions": PARTITIONS,
+        "output_mode": "append",
+        "sink": lambda writer: writer.format("parquet").option("path", str(folder / "out" / job)),
+    }
+
+
+def attempts(folder: Path, job: str) -> dict[str, Any]:
+    """Options of a job each of whose attempts at a batch leaves a file with what it emissions."""
+    out = folder / "out" / job
+    out.mkdir(parents=True, exist_ok=True)
+
+    def tell(frame: Any, batch: int) -> None:
+        hidden = out / f".{uuid.uuid4().hex}"
+        hidden.write_text(json.dumps([row.asDict() for row in frame.collect()]))
+        hidden.rename(out / f"{batch}-{hidden.name[1:]}.json")
+
+    return {"partitions": PARTITIONS, "sink": tell}
+
+
+if __name__ == "__main__":
+    end_with_parent(group=True)
+    main(*sys.argv[1:])

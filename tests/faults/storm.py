@@ -1,0 +1,274 @@
+"""A job is fed, killed and started again; all that it held and emissions is compared with an undisturbed run.
+
+A seeded Random says how it is killed, and when:
+
+    commit  the whole process group, when a batch has written state and isn't committed yet
+    worker  Python workers alone, within a batch, until a task has met it: Spark tries that task again
+    job     the whole process group, at any time
+
+The first kills come in this order, the first of all in the first batch; then each three come in any order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import millpond
+from faults.fed import Input, Rows, newest
+from faults.undisturbed import Look, Model, Seen, Undisturbed, differences, plain, sunk
+from soak.processes import Process, signal_if_there
+
+if TYPE_CHECKING:
+    from millpond.spark.job import Job
+
+WAIT_SECONDS = 240
+KEEP = millpond.Retention(history_batches=None, closed_seconds=None)
+_LOST_WORKER = "Python worker exited unexpectedly"
+
+
+class Kind(ABC):
+    """A kind of job: what it is fed, what runs, and what that must hold.
+
+    inputs:  what it reads
+    jobs:    the state of each of its jobs
+    kills:   the ways to kill it
+    """
+
+    inputs: list[Input]
+    jobs: dict[str, Model]
+    kills: tuple[str, ...] = ("commit", "worker", "job")
+
+    def __init__(self, folder: Path, chance: random.Random) -> None:
+        self.folder, self.pond, self.chance = folder, folder / "pond", chance
+
+    @abstractmethod
+    def feed(self) -> None:
+        """Give it the next piece of input."""
+
+    @classmethod
+    def start(cls, spark: Any, folder: Path) -> Iterator[Job]:
+        """Start its jobs, one after the other, in their own process."""
+        raise NotImplementedError
+
+    def command(self) -> list[str]:
+        """The program that runs its jobs."""
+        return [sys.executable, "-m", "faults.job", type(self).__name__.lower(), str(self.folder)]
+
+    def tried(self) -> bool:
+        """Whether all has happened that its jobs are there to show."""
+        return all(model.tried() for model in self.jobs.values())
+
+
+class Storm:
+    """Kills of one kind of job.
+
+    killed:       how often it was killed, by the way
+    compared:     how many tables and rows of them were compared
+    differences:  from the undisturbed run
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind, self._chance = kind, kind.chance
+        self.runs = {job: Undisturbed(kind.pond / "jobs" / job / "checkpoint", kind.inputs, m) for job, m in kind.jobs.items()}
+        self.killed: Counter[str] = Counter()
+        self.compared: Counter[str] = Counter()
+        self.differences: list[str] = []
+        self._log = kind.folder / "log"
+        self._job = Process("job", kind.command, self._log)
+        self._began: dict[str, int] = {}
+        self._looked: dict[str, int] = {}
+        self._sink_rows: dict[str, int] = {}
+
+    def run(self, kills: int) -> None:
+        """Kill it so many times, and let it read all that it was fed; stop at the first difference."""
+        try:
+            for _, how in zip(range(kills), self._ways(), strict=False):
+                self._start()
+                getattr(self, f"_kill_{how}")()
+                self.killed[how] += 1
+                self._look()
+                if self.differences:
+                    return
+            self._start()
+            self._come_on(2)
+            while not self.kind.tried():
+                self._come_on(1)
+            self._wait_until(lambda: self._read() == self._fed())
+        finally:
+            self._job.kill()
+        self._look()
+        self.differences += [f"it ended by itself with {code}" for code in self._job.unwanted]
+
+    def facts(self) -> dict[str, Any]:
+        """What it came to."""
+        return {
+            "kills": self.killed.total(),
+            "killed": dict(self.killed),
+            "records": sum(len(rows) for source in self.kind.inputs for rows in source.rows.values()),
+            "batches": {job: run.committed + 1 for job, run in self.runs.items()},
+            "compared": {**self.compared, "rows_of_sinks": sum(self._sink_rows.values())},
+            "differences": self.differences,
+        }
+
+    def _ways(self) -> Iterator[str]:
+        ways = list(self.kind.kills)
+        while True:
+            yield from ways
+            self._chance.shuffle(ways)
+
+    def _start(self) -> None:
+        if not self._job.alive():
+            self.kind.feed()
+            self._job.start()
+
+    # ------------------------------------------------------------ feeding
+
+    def _fed(self) -> int:
+        return sum(len(source.rows) for source in self.kind.inputs)
+
+    def _read(self) -> int:
+        """Pieces of input that each of the jobs has read for good."""
+        read = []
+        for run in self.runs.values():
+            committed = run.committed
+            run.go_on()
+            read.append(run.read[committed] if committed >= 0 else 0)
+        return min(read)
+
+    def _feed(self) -> int:
+        """As `_read`; there is always more to read than that."""
+        read = self._read()
+        while self._fed() <= read + 1:
+            self.kind.feed()
+        return read
+
+    def _come_on(self, times: int) -> None:
+        """Wait until each of the jobs has read all that there is, so many times."""
+        for _ in range(times):
+            self.kind.feed()
+            wanted = self._fed()
+            self._wait_until(lambda wanted=wanted: self._feed() >= wanted)  # type: ignore[misc]
+
+    def _wait_until(self, done: Callable[[], bool], pause_seconds: float = 0.05) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not done():
+            assert self._job.alive(), self._job.last_words()
+            assert time.monotonic() < deadline, self._job.last_words()
+            time.sleep(pause_seconds)
+
+    # ------------------------------------------------------------ killing
+
+    def _kill_commit(self) -> None:
+        first = not self.killed
+        self._come_on(0 if first else self._chance.randrange(3))
+        checkpoints = [run.checkpoint for run in self.runs.values()]
+        checkpoint = checkpoints[0] if first else self._chance.choice(checkpoints)
+        later_seconds = 0 if first else self._chance.choice((0, 0.02, 0.1))
+
+        def stopped() -> bool:
+            self._feed()
+            batch = newest(checkpoint / "offsets")
+            if batch == newest(checkpoint / "commits") or not any(checkpoint.glob(f"state/*/*/{batch + 1}.*")):
+                return False
+            time.sleep(later_seconds)
+            os.killpg(self._job.pid, signal.SIGSTOP)
+            if newest(checkpoint / "commits") < batch:
+                return True
+            os.killpg(self._job.pid, signal.SIGCONT)
+            return False
+
+        self._wait_until(stopped, 0.002)
+        self._job.kill()
+
+    def _kill_worker(self) -> None:
+        self._come_on(1)
+        before = self._lost_workers()
+
+        def met() -> bool:
+            self._feed()
+            if any(newest(run.checkpoint / "offsets") > run.committed for run in self.runs.values()):
+                for worker in python_workers(self._job):
+                    signal_if_there(worker, signal.SIGKILL)
+            return self._lost_workers() > before
+
+        self._wait_until(met, self._chance.uniform(0.2, 0.6))
+        self._come_on(1)
+
+    def _lost_workers(self) -> int:
+        return self._log.read_text(errors="replace").count(_LOST_WORKER)
+
+    def _kill_job(self) -> None:
+        self._come_on(1)
+        time.sleep(self._chance.uniform(0.1, 1.5))
+        self._feed()
+        self._job.kill()
+
+    # ------------------------------------------------------------ looking
+
+    def _look(self) -> None:
+        """Compare the tables of each batch since the last time, and what came to the sinks."""
+        if min(run.committed for run in self.runs.values()) < 0:
+            return
+        home = self.kind.folder / "home"
+        with millpond.open(self.kind.pond, replica_dir=home, wait_seconds=60, retention=KEEP) as opened:
+            opened.catch_up(60)
+            for job, run in self.runs.items():
+                self._look_at(opened, job, run)
+
+    def _look_at(self, opened: millpond.Pond, job: str, run: Undisturbed) -> None:
+        committed = run.committed
+        seen = Seen(committed=committed, attempts=sunk(run, self.kind.folder / "out" / job, committed))
+        with opened.cut(job) as cut:
+            run.go_on()
+            began = self._began.setdefault(job, cut.batch)
+            for table in run.tables[cut.batch]:
+                rows = cut[table].scan()
+                seen.looks.append(Look(cut.batch, table, in_state(rows), at_ms=rows.cut.judged_ms))
+                if table in run.with_expired[cut.batch]:
+                    rows = cut[table].with_closed().scan()
+                    shown = [{**plain(row), "final": row.final} for row in rows]
+                    seen.looks.append(Look(cut.batch, table, shown, began=began, at_ms=rows.cut.judged_ms, expired=True))
+        said = json.loads((run.checkpoint / "commits" / str(cut.batch)).read_text().splitlines()[1])
+        position = (cut.position.watermark_ms or 0, cut.position.batch_started_ms)
+        if position != (said["nextBatchWatermarkMs"], run.planned[cut.batch].started_ms):
+            self.differences.append(f"{job}, batch {cut.batch} is at {position}")
+        if said["nextBatchWatermarkMs"] not in run.watermarks[cut.batch]:
+            self.differences.append(f"{job}, batch {cut.batch} leaves the watermark {said['nextBatchWatermarkMs']}")
+        for batch in range(max(self._looked.get(job, -1) + 1, began), cut.batch):
+            for table in run.tables[batch]:
+                seen.looks.append(Look(batch, table, in_state(opened[table].at(batch=batch).scan())))
+        self._looked[job] = cut.batch
+        self.compared += Counter(tables=len(seen.looks), rows=sum(len(look.rows) for look in seen.looks))
+        self._sink_rows[job] = sum(len(rows) for attempts in seen.attempts.values() for rows in attempts)
+        self.differences += [f"{job}, {difference}" for difference in differences(run, seen)]
+
+
+def in_state(rows: millpond.Rows) -> Rows:
+    """Those that haven't expired: tables of windows show these too, where they are kept."""
+    return [plain(row) for row in rows if not row.final]
+
+
+def python_workers(job: Process) -> list[int]:
+    """Those that run tasks: children of the daemon that Spark's JVM starts for them, which leads a group of its own."""
+    parents, words = {}, {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            parents[int(place.name)] = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            words[int(place.name)] = (place / "cmdline").read_bytes()
+
+    def of_job(pid: int) -> bool:
+        return pid == job.pid or (pid in parents and of_job(parents[pid]))
+
+    daemons = {pid for pid, command in words.items() if command.endswith(b"pyspark.daemon\0pyspark.worker\0") and of_job(pid)}
+    return sorted(pid for pid, parent in parents.items() if parent in daemons)

@@ -1,0 +1,28 @@
+"""Jobs of each kind are those of an undisturbed run, whatever is killed.  `make kills` kills more of them."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from faults.kinds import KINDS
+from faults.storm import Storm
+
+pytestmark = pytest.mark.faults
+KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
+SEED = os.environ.get("MILLPOND_SEED", "20261122")
+
+
+# Sixty kills of all kinds take half an hour: `make test` has the smallest of those with Python workers.
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind == "buffered" else pytest.mark.long) for kind in KINDS])
+def test_a_killed_job_is_that_of_an_undisturbed_run(kind: str, tmp_path: Path) -> None:
+    storm = Storm(KINDS[kind](tmp_path, random.Random(f"{SEED}/{kind}")))
+    storm.run(KILLS)
+    assert not storm.differences, "\n".join([f"seed {SEED}", *storm.differences])
+    assert storm.killed.total() == KILLS
+    assert storm.compared["rows"] > 0
