@@ -44,7 +44,7 @@ fast: $(READY) ## Tests that need no Spark
 	$(call group,fast,not spark and not faults and not long,6)
 
 spark: java ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,6)
+	$(call group,spark,spark and not faults and not long,7)
 
 faults: java ## Tests that kill processes
 	$(call group,faults,faults and not long,2)

@@ -36,6 +36,7 @@ def pond(folder: Path) -> Iterator[millpond.Pond]:
         yield opened
 
 
+@pytest.mark.long
 def test_models(pond: millpond.Pond) -> None:
     assert {row["type"]: (row["name"], row["share"], row["shadow"]) for row in pond["wine_models"].scan()} == {
         "red": ("forest", None, None),

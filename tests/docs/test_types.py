@@ -176,6 +176,7 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\[\\tnr]", lambda m: letters[m[0]], text)
 
 
+@pytest.mark.long
 def test_a_live_job_writes_what_the_golden_one_did(spark: Any, tmp_path: Path, pond: millpond.Pond, type_cases: ModuleType) -> None:
     type_cases.write(spark, tmp_path / "live")
     with millpond.open(tmp_path / "live", replica_dir="memory://", wait_seconds=60) as live:

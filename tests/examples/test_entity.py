@@ -137,6 +137,7 @@ def test_kafkas_records_become_commands_and_nothing_else_does(spark, example) ->
         assert (found[n].account, found[n].command, found[n].kind, found[n].cents) == meant, records[n]
 
 
+@pytest.mark.long
 def test_the_tables_are_those_of_a_recomputation(on_rocksdb, example, tmp_path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

@@ -32,6 +32,7 @@ def run(module, way, frame, pond):
         assert job.wait_for_end(240)
 
 
+@pytest.mark.long
 def test_all_ways_agree_with_a_recomputation(on_rocksdb, example, read_log, real_log, hosts_of, tmp_path) -> None:
     visitors = example("visitors")
     for way in visitors.WAYS:

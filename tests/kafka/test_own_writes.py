@@ -102,6 +102,7 @@ def is_met(table: millpond.Table, **bounds: Any) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_a_producer_sees_its_own_writes(stream: Stream) -> None:
     producer, table = stream
     for number in range(6):
@@ -117,6 +118,7 @@ def test_a_producer_sees_its_own_writes(stream: Stream) -> None:
     assert {row["page"]: row["hits"] for row in rows} == Counter(w.page for w in producer.written)
 
 
+@pytest.mark.long
 def test_an_answer_has_exactly_the_records_before_its_end(stream: Stream) -> None:
     """What both bounds rest on: Spark's end is exclusive.  Held against every batch seen while records arrive."""
     producer, table = stream
@@ -134,6 +136,7 @@ def test_an_answer_has_exactly_the_records_before_its_end(stream: Stream) -> Non
             producer.write(*(f"/more/{rows.batch}/{n}" for n in range(5)))
 
 
+@pytest.mark.long
 def test_both_bounds_are_met_at_exactly_their_offset(stream: Stream) -> None:
     producer, table = stream
     last = producer.write("/last", "/last", "/last")

@@ -128,6 +128,7 @@ def test_a_shard_lets_go_of_all_it_has_as_soon_as_there_are_enough(on_rocksdb, t
     assert sorted(releases) == [(shard, number) for shard in sorted(counts) for number in range(1, counts[shard] + 1)]
 
 
+@pytest.mark.long
 def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -> None:
     folder, pond, out, done = tmp_path / "in", tmp_path / "pond", [], set()
     numbers = on_rocksdb.range(0, 40).selectExpr("id AS n")

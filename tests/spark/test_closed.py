@@ -66,7 +66,7 @@ def shown(row: Any) -> tuple[Any, ...]:
     return row[f"{name}_start"], row[f"{name}_end"], row["k"], row["n"], row["total"]
 
 
-@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("provider", a_few(PROVIDERS, 1))
 @pytest.mark.parametrize("query", a_few([windows, sessions], 1))
 def test_rows_that_expired_are_the_rows_that_were_emitted(
     spark: SparkSession, tmp_path: Path, query: Callable[[DataFrame], DataFrame], provider: str

@@ -22,6 +22,7 @@ from millpond.spark.buffered import buffered
 from millpond.spark.derive.plan import require_classic
 from millpond.storage import open_storage
 from quick_java import QUICK_JAVA_ENVIRONMENT
+from sizes import a_few
 
 
 @pytest.fixture
@@ -322,7 +323,7 @@ def by_clock(df, kind):
     return groups.applyInPandasWithState(silent, "n long", "n long", "update", "ProcessingTimeTimeout")
 
 
-@pytest.mark.parametrize("kind", ["rows", "frames", "time-outs", "buffered"])
+@pytest.mark.parametrize("kind", a_few(["rows", "frames", "time-outs", "buffered"], 1))
 def test_what_goes_by_processing_time_isnt_started_to_end_with_its_input(spark, events, tmp_path, kind):
     frame, mode = by_clock(events, kind), "append" if kind == "buffered" else "update"
     for how in ({"trigger": "available-now"}, {"sink": lambda writer: writer.format("noop").trigger(availableNow=True)}):

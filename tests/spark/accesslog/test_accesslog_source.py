@@ -176,6 +176,7 @@ def test_the_committed_cut_is_the_beginning_of_the_real_log() -> None:
     assert WHOLE_LOG.read_bytes().startswith(first_lines())
 
 
+@pytest.mark.long
 def test_a_real_log_takes_ten_batches_or_more_and_every_offset_says_which_lines(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "nasa.tsv"
     log.write_bytes(first_lines())

@@ -87,6 +87,7 @@ def running(tmp_path: Path) -> Iterator[list[Demo]]:
         one.kill()
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_once_reads_all_of_a_real_log_names_batches_and_leaves_nothing(tmp_path: Path, running: list[Demo]) -> None:
     lines = first_lines().decode().splitlines()
@@ -125,6 +126,7 @@ def test_a_pond_that_was_deleted_is_begun_anew_over_the_replicas_of_the_old_one(
         shutil.rmtree(tmp_path / "pond")
 
 
+@pytest.mark.long
 @pytest.mark.faults
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_running_demo_cleanly_within_seconds(tmp_path: Path, running: list[Demo], number: int) -> None:
@@ -176,6 +178,7 @@ def test_a_demo_that_was_killed_goes_on_and_counts_every_line_once(tmp_path: Pat
     assert sorted(bad) == [(str(log), n) for n, row in enumerate(visits, start=1) if row.error]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [
@@ -192,12 +195,14 @@ def test_options_that_contradict_each_other_are_refused_before_spark_starts(opti
     assert ended.exception.condition == "INVALID_REQUEST"
 
 
+@pytest.mark.long
 def test_a_log_that_isn_t_there_is_refused_before_spark_starts(tmp_path: Path) -> None:
     ended = CliRunner().invoke(demo, ["--log", str(tmp_path / "none.log")])
     assert isinstance(ended.exception, MillpondError)
     assert ended.exception.condition == "FILE_MISSING"
 
 
+@pytest.mark.long
 def test_without_pyspark_the_demo_says_in_one_line_what_to_install() -> None:
     program = "import sys; sys.modules['pyspark'] = None; from millpond.cli import main; main(['demo'])"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)

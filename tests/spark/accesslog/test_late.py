@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 import millpond
 from event_files import BEGIN, Event, EventJob
 from millpond.tables.history.find_event import EventAnswer
@@ -69,6 +71,7 @@ def watermarked(frame: DataFrame) -> DataFrame:
     return frame.withWatermark("time", DELAY)
 
 
+@pytest.mark.long
 def test_late_for_drop_duplicates(spark: SparkSession, tmp_path: Path) -> None:
     with ran(spark, tmp_path, lambda frame: watermarked(frame).dropDuplicates(["k", "time"])) as (job, pond, events):
         table, answers = pond["t"], []
@@ -82,6 +85,7 @@ def test_late_for_drop_duplicates(spark: SparkSession, tmp_path: Path) -> None:
         assert batches[2] == batches[1] + 1  # or no batch was planned with another watermark than it was filtered by
 
 
+@pytest.mark.long
 def test_late_for_drop_duplicates_within_the_watermark(spark: SparkSession, tmp_path: Path) -> None:
     with ran(spark, tmp_path, lambda frame: watermarked(frame).dropDuplicatesWithinWatermark(["k"])) as (job, pond, events):
         table, answers = pond["t"], []
@@ -94,6 +98,7 @@ def test_late_for_drop_duplicates_within_the_watermark(spark: SparkSession, tmp_
         assert table.find_event(file=events[-1][0], key={"k": "a"}).late == "unknown"
 
 
+@pytest.mark.long
 def test_late_for_sliding_windows(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
@@ -143,6 +148,7 @@ def test_late_for_session_windows(spark: SparkSession, tmp_path: Path) -> None:
         assert sum(1 for rows in dropped.values() if rows) > 1
 
 
+@pytest.mark.long
 def test_what_is_late_deeper_in_a_chain_is_unknown(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 

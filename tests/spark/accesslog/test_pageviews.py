@@ -51,6 +51,7 @@ def tables(pond: Path, tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield opened
 
 
+@pytest.mark.long
 def test_the_five_tables_are_there_with_their_keys_and_nothing_is_raw(tables: Any) -> None:
     keys = {name: [column.name for column in tables[name].definition.key] for name in tables.tables() if "." not in name}
     assert keys == {
@@ -65,6 +66,7 @@ def test_the_five_tables_are_there_with_their_keys_and_nothing_is_raw(tables: An
         assert all(column.raw is None for column in tables[name].definition.values)
 
 
+@pytest.mark.long
 def test_page_views_are_exact_visitors_included(tables: Any) -> None:
     hits, size = Counter(row.page for row in GOOD), Counter[str | None]()
     hosts, status = defaultdict(set), Counter((row.page, (row.status or 0) // 100) for row in GOOD)
@@ -81,6 +83,7 @@ def test_page_views_are_exact_visitors_included(tables: Any) -> None:
     assert all(abs(row["approx_visitors"] - row["visitors"]) <= max(1, 0.25 * row["visitors"]) for row in found)
 
 
+@pytest.mark.long
 def test_page_minutes_count_late_events_and_duplicates_in_their_minute(tables: Any) -> None:
     hits: Counter[tuple[str | None, datetime]] = Counter()
     size: Counter[tuple[str | None, datetime]] = Counter()
@@ -92,6 +95,7 @@ def test_page_minutes_count_late_events_and_duplicates_in_their_minute(tables: A
     assert found == {key: (n, size[key]) for key, n in hits.items()}
 
 
+@pytest.mark.long
 def test_hosts_know_their_first_and_last_time(tables: Any) -> None:
     times = defaultdict(list)
     for row in GOOD:
@@ -100,6 +104,7 @@ def test_hosts_know_their_first_and_last_time(tables: Any) -> None:
     assert found == {host: (len(seen), min(seen), max(seen)) for host, seen in times.items()}
 
 
+@pytest.mark.long
 def test_recent_minutes_are_those_that_the_watermark_leaves(tables: Any) -> None:
     """Batch by batch, as Spark has it: a batch leaves out what the watermark of the batch before had passed, then adds, then takes
     away what its own watermark has passed."""
@@ -132,10 +137,12 @@ def test_recent_minutes_are_those_that_the_watermark_leaves(tables: Any) -> None
     assert min(taken, left_out) > 0
 
 
+@pytest.mark.long
 def test_every_unreadable_line_is_in_bad_lines_with_its_reason(tables: Any) -> None:
     assert {(r["file"], r["line"]): (r["error"], r["text"]) for r in tables["bad_lines"].scan()} == BAD
 
 
+@pytest.mark.long
 def test_the_source_is_read_once_a_batch_though_two_branches_need_it(spark: SparkSession, tmp_path: Path) -> None:
     query = (
         pageviews.page_views(visit_stream(spark, rows=100))
@@ -151,6 +158,7 @@ def test_the_source_is_read_once_a_batch_though_two_branches_need_it(spark: Spar
     assert plan.count("ReusedExchange") == 1
 
 
+@pytest.mark.long
 def test_a_bad_line_is_written_once_whatever_is_retried(spark: SparkSession, tmp_path: Path) -> None:
     """A batch whose sink fails is run again, from the same offsets, with its state as it was before."""
     failed: list[int] = []

@@ -113,6 +113,7 @@ def found(rows: list[Any]) -> Counter[tuple[Any, ...]]:
     return Counter((r.id, r.amount, r.matches, r.control_version) for r in rows)
 
 
+@pytest.mark.long
 def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path)
     assert found(run.batch(events_of(0), [])) == expected(events_of(0), {}, 0)
@@ -185,6 +186,7 @@ def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Pa
         assert placed == shards
 
 
+@pytest.mark.long
 def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path, keep_versions=2)
     records = [{"rule": "a", "least": n, "seq": n} for n in range(1, 6)]
@@ -197,6 +199,7 @@ def test_old_versions_are_forgotten_and_cant_be_gone_back_to(spark: SparkSession
         assert pond["rules_control"].get(rule="a")["least"] == 5
 
 
+@pytest.mark.long
 def test_where_fewer_versions_are_kept_the_rest_is_forgotten_at_the_next(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path, keep_versions=9)
     run.batch(events_of(0, 2), [{"rule": "a", "least": n, "seq": n} for n in range(1, 8)])
@@ -270,6 +273,7 @@ def change_all(control: Any) -> list[str]:
     return passed
 
 
+@pytest.mark.long
 def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: SparkSession, tmp_path: Path) -> None:
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
@@ -337,6 +341,7 @@ def match_nothing(events: pd.DataFrame, control: Control) -> pd.DataFrame:
     return events[["id"]]
 
 
+@pytest.mark.long
 def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path)
     run.batch(events_of(0, 5), [{"rule": "a", "least": 1, "seq": 1}])
@@ -406,6 +411,7 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
     assert what in refused.value.message
 
 
+@pytest.mark.long
 def test_two_broadcasts_of_one_query_have_each_its_own_control_state(spark: SparkSession, tmp_path: Path) -> None:
     """In the same workers, at the same versions."""
     read = spark.readStream

@@ -243,6 +243,7 @@ def test_random_functions_show_what_spark_emits(spark, events, tmp_path, seed):
     assert differences(spark, events, random_functions(draw, 45), tmp_path, **conf_of(seed)) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_statistics_of_one_row_equal_values_and_what_is_no_number(spark, events, tmp_path, ansi):
     """Every one of them, with Spark's legacy setting and without."""

@@ -163,7 +163,7 @@ GROUPS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("group", a_few(GROUPS, 3))
+@pytest.mark.parametrize("group", a_few(GROUPS, 2))
 def test_finished_state_equals_what_spark_emitted(spark, events, tmp_path, group):
     from pyspark.sql import functions as F
 
@@ -182,7 +182,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", a_few(KEYS, 4))
+@pytest.mark.parametrize("keys", a_few(KEYS, 2))
 def test_every_kind_of_key_finds_its_row(spark, events, tmp_path, keys):
     from pyspark.sql import functions as F
 
@@ -280,6 +280,7 @@ def test_visitors_counted_over_a_deduplicated_union(spark, events, tmp_path):
     assert_same(definition, finished, emitted)
 
 
+@pytest.mark.long
 def test_of_two_chained_aggregations_the_last_is_the_table(spark, tmp_path):
     """Nothing is late; one event far ahead lets all hours before it go on to the second aggregation."""
     from pyspark.sql import functions as F

@@ -24,6 +24,7 @@ from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.models.formats import Onnx
 from millpond.spark.models.scoring import _Counted, _scores, row_hashes
 from millpond.spark.models.store import ModelStore
+from sizes import a_few
 from small_models import by_name, doubled, linear, logarithm, two_numbers
 
 if TYPE_CHECKING:
@@ -134,6 +135,7 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
     assert len(list((tmp_path / "pond" / "models").iterdir())) == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["a%20b c", "a?b#c"])
 def test_models_are_found_whatever_their_folder_is_called(spark: SparkSession, tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir()
@@ -147,6 +149,7 @@ def test_models_are_found_whatever_their_folder_is_called(spark: SparkSession, t
         assert pond["wine_models"].get(type="r", bounds=bounds)["name"] == "first"
 
 
+@pytest.mark.long
 def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path: Path) -> None:
     elsewhere, allowed = tmp_path / "elsewhere", tmp_path / "allowed"
     elsewhere.mkdir()
@@ -197,6 +200,7 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
         assert "0-broken.json" in broken["reason"]
 
 
+@pytest.mark.long
 def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession, tmp_path: Path) -> None:
     run = ModelJob(spark, tmp_path, by="id", shards=1)
     for type_, weight, part in (
@@ -346,6 +350,7 @@ def test_a_records_time_is_its_share_of_the_call_whatever_the_others_gave() -> N
     assert counted.seconds == each
 
 
+@pytest.mark.long
 def test_a_model_that_was_lost_or_altered_ends_the_job_before_a_record_is_lost(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.errors import StreamingQueryException
 
@@ -408,7 +413,7 @@ def test_a_models_file_is_read_again_if_it_is_another_one(tmp_path: Path, damage
     assert lost.value.condition == "MODEL_LOST"
 
 
-@pytest.mark.parametrize("damage", [touch, delete, replace_by_another])
+@pytest.mark.parametrize("damage", a_few([touch, delete, replace_by_another], 1))
 def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
     spark: SparkSession, tmp_path: Path, damage: Callable[[Path, bytes], None]
 ) -> None:

@@ -142,6 +142,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     assert shown(streams.folder / "pond", "hot") == shown(streams.folder / "pond", "plain")
 
 
+@pytest.mark.long
 def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Streams) -> None:
     """Not even one that names a group twice."""
     streams.start()

@@ -120,6 +120,7 @@ def opened(tmp_path: Path) -> Iterator[Callable[[str], millpond.Pond]]:
         pond.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hot", [None, ["/hot", None]], ids=["all", "hot"])
 def test_every_read_is_that_of_the_aggregation_without_salts(
     events: DataFrame, tmp_path: Path, opened: Callable[[str], millpond.Pond], hot: list[Any] | None
@@ -182,6 +183,7 @@ def test_every_batch_is_that_of_the_aggregation_without_salts(
 PARTITIONS = 6
 
 
+@pytest.mark.long
 def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: SparkSession, tmp_path: Path) -> None:
     """Some reduce tasks have read the output of map tasks when it is lost: the rest read what these write when they run again."""
     from pyspark.errors import StreamingQueryException

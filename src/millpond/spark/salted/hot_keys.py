@@ -143,7 +143,8 @@ class HotKeys:
             if self._list.take(batch, int(observed.rows), counted, observed.named or ()):
                 self._folder.write_hot_keys(self._list.keys, self._list.columns)
                 self._list.written()
-            self.last_error = self._list.naming_error
+            if observed.rows:  # an empty batch shows nothing
+                self.last_error = self._list.naming_error
         except (MillpondError, ValueError, OSError) as broken:
             # The job goes on: rows of a group that isn't on the list lie in one part.
             self.last_error = f"{type(broken).__name__}: {broken}"
