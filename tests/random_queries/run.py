@@ -237,8 +237,18 @@ def _wait(run: QueryRun, query: Any) -> None:
 
 
 def _functions(query: Any) -> str:
-    """The aggregate functions whose buffers Spark stores, in their order, as its own plan names them."""
-    plan = re.sub(r"#\d+L?", "", str(query._jsq.explainInternal(False)))
+    """The aggregate functions whose buffers Spark stores, in their order, as its own plan names them.
+
+    Empty if Spark makes no plan: the state has other buffers.
+    """
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        explained = str(query._jsq.explainInternal(False))
+    except (PySparkException, Py4JJavaError):
+        return ""
+    plan = re.sub(r"#\d+L?", "", explained)
     saved = plan.partition("StateStoreSave")[2] or plan.partition("SessionWindowStateStoreSave")[2]
     return "".join(re.findall(r"functions=\[.*\]", saved)[:1])
 
