@@ -12,6 +12,9 @@ A real Spark job fills a table; `millpond serve` answers for it; wrk asks for ra
     granian_constant    the same bytes from granian with a bare RSGI function, in one thread of one process
     millpond_2          `millpond serve --workers 2`: two processes answer, and a third one follows
 
+Then `millpond`, `millpond_2` and `kafka_streams` are asked while each of them takes 1,000 changed rows a second: as a batch that is
+committed by hand into the checkpoint, or as records on the broker.  Each has only its own changes, and a pond of its own.
+
 Fairness: all servers run from before the first round to after the last, and each is asked for a while before it counts (a JVM wants
 it).  One is asked at a time; what the others use when nobody asks them is in the result.  wrk and the server share the machine's
 cores, which limits whoever could use both.  Kafka Streams has what is quickest for it: one partition, so that one store is asked;
@@ -25,10 +28,14 @@ import argparse
 import contextlib
 import json
 import os
+import random
+import shutil
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,13 +44,17 @@ import httpx
 from peers import free_port, kafka_streams, wait_for
 from processes import processor_seconds
 from results import write_result
+from written import lz4_stream
 from wrk import CONNECTIONS, load, require_wrk
+
+from millpond.storage.names import path_of
 
 # Short rounds, so that sides stand beside each other in time: the machine isn't equally fast at all times.
 ROUNDS, SECONDS = 15, 3
 SIDES = ["kafka_streams", "protocol_constant", "asgi_constant", "starlette_constant", "granian_constant"]
 PATH = "/tables/page_views/rows?page=/page/"
 WARM_SECONDS = 8
+CHANGED_ROWS, CHANGE_SECONDS = 1000, 1.0
 
 _BARE = """
 import asyncio, sys, uvicorn, uvloop
@@ -169,11 +180,114 @@ def measure(address: str, pid: int, rows: int, seconds: int) -> dict[str, float]
     return {**counts, "cpu_us_per_request": round(used / counts["requests"] * 1e6, 1)}
 
 
+class CommittingJob:
+    """Commits batches into a checkpoint that Spark wrote: random rows of its table, each with one hit more."""
+
+    def __init__(self, pond: Path) -> None:
+        from millpond.catalogue import open_jobs
+        from millpond.checkpoint.log import read_batch
+        from millpond.checkpoint.operators import read_stores
+        from millpond.checkpoint.position import Batch
+        from millpond.checkpoint.state import StateReader
+
+        (job,) = open_jobs(pond)
+        storage = job.open_checkpoint()
+        batch = read_batch(storage, Batch(0))
+        ((store,), _) = read_stores(storage, batch.batch)
+        reader = StateReader(storage)
+        self._rows = [
+            (partition, key, value)
+            for partition in range(batch.settings.partitions)
+            for _, key, value in reader.iter_state(batch, store, partition)
+        ]
+        self._partitions = batch.settings.partitions
+        self._folder = Path(path_of(job.checkpoint))
+        self._newest = 0
+
+    def change(self) -> None:
+        """One more batch."""
+        self._newest += 1
+        changed: list[list[bytes]] = [[] for _ in range(self._partitions)]
+        for place in random.sample(range(len(self._rows)), CHANGED_ROWS):
+            partition, key, value = self._rows[place]
+            # The first of its columns, behind the row's NULL bits, is the count of hits.
+            value = value[:8] + (int.from_bytes(value[8:16], "little") + 1).to_bytes(8, "little") + value[16:]
+            self._rows[place] = partition, key, value
+            changed[partition] += [struct.pack(">i", len(key)), key, struct.pack(">i", len(value)), value]
+        for partition, pieces in enumerate(changed):
+            data = lz4_stream(b"".join([*pieces, struct.pack(">i", -1)]))
+            self._write(f"state/0/{partition}/{self._newest + 1}.delta", data)
+        planned = (self._folder / "offsets" / "0").read_text().split("\n")
+        planned[1] = json.dumps({**json.loads(planned[1]), "batchTimestampMs": time.time_ns() // 1_000_000})
+        self._write(f"offsets/{self._newest}", "\n".join(planned).encode())
+        self._write(f"commits/{self._newest}", (self._folder / "commits" / "0").read_bytes())
+
+    def check(self, address: str) -> None:
+        """End the program unless a server has followed all batches."""
+        deadline = time.monotonic() + 30
+        while httpx.get(f"{address}{PATH}0").json()["batch"] != self._newest:
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{address} doesn't answer from batch {self._newest}")
+            time.sleep(0.05)
+
+    def _write(self, name: str, data: bytes) -> None:
+        target = self._folder / name
+        target.with_name(f".{target.name}.tmp").write_bytes(data)
+        target.with_name(f".{target.name}.tmp").rename(target)
+
+
+class ChangingTopic:
+    """Sends records to the topic of the Kafka Streams application: random rows, each with one hit more."""
+
+    def __init__(self, rows: dict[str, tuple[int, int, int]]) -> None:
+        from confluent_kafka import Producer
+        from peers import broker_address
+
+        self._rows, self._pages = dict(rows), list(rows)
+        self._producer = Producer({"bootstrap.servers": broker_address(), "linger.ms": 5})
+
+    def change(self) -> None:
+        """So many records, which the broker has when this returns."""
+        for page in random.sample(self._pages, CHANGED_ROWS):
+            hits, size, visitors = self._rows[page]
+            self._rows[page] = hits + 1, size, visitors
+            self._producer.produce("page_views", key=page, value=struct.pack(">qqq", *self._rows[page]))
+        assert self._producer.flush(60) == 0
+
+
+@contextlib.contextmanager
+def changing(source: CommittingJob | ChangingTopic) -> Iterator[None]:
+    """Change rows each second; raises what ended the changes."""
+    ending, failed = threading.Event(), []
+
+    def run() -> None:
+        try:
+            while not ending.wait(CHANGE_SECONDS):
+                source.change()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
 def idle_percent(pids: dict[str, int], seconds: float = 5) -> dict[str, float]:
     """What each server uses of a core while nobody asks it."""
     before = {side: processor_seconds(pid, children=True) for side, pid in pids.items()}
     time.sleep(seconds)
     return {side: round(100 * (processor_seconds(pid, children=True) - before[side]) / seconds, 1) for side, pid in pids.items()}
+
+
+def medians(rounds: dict[str, list[dict[str, float]]]) -> dict[str, dict[str, float]]:
+    """Of each side and figure."""
+    return {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()}
 
 
 def main() -> None:
@@ -193,17 +307,22 @@ def main() -> None:
         if not pond.exists():
             write_pond(pond, options.rows)
         os.environ["MILLPOND_HOME"] = f"{folder}/home"
-        servers = {"millpond": opened.enter_context(serving("millpond", pond, b""))}
+        sources: dict[str, CommittingJob | ChangingTopic] = {}
+        for side in sides[:2]:  # the pond that was given stays as it is
+            shutil.copytree(pond, Path(folder) / side)
+            sources[side] = CommittingJob(Path(folder) / side)
+        servers = {"millpond": opened.enter_context(serving("millpond", Path(folder) / "millpond", b""))}
         constant = one_answer(servers["millpond"][0], options.rows)
         for side in sides[1:]:
             if side == "kafka_streams":
                 numbers = {f"/page/{n}": (1, n % 997, 1) for n in range(options.rows)}
                 servers[side] = opened.enter_context(kafka_streams(numbers))
                 compare(servers["millpond"][0], servers[side][0], options.rows)
+                sources[side] = ChangingTopic(numbers)
             else:
                 if side.startswith("millpond"):
                     os.environ["MILLPOND_HOME"] = f"{folder}/home-{side}"
-                servers[side] = opened.enter_context(serving(side, pond, constant))
+                servers[side] = opened.enter_context(serving(side, Path(folder) / side, constant))
         for side in sides:
             load(servers[side][0], PATH, options.rows, WARM_SECONDS)
         idle = idle_percent({side: pid for side, (_, pid) in servers.items()})
@@ -212,9 +331,23 @@ def main() -> None:
             for side in sides:
                 rounds[side].append(measure(*servers[side], options.rows, options.seconds))
                 print(side, rounds[side][-1], file=sys.stderr, flush=True)
+        while_changing: dict[str, list[dict[str, float]]] = {side: [] for side in sources}
+        for _ in range(options.rounds):
+            for side, source in sources.items():
+                with changing(source):
+                    while_changing[side].append(measure(*servers[side], options.rows, options.seconds))
+                print(side, "while rows change", while_changing[side][-1], file=sys.stderr, flush=True)
+        for side, source in sources.items():
+            if isinstance(source, CommittingJob):
+                source.check(servers[side][0])
 
-    def ratio(fact: str, side: str, *, of: str = "millpond") -> float:
-        return round(statistics.median(a[fact] / b[fact] for a, b in zip(rounds[of], rounds[side], strict=True)), 3)
+    def ratio(fact: str, side: str, *, of: str = "millpond", among: dict[str, list[dict[str, float]]] = rounds) -> float:
+        return round(statistics.median(a[fact] / b[fact] for a, b in zip(among[of], among[side], strict=True)), 3)
+
+    def beside_kafka_streams(fact: str) -> dict[str, float]:
+        if "kafka_streams" not in sources:
+            return {}
+        return {of: ratio(fact, "kafka_streams", of=of, among=while_changing) for of in sides[:2]}
 
     result = {
         "what": "GET /tables/page_views/rows?page=… of a random key",
@@ -224,16 +357,24 @@ def main() -> None:
             "connections": CONNECTIONS,
             "seconds": options.seconds,
         },
-        "median": {side: {k: statistics.median(r[k] for r in many) for k in many[0]} for side, many in rounds.items()},
+        "median": medians(rounds),
         "ratio_of_requests": {side: ratio("requests_per_second", side) for side in sides[1:]},
         "ratio_of_requests_of_millpond_2": {side: ratio("requests_per_second", side, of="millpond_2") for side in sides[2:]},
         "ratio_of_p99": {side: ratio("p99_ms", side) for side in sides[1:]},
         "ratio_of_cpu_per_request": {side: ratio("cpu_us_per_request", side) for side in sides[1:]},
         "idle_percent_of_a_core": idle,
+        "while_rows_change": {
+            "rows_per_second": round(CHANGED_ROWS / CHANGE_SECONDS),
+            "median": medians(while_changing),
+            "ratio_of_requests": {
+                of: ratio("requests_per_second", "kafka_streams", of=of, among=while_changing) for of in sides[:2]
+            },
+            "ratio_of_p99": {of: ratio("p99_ms", "kafka_streams", of=of, among=while_changing) for of in sides[:2]},
+        },
     }
     print(json.dumps(result, indent=1))
     if options.write:
-        write_result("http_get", result, rounds)
+        write_result("http_get", result, {**rounds, **{f"{side}, rows change": many for side, many in while_changing.items()}})
 
 
 if __name__ == "__main__":

@@ -66,6 +66,13 @@ def kafka_streams(rows: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, 
                 server.wait(60)
 
 
+def broker_address() -> str:
+    """The address of the broker, which runs until this program ends."""
+    from kafka_broker import kafka_broker
+
+    return kafka_broker()
+
+
 def _compiled(folder: Path) -> str:
     """The class path of the application, compiled into a folder."""
     for program in ("mvn", "javac"):
