@@ -49,7 +49,7 @@ def kafka_streams(rows: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, 
 
     A broker of its own runs beside it.  The topic has one partition, so that a key is looked for in one store.
     """
-    from kafka_broker import kafka_broker
+    from servers.kafka import kafka_broker
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         classpath = _compiled(Path(folder))

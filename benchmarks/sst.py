@@ -48,7 +48,7 @@ def fill(folder: Path, keys: int, value: Callable[[int], bytes], levels: int) ->
     """Write a snapshot; each further level writes a tenth of the keys of the one before anew."""
     from rocksdict import WriteBatch
 
-    from written_snapshot import SnapshotWriter
+    from spark_files.snapshot import SnapshotWriter
 
     writer = SnapshotWriter(folder)
     for level in range(levels):

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from serving import Serve, serving
+from servers.serving import Serve, serving
 
-pytest_plugins = ["suite_report"]
+pytest_plugins = ["suite.report"]
 # A busy machine draws examples slowly: that isn't a fault.
 settings.register_profile(
     "millpond", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))

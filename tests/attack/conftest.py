@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from attack.victim import Victim
-from serving import serving, write_certificate
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import serving, write_certificate
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 Attacked = Callable[..., Victim]

@@ -19,8 +19,8 @@ import httpx
 from attack.conftest import commit
 from attack.victim import PATIENCE_SECONDS, Victim, wait_for
 from millpond.catalogue import create_job
-from serving import serving
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import serving
+from spark_files.checkpoint import WrittenCheckpoint
 
 SECRET = "the-secret-of-another-file"
 EVIL = "evil\x1b[31m\x07\x9b2J\u202e\x7f"

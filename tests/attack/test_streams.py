@@ -18,7 +18,7 @@ from attack.conftest import TABLE, Attacked, commit
 from attack.victim import Victim, exchange, wait_for
 from millpond.errors import MillpondError
 from millpond.serve.access.tokens import add_token, remove_token
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 HISTORY = ("--history", f"{TABLE}=1000")
 

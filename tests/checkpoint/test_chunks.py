@@ -18,7 +18,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
-from written_checkpoint import WrittenCheckpoint, lz4_file
+from spark_files.checkpoint import WrittenCheckpoint, lz4_file
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

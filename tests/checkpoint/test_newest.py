@@ -21,7 +21,7 @@ from millpond.native import library
 from millpond.native.memory import Memory
 from millpond.schema.store import StoreSchema
 from millpond.storage import open_storage
-from written_checkpoint import WrittenCheckpoint, lz4_file
+from spark_files.checkpoint import WrittenCheckpoint, lz4_file
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled library isn't built: python hatch_build.py")
 

@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from millpond.cli import main
 from millpond.cli.group import COMMANDS
 from millpond.errors import CONDITIONS
-from sizes import a_few
+from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 Run = Callable[..., Result]

@@ -15,7 +15,7 @@ from millpond.cli.demo_view import look
 from millpond.errors import CONDITIONS, PASSING, MillpondError
 from millpond.replica import replica
 from millpond.tables.cold.table import find_definition
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 DEFINITION = "jobs/bad_lines/tables/bad_lines.json"
 

@@ -17,13 +17,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 import millpond
-from arrow_values import shown
 from millpond.cli import export, main
 from millpond.errors import CONDITIONS
 from millpond.schema.values import encode_json, to_text
 from millpond.tables.scan.where import _UNORDERED, parse_condition
 from millpond.wire.rows import row_writer
-from written_checkpoint import WrittenCheckpoint
+from oracles.arrow_values import shown
+from spark_files.checkpoint import WrittenCheckpoint
 
 Run = Callable[..., Result]
 

@@ -15,7 +15,7 @@ import pytest
 import millpond
 from millpond.serve.access.tokens import add_token
 from millpond.settings import Retention
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from millpond.cli import main
 from millpond.errors import CONDITIONS
 from millpond.schema.types import Field, atomic
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
 Run = Callable[..., Result]

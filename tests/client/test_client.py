@@ -20,7 +20,7 @@ from millpond.catalogue import create_job
 from millpond.errors import MillpondError, ReplicaError
 from millpond.settings import ClientSettings, Retention
 from millpond.tables.cold.table import find_definition
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 pa = pytest.importorskip("pyarrow")
 QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.05, timeout_seconds=2)

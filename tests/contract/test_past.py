@@ -35,7 +35,7 @@ from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import answer_json
 from millpond.wire.rows import row_writer
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import millpond
-from manual import code_below
+from inputs.manual import code_below
+from inputs.small_models import linear
+from live_jobs.quick_java import QUICK_JAVA
 from millpond.spark.job import Job
-from quick_java import QUICK_JAVA
-from small_models import linear
 from soak.orphans import end_with_parent
 
 Known = dict[str, Any]

@@ -24,8 +24,8 @@ from typing import Any
 
 import pytest
 
-from manual import Block, blocks
-from quick_java import QUICK_JAVA_ENVIRONMENT
+from inputs.manual import Block, blocks
+from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 
 pytestmark = pytest.mark.long
 

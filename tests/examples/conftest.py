@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from real_log import first_lines
-from rocksdb_state import rocksdb
+from inputs.real_log import first_lines
+from live_jobs.rocksdb_state import rocksdb
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

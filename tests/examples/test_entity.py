@@ -10,7 +10,7 @@ from itertools import permutations
 import pytest
 
 import millpond
-from accounts import ANSWER, MOST, Account, Command
+from oracles.accounts import ANSWER, MOST, Account, Command
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark

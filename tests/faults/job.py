@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from quick_java import QUICK_JAVA
+from live_jobs.quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 
 PARTITIONS = 2

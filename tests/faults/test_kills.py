@@ -19,7 +19,7 @@ import pytest
 
 import millpond
 from millpond.schema.types import Field, atomic
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 pytestmark = pytest.mark.faults
 SEED = int(os.environ.get("MILLPOND_SEED", "20261121"))
@@ -156,7 +156,7 @@ sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 import millpond
 from millpond.errors import MillpondError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 job = WrittenCheckpoint(Path(sys.argv[1]))
 job.plan([("a", 1)], snapshot=False)
 job.commit()

@@ -28,7 +28,7 @@ from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 from millpond.storage import open_storage
-from written_snapshot import SnapshotWriter
+from spark_files.snapshot import SnapshotWriter
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))  # as fuzz.py, which is a program, finds what lies beside it

@@ -19,8 +19,8 @@ from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import MillpondError
 from millpond.schema.types import Field, atomic
 from millpond.storage import open_storage
-from written_checkpoint import WrittenCheckpoint, lz4_file
-from written_snapshot import SnapshotWriter
+from spark_files.checkpoint import WrittenCheckpoint, lz4_file
+from spark_files.snapshot import SnapshotWriter
 
 HERE = Path(__file__).parent
 

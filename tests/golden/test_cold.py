@@ -13,7 +13,7 @@ import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.schema.definition.table import parse_definition
-from sizes import a_few
+from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

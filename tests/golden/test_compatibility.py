@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from golden_rows import load_script as load
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
+from spark_files.golden import load_script as load
 
 HERE = Path(__file__).parent
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from golden_rows import CELLS, replica_content
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.folder import ReplicaPlace
 from millpond.replica.follower import Follower
@@ -21,6 +20,7 @@ from millpond.replica.history.with_expired import is_known
 from millpond.replica.record import StoresRecord
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
+from spark_files.golden import CELLS, replica_content
 
 SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 Rows = dict[bytes, bytes]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from golden_rows import load_script
-from sizes import a_few
+from spark_files.golden import load_script
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from golden_rows import CELLS, State, replica_content
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import MERGE, PUT
 from millpond.checkpoint.log import committed_batches, read_batch
@@ -25,7 +24,8 @@ from millpond.replica.follower import Follower
 from millpond.schema.store import StoreSchema
 from millpond.settings import ReplicaSettings
 from millpond.storage import Storage, open_storage
-from sizes import a_few
+from spark_files.golden import CELLS, State, replica_content
+from suite.sizes import a_few
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

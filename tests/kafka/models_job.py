@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from manual import code_below
-from quick_java import QUICK_JAVA
+from inputs.manual import code_below
+from live_jobs.quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 import millpond
-from accounts import ANSWER, PROGRAM, Command, batches, client, recomputed, serving, submit_arguments, write_all
-from kafka_broker import connector_jars, create_topic, kafka_broker
 from millpond.errors import ReplicaError
+from oracles.accounts import ANSWER, PROGRAM, Command, batches, client, recomputed, serving, submit_arguments, write_all
+from servers.kafka import connector_jars, create_topic, kafka_broker
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark

@@ -23,9 +23,9 @@ import pytest
 
 import millpond
 from faults.fed import sink_rows
-from kafka_broker import connector_jars, create_topic, kafka_broker
-from manual import code_below
-from small_models import linear
+from inputs.manual import code_below
+from inputs.small_models import linear
+from servers.kafka import connector_jars, create_topic, kafka_broker
 from soak.processes import Process
 
 pytest.importorskip("pyspark")

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 import millpond
-from kafka_broker import connector_jars, create_topic, kafka_broker
 from millpond import Bounds
 from millpond.errors import MillpondError
+from servers.kafka import connector_jars, create_topic, kafka_broker
 
 pytestmark = pytest.mark.spark
 

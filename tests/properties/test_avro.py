@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from sizes import examples
+from suite.sizes import examples
 
 INTS = {"integer": 32, "long": 64, "date": 32, "timestamp": 64, "timestamp_ntz": 64}
 NESTED = ("struct", "array", "map")

@@ -16,7 +16,7 @@ from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.tables.forms.arrow import arrow_type, column_array, python_array
 from millpond.tables.forms.arrow_errors import Failures
 from properties.test_unsaferow import TYPES, values
-from sizes import examples
+from suite.sizes import examples
 
 pa = pytest.importorskip("pyarrow")
 Rows = tuple[tuple[Field, ...], list[tuple[Any, ...]]]

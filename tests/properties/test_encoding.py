@@ -17,7 +17,7 @@ from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
-from sizes import examples
+from suite.sizes import examples
 
 KEY = (Field("t", atomic("long")), Field("k", atomic("string")), Field("n", atomic("integer")))
 VALUE = (Field("v", atomic("string")),)

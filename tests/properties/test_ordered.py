@@ -20,7 +20,7 @@ from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, is_cut, join_va
 from millpond.replica.keys.transcode import KeysTranscoder, key_transcoder
 from millpond.replica.scan import after_prefix, iter_prefix, iter_range
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from sizes import examples
+from suite.sizes import examples
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
 ORDERED: dict[str, tuple[SparkType, st.SearchStrategy[Any]]] = {

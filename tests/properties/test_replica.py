@@ -28,8 +28,8 @@ from millpond.replica.row_stamp import is_final, without_stamp
 from millpond.replica.scan import iter_prefix, iter_range
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import open_storage
-from sizes import examples
-from written_checkpoint import KEY, VALUE, WrittenCheckpoint
+from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
+from suite.sizes import examples
 
 SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 KEYS = st.one_of(st.text("ab", max_size=3), st.integers(490, 520).map(lambda n: "z" * n))

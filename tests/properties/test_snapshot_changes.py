@@ -17,8 +17,8 @@ from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
 from millpond.errors import CheckpointError
 from millpond.native.memory import Memory
 from millpond.storage import Storage, open_storage
-from sizes import examples
-from written_snapshot import SnapshotWriter, turn_into_merges
+from spark_files.snapshot import SnapshotWriter, turn_into_merges
+from suite.sizes import examples
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

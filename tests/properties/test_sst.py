@@ -17,8 +17,8 @@ from millpond.checkpoint.rocksdb import sst
 from millpond.checkpoint.rocksdb.snapshot import find, iter_snapshot, read_snapshot, read_snapshot_metadata
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
-from sizes import a_few, examples
-from written_snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
+from spark_files.snapshot import COMPRESSIONS, SnapshotWriter, turn_into_merges
+from suite.sizes import a_few, examples
 
 pytestmark = pytest.mark.usefixtures("either_way")
 

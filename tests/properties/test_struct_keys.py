@@ -27,8 +27,8 @@ from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition.table import key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.schema.values import decode_json, encode_json, from_json, from_text, to_json, to_text
-from sizes import examples
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import examples
 
 TABLE = "ck.aggregate_0"
 SECOND = 1_000_000

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
-from sizes import examples
+from suite.sizes import examples
 
 INTS = {"byte": 8, "short": 16, "integer": 32, "long": 64, "date": 32, "timestamp": 64, "timestamp_ntz": 64}
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import millpond
+from live_jobs.quick_java import QUICK_JAVA
 from millpond.errors import MillpondError
 from millpond.spark.derive.definition import MillpondWarning
-from quick_java import QUICK_JAVA
 from random_queries.case import Case
 from random_queries.check import WrongError, check_run
 from random_queries.doors import ask_command_line, ask_server, serving

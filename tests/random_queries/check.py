@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import millpond
-from emitted import bits
 from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import Field, SparkType
+from oracles.emitted import bits
 from random_queries.case import Case
 from random_queries.doors import arrow_rows, ask_table, cells, has_arrow
 from random_queries.run import Batch, QueryRun

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from emitted import bits
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import SparkType
 from millpond.schema.values import encode_json, to_text
 from millpond.wire.rows import row_writer, typed_columns
+from oracles.emitted import bits
 
 Failure = Callable[[str, str], Exception]
 

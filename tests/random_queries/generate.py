@@ -6,12 +6,12 @@ import random
 import re
 from typing import Any
 
+from inputs.spark_manual import computable
 from random_queries.build import after_frame, grouped_frame, plain_frame
 from random_queries.case import ANSI, CHANGELOG, COMPILED, PROVIDER, ROCKSDB, ZONE, Case, quoted
 from random_queries.data import LEAVES, NESTED, literal
 from random_queries.functions import AGGREGATES, ARGUMENTS, KINDS, NAMES, ON_KEYS, ON_VALUES
 from random_queries.minimise import without_unused
-from spark_manual import computable
 
 ZONES = ["UTC", "UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin", "Pacific/Apia"]
 # Examples that go by the time or the session; and those that are made to fail.

@@ -12,7 +12,7 @@ from random_queries.campaign import Campaign
 from random_queries.case import Case, parse_case
 from random_queries.check import WrongError, check_run
 from random_queries.run import run_case
-from sizes import a_few
+from suite.sizes import a_few
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.json"))
 SEED = int(os.environ.get("MILLPOND_SEED", "79"))

@@ -11,7 +11,7 @@ import pytest
 
 import millpond
 from millpond.tables.answer import Lag
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 HOUR = 3600.0
 

@@ -11,7 +11,7 @@ import pytest
 
 import millpond
 from millpond.schema.types import Field, atomic
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
 

@@ -18,7 +18,7 @@ import pytest
 import millpond
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.settings import ReplicaSettings
-from written_checkpoint import WrittenCheckpoint, delta_file
+from spark_files.checkpoint import WrittenCheckpoint, delta_file
 
 TABLE = "ck.aggregate_0"
 

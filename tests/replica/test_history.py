@@ -18,7 +18,7 @@ from millpond.errors import MillpondError
 from millpond.schema.definition.operator_name import NamedOperator
 from millpond.settings import RetentionWords
 from millpond.tables.history.changes import RowChange
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
 ALL = millpond.Retention(history_batches=None)

@@ -11,7 +11,7 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError, ReplicaError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 PASSING = (
     "JOB_REPLACED",

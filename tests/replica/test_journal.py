@@ -21,7 +21,7 @@ from millpond.replica.journal.segments import (
 )
 from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic
-from sizes import examples
+from suite.sizes import examples
 
 STORE = StoreSchema(
     operator=0,

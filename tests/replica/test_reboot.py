@@ -14,7 +14,7 @@ import millpond
 from millpond.errors import MillpondError
 from millpond.replica.journal.segments import decode_segment, read_mark, segments
 from millpond.schema.types import Field, atomic
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
 TIME = (Field("k", atomic("timestamp")),)

@@ -18,7 +18,7 @@ from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from millpond.tables.cold.report import inspect_job
-from written_checkpoint import WrittenCheckpoint, delta_file
+from spark_files.checkpoint import WrittenCheckpoint, delta_file
 
 TABLE = "ck.aggregate_0"
 HOUR_NS = 3600 * 10**9

@@ -14,7 +14,7 @@ from millpond.errors import MillpondError
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.definition.table import parse_definition
 from millpond.tables.finish.definition import compile_definition
-from sizes import a_few
+from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "x", [], [None], [[]], [0], {}, {"a": 1})

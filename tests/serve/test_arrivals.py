@@ -16,7 +16,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "late.aggregate_0"
 KEY = {"key": {"k": "a"}}

@@ -15,7 +15,7 @@ import pytest
 import millpond
 from millpond.errors import RequestError
 from millpond.serve.formats import ARROW, CSV, JSON, NDJSON, ROW_FORMATS, choose_format, takes_gzip
-from ready import wait_until_ready
+from servers.serving import wait_until_ready
 
 
 @pytest.fixture(scope="module")

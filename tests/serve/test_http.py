@@ -14,7 +14,7 @@ import pytest
 from millpond.errors import CONDITIONS
 from millpond.serve.app import ROUTES
 from millpond.settings import ServeSettings
-from ready import wait_until_ready
+from servers.serving import wait_until_ready
 
 LIMITS = ServeSettings()
 CUT = {"job", "batch", "position", "lag", "job_state"}

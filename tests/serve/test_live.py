@@ -14,7 +14,7 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 
 @pytest.fixture(params=["1", "2"], ids=["one process", "two workers"])

@@ -16,8 +16,8 @@ from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.parts import Parts
 from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
 from millpond.schema.types import Field, atomic
-from ready import wait_until_ready
-from written_checkpoint import VALUE, WrittenCheckpoint
+from servers.serving import wait_until_ready
+from spark_files.checkpoint import VALUE, WrittenCheckpoint
 
 LONG = atomic("long")
 KEY = (Field("salt", atomic("integer")), Field("k", atomic("string")))

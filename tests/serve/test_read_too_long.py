@@ -13,8 +13,8 @@ import millpond
 from millpond.errors import ReplicaError
 from millpond.schema.types import Field, atomic
 from millpond.settings import ReplicaSettings
-from ready import wait_until_ready
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import wait_until_ready
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 ALL = millpond.Retention(history_batches=None)

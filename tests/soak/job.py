@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from quick_java import QUICK_JAVA
+from live_jobs.quick_java import QUICK_JAVA
 from soak.orphans import end_with_parent
 from soak.reader import BY_WINDOW
 

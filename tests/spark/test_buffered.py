@@ -11,10 +11,10 @@ from decimal import Decimal
 import pytest
 
 import millpond
+from live_jobs.rocksdb_state import rocksdb
 from millpond.errors import RequestError
 from millpond.spark.buffered import buffered
 from millpond.spark.shards import shard_values
-from rocksdb_state import rocksdb
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
-from event_files import BEGIN, PROVIDERS, Event, EventJob
-from sizes import a_few
+from live_jobs.event_files import BEGIN, PROVIDERS, Event, EventJob
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -12,7 +12,7 @@ import pytest
 
 import millpond
 from millpond.errors import MillpondError
-from sizes import a_few
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

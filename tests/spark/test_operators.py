@@ -212,7 +212,7 @@ def test_every_variable_of_transform_with_state_and_those_that_come_later(spark,
     events = spark.readStream.schema("user string, n long, t timestamp").parquet(folder)
     once = events.withWatermark("t", "1 minute").dropDuplicates(["user", "n", "t"]).groupBy("user")
     checkpoint = tmp_path / "checkpoint"
-    from rocksdb_state import rocksdb  # not above: workers import this module for its functions, and don't find that one
+    from live_jobs.rocksdb_state import rocksdb  # not above: workers import this module for its functions, and don't find that one
 
     with rocksdb(spark):
         plain_query(once.transformWithState(first, "user string", "append", "eventTime"), checkpoint)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
-from sizes import a_few
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

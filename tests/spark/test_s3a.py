@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import millpond
-from maven import dependency, fetched_jars
 from millpond.checkpoint.log import committed_batches
 from millpond.errors import MillpondError
 from millpond.storage import open_storage
-from object_store import BUCKET, moto_server, use
+from servers.maven import dependency, fetched_jars
+from servers.s3 import BUCKET, moto_server, use
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 

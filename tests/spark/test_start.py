@@ -15,14 +15,14 @@ import pytest
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import millpond
+from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, MillpondError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.buffered import buffered
 from millpond.spark.derive.plan import require_classic
 from millpond.storage import open_storage
-from quick_java import QUICK_JAVA_ENVIRONMENT
-from sizes import a_few
+from suite.sizes import a_few
 
 
 @pytest.fixture

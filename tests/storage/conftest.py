@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from millpond.storage import open_storage
-from object_store import BUCKET, UploadedCheckpoint, moto_server, use
+from servers.s3 import BUCKET, moto_server, use
+from spark_files.checkpoint import UploadedCheckpoint
 
 
 @pytest.fixture

@@ -12,7 +12,8 @@ import pytest
 from millpond.errors import CheckpointError
 from millpond.storage import open_storage
 from millpond.storage.bucket import Bucket, parse_bucket_uri
-from object_store import BUCKET, moto_server, proxy, use
+from servers.proxy import proxy
+from servers.s3 import BUCKET, moto_server, use
 
 ACCOUNT = "acc.dfs.core.windows.net"
 

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from azurite import azurite_server, use_azurite
 from millpond.errors import MillpondError, SetupError
 from millpond.storage import Storage, open_storage, uri_of
 from millpond.storage.names import hadoop_uri, last_name, path_of_hadoop
-from object_store import BUCKET, PAGE, moto_server, proxy, use
+from servers.azurite import azurite_server, use_azurite
+from servers.proxy import proxy
+from servers.s3 import BUCKET, PAGE, moto_server, use
 
 BACKENDS = ("local", "s3", "gs", "azure")
 MOST = 4_000_000
@@ -214,7 +215,7 @@ def test_s3_and_s3a_are_one_place(s3: str) -> None:
 
 
 def test_a_write_without_the_right_to_it_is_a_matter_of_setup(s3: str) -> None:
-    from object_store import proxy
+    from servers.proxy import proxy
 
     with proxy(moto_server()) as (url, faults), pytest.MonkeyPatch.context() as patch:
         use(patch, url)

@@ -20,7 +20,9 @@ import pytest
 import millpond
 from millpond.errors import MillpondError, StorageError
 from millpond.storage import open_storage
-from object_store import QUICK, Faults, UploadedCheckpoint, delete, environment, moto_server, proxy, use
+from servers.proxy import Faults, proxy
+from servers.s3 import QUICK, delete, environment, moto_server, use
+from spark_files.checkpoint import UploadedCheckpoint
 
 TABLE = "ck.aggregate_0"
 

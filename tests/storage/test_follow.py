@@ -15,8 +15,9 @@ from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.follower import Follower
 from millpond.settings import ReplicaSettings
 from millpond.storage import open_storage
-from object_store import QUICK, UploadedCheckpoint, delete, moto_server, proxy, upload, use
-from written_checkpoint import PARTITIONS
+from servers.proxy import proxy
+from servers.s3 import QUICK, delete, moto_server, upload, use
+from spark_files.checkpoint import PARTITIONS, UploadedCheckpoint
 
 TABLE = "ck.aggregate_0"
 # What a batch costs beside its change files, of which each partition of each store has one.

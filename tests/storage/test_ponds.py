@@ -16,7 +16,9 @@ from millpond.cli import main
 from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.table import TableDefinition
 from millpond.storage import open_storage
-from object_store import QUICK, UploadedCheckpoint, moto_server, proxy, use
+from servers.proxy import proxy
+from servers.s3 import QUICK, moto_server, use
+from spark_files.checkpoint import UploadedCheckpoint
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 ALL = millpond.Retention(history_batches=None)
 EVENTS = [f"k{n % 5}" for n in range(40)]

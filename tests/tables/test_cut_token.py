@@ -11,7 +11,7 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.settings import ReplicaSettings
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 

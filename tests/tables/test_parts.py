@@ -23,7 +23,7 @@ from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, atomic, struct_of
 from millpond.tables.cold.report import inspect_job
 from millpond.tables.finish.merge_rows import store_parts
-from written_checkpoint import VALUE, WrittenCheckpoint
+from spark_files.checkpoint import VALUE, WrittenCheckpoint
 
 LONG = atomic("long")
 PART = Field("shard", atomic("integer"))

@@ -11,7 +11,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 
 def _job(pond: Path, name: str, keys: str, job_id: str = "id") -> None:

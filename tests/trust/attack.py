@@ -27,7 +27,7 @@ from millpond.schema.definition.hot_keys import HotKey
 from millpond.schema.definition.table import parse_definition
 from millpond.schema.types import atomic
 from millpond.tables.cold.report import inspect_job
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 SECRET = "root:the-secret-of-another-file"

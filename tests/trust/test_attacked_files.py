@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sizes import a_few
+from suite.sizes import a_few
 from trust.attack import FOLDERS, KINDS
 
 HERE = Path(__file__).parent

@@ -10,11 +10,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from inputs.small_models import linear
 from millpond.spark.models.check import _GIVEN, RECORD_URI, ModelCheck
 from millpond.spark.models.formats import FORMATS
 from millpond.storage import uri_of
 from millpond.storage.places import Places
-from small_models import linear
 
 pytest.importorskip("onnxruntime")
 MODEL = linear([1.0, 2.0], 0.0)

@@ -16,7 +16,7 @@ import millpond
 from millpond.catalogue import create_beside, create_job, open_jobs, read_catalogue
 from millpond.errors import MillpondError
 from millpond.storage.places import Places
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 
 def checkpoint(path: Path, value: int = 1) -> Path:

@@ -12,7 +12,7 @@ from faults.fed import Files, Row, Rows
 from faults.job import PARTITIONS, read, to_files
 from faults.storm import Kind
 from faults.undisturbed import Model, Planned, Tables, in_order
-from small_models import linear
+from inputs.small_models import linear
 
 
 def match(events: Any, control: Any) -> Any:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from accounts import ANSWER, Account, Command, serving, submit_arguments, write_all
 from faults.fed import Rows
 from faults.storm import Kind
 from faults.undisturbed import Model, Planned, Tables, by
-from kafka_broker import connector_jars, create_topic, kafka_broker
-from quick_java import QUICK_JAVA_ENVIRONMENT
+from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
+from oracles.accounts import ANSWER, Account, Command, serving, submit_arguments, write_all
+from servers.kafka import connector_jars, create_topic, kafka_broker
 
 PARTITIONS = 3
 

@@ -20,7 +20,7 @@ from millpond.errors import MillpondError, RequestError, SetupError
 from millpond.serve.access.access import Access, check_exposure, is_loopback
 from millpond.serve.access.tokens import EVERYBODY, add_token, read_tokens, remove_token
 from millpond.settings import ServeSettings
-from ready import wait_until_ready
+from servers.serving import wait_until_ready
 
 
 @pytest.fixture

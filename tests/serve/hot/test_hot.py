@@ -23,8 +23,8 @@ from millpond.serve.hot.protocol import HotRows
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.ponds import open_ponds
 from millpond.settings import ServeSettings
-from ready import wait_until_ready
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import wait_until_ready
+from spark_files.checkpoint import WrittenCheckpoint
 
 # A door that ends idle connections after a second.
 IMPATIENT = """

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 import millpond
 from millpond.schema.types import Field, atomic
 from millpond.serve.metrics.counts import BUCKETS, Meter
-from ready import wait_until_ready
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import wait_until_ready
+from spark_files.checkpoint import WrittenCheckpoint
 
 DOCS = Path(__file__).parents[3] / "docs"
 

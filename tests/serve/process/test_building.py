@@ -22,8 +22,9 @@ from millpond.catalogue import create_beside
 from millpond.errors import MillpondError, ReplicaError
 from millpond.schema.definition.table import parse_definition
 from millpond.settings import ClientSettings
-from object_store import BUCKET, moto_server, proxy, upload, use
-from ready import wait_until_ready
+from servers.proxy import proxy
+from servers.s3 import BUCKET, moto_server, upload, use
+from servers.serving import wait_until_ready
 
 PARTITIONS = 2
 ONCE = ClientSettings(tries=1)

@@ -16,8 +16,8 @@ from millpond.cli import main
 from millpond.cli.commands.serve import serve as command
 from millpond.cli.config import read_options
 from millpond.errors import MillpondError
-from ready import wait_until_ready
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import wait_until_ready
+from spark_files.checkpoint import WrittenCheckpoint
 
 PLACES = {"places": "ponds"}
 MANUAL = Path(__file__).parents[3] / "docs" / "serving.md"

@@ -18,9 +18,8 @@ from millpond.serve.access.tokens import add_token
 from millpond.serve.ponds import check_room, name_places
 from millpond.serve.retention_options import check_retention, parse_retention, retention_by_pond
 from millpond.settings import Retention, RetentionWords
-from ready import wait_until_ready
-from serving import write_certificate
-from written_checkpoint import WrittenCheckpoint
+from servers.serving import wait_until_ready, write_certificate
+from spark_files.checkpoint import WrittenCheckpoint
 
 
 def _checkpoint(path: Path, value: int) -> Path:

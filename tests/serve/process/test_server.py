@@ -25,7 +25,7 @@ from attack.victim import wait_for
 from millpond.errors import SetupError
 from millpond.serve.access.tokens import add_token
 from millpond.serve.process.server import address_of, open_listener
-from serving import serving, write_certificate
+from servers.serving import serving, write_certificate
 from soak.processes import children
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -26,7 +26,7 @@ from millpond.serve.access.rate_limit import Rates
 from millpond.serve.access.tokens import add_token
 from millpond.settings import ClientSettings, ServeSettings
 from soak.processes import children, listens
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 ROWS = {f"p{n:03}": n for n in range(200)}

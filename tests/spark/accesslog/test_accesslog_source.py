@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from inputs.real_log import CUT_REQUESTS, NO_WHOLE_LOG, WHOLE_LOG, first_lines
 from millpond.errors import MillpondError
 from millpond.spark.accesslog.source import AccessLogSource, AccessLogStream, log_stream, parse_options
-from real_log import CUT_REQUESTS, NO_WHOLE_LOG, WHOLE_LOG, first_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

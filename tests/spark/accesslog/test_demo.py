@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 import millpond
+from inputs.real_log import first_lines
+from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 from millpond.cli.commands.demo import demo
 from millpond.demo.visits import VisitOptions, iter_visits
 from millpond.errors import MillpondError
-from quick_java import QUICK_JAVA_ENVIRONMENT
-from real_log import first_lines
 
 pytest.importorskip("pyspark")
 COMMAND = Path(sys.executable).with_name("millpond")

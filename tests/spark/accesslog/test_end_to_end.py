@@ -31,7 +31,7 @@ from urllib.parse import quote, urlsplit
 
 import pytest
 
-from real_log import NO_WHOLE_LOG, WHOLE_LOG, first_lines
+from inputs.real_log import NO_WHOLE_LOG, WHOLE_LOG, first_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

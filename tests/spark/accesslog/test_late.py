@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
-from event_files import BEGIN, Event, EventJob
+from live_jobs.event_files import BEGIN, Event, EventJob
 from millpond.tables.history.find_event import EventAnswer
 
 if TYPE_CHECKING:

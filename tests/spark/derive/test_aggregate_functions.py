@@ -20,7 +20,6 @@ import pytest
 from pyspark import SparkContext
 
 import millpond
-from emitted import Emitted, bits, by_key
 from millpond.schema.definition.table import parse_definition
 from millpond.schema.types import parse_type
 from millpond.spark import derive
@@ -29,7 +28,8 @@ from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.java_order import java_hash
 from millpond.tables.forms.arrow import python_array
 from millpond.tables.forms.arrow_errors import Failures
-from sizes import a_few
+from oracles.emitted import Emitted, bits, by_key
+from suite.sizes import a_few
 
 BATCHES = 3
 ROWS = 60

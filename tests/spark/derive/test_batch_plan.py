@@ -9,13 +9,13 @@ import warnings
 
 import pytest
 
-from emitted import Emitted, by_key
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.spark.derive.plan import Zones, elements, find_stateful, zone_of_session
 from millpond.spark.derive.state_words import StateWords
 from millpond.tables.finish.definition import compile_definition
-from sizes import a_few
+from oracles.emitted import Emitted, by_key
 from spark.derive.test_derive_finish import state_rows
+from suite.sizes import a_few
 
 FIRST = [("a", 1, 100, "2024-01-01 10:00:00"), ("b", 2, 200, "2024-01-01 23:30:00")]
 SECOND = [("a", 3, 300, "2024-01-02 03:00:00")]

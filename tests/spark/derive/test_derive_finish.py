@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from emitted import Emitted, bits, by_key, plain, stored_sql
 from millpond.schema.definition.table import TableDefinition
 from millpond.spark import start
 from millpond.tables.finish.definition import compile_definition
-from sizes import a_few
+from oracles.emitted import Emitted, bits, by_key, plain, stored_sql
+from suite.sizes import a_few
 
 SCHEMA = """
     k string, i int, l long, small tinyint, d double, f float, s string, b boolean, bin binary, day date, t timestamp,

@@ -7,11 +7,11 @@ import warnings
 import pytest
 from pyspark.sql import functions as F
 
-from emitted import Emitted, bits
 from millpond.spark import MillpondWarning, define, derive, start
 from millpond.tables.finish.definition import compile_definition
-from sizes import a_few
+from oracles.emitted import Emitted, bits
 from spark.derive.test_derive_finish import state_rows
+from suite.sizes import a_few
 
 ROWS = [("a", 1, "2024-01-01 10:00:00"), ("b", 2, "2024-01-01 10:30:00"), ("a", 3, "2024-01-01 12:10:00")]
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import millpond
-from emitted import Emitted, bits
 from millpond.spark import MillpondWarning, define, derive, start
-from sizes import a_few
+from oracles.emitted import Emitted, bits
+from suite.sizes import a_few
 
 COLUMNS = "t timestamp, k string, g int, n long, d decimal(9,2)"
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from catalyst import Catalyst, SparkFailed, form
+from inputs.spark_manual import OF_A_RUN, Function, computable, functions, needs_jvm, scalar_functions
 from millpond.errors import MillpondError
 from millpond.spark.derive.expression import NotExpressible
+from oracles.catalyst import Catalyst, SparkFailed, form
 from random_queries.functions import AGGREGATES
-from spark_manual import OF_A_RUN, Function, computable, functions, needs_jvm, scalar_functions
 
 ROOT = Path(__file__).parents[3]
 PARTS = 16

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import functions as F
 
-from emitted import Emitted, by_key
 from millpond.catalogue import open_jobs
 from millpond.errors import DefinitionError, RequestError
 from millpond.spark import MillpondWarning, define, derive, publish, start
 from millpond.tables.finish.definition import compile_definition
-from sizes import a_few
+from oracles.emitted import Emitted, by_key
 from spark.derive.test_derive_finish import state_rows
+from suite.sizes import a_few
 
 ROWS = [("a", 1, 100, "2024-01-01 03:00:00"), ("b", 2, 200, "2024-07-01 02:30:00"), ("a", 3, 300, "2024-07-02 12:00:00")]
 

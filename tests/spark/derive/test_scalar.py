@@ -16,15 +16,15 @@ from typing import Any
 
 import pytest
 
-from catalyst import Catalyst, SparkFailed, form
+from inputs.scalar_cases import DDL, KNOWN_REFUSALS, expressions, random_rows
 from millpond.errors import MillpondError
 from millpond.scalar.spark_fails import SparkFails
 from millpond.scalar.table import BY_CLASS
 from millpond.scalar.text.java_text import java_text
 from millpond.scalar.text.letters import lower, upper
 from millpond.spark.derive.expression import NotExpressible
-from scalar_cases import DDL, KNOWN_REFUSALS, expressions, random_rows
-from sizes import a_few
+from oracles.catalyst import Catalyst, SparkFailed, form
+from suite.sizes import a_few
 
 SEED = int(os.environ.get("MILLPOND_SCALAR_SEED", "20261122"))
 NESTED = int(os.environ.get("MILLPOND_SCALAR_NESTED", "25"))

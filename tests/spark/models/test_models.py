@@ -20,12 +20,12 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millpond
+from inputs.small_models import by_name, doubled, linear, logarithm, two_numbers
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.models.formats import Onnx
 from millpond.spark.models.scoring import _Counted, _scores, row_hashes
 from millpond.spark.models.store import ModelStore
-from sizes import a_few
-from small_models import by_name, doubled, linear, logarithm, two_numbers
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from millpond.cli import main
 from millpond.schema.definition.operator_name import NamedOperator
 from millpond.schema.definition.table import parse_definition
 from millpond.tables.cold.report import JobReport, inspect_job
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 CELLS = sorted(p.parent.name for p in GOLDEN.glob("*/state.json"))

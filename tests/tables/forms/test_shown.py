@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 import millpond
-from arrow_values import shown
 from millpond.errors import MillpondError
 from millpond.tables.answer import Row, Rows
-from written_checkpoint import WrittenCheckpoint
+from oracles.arrow_values import shown
+from spark_files.checkpoint import WrittenCheckpoint
 
 SCRIPT = "<script>&"
 

@@ -10,7 +10,7 @@ import pytest
 
 import millpond
 from millpond.schema.types import Field, atomic
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 ALL = millpond.Retention(history_batches=None)

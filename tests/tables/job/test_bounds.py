@@ -19,7 +19,7 @@ from millpond import Bounds
 from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
 from millpond.schema.definition.table import TableDefinition
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "ck.aggregate_0"
 VIEWS = {"views": {"0": 11171, "1": 4610}}

@@ -11,7 +11,7 @@ import millpond
 from millpond.errors import MillpondError
 from millpond.spark.accesslog.source import AccessLogStream, parse_options
 from millpond.tables.job.bounds import Bounds
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 LINE = 'h{n} - - [01/Aug/1995:00:00:{n:02} -0400] "GET /{n}.html HTTP/1.0" 200 {n}\n'
 

@@ -11,7 +11,7 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.schema.types import Field, atomic, struct_of
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 TABLE = "job.aggregate_0"
 STRUCT = struct_of((Field("a", atomic("long")), Field("b", struct_of((Field("d", atomic("string")),))), Field("c", atomic("long"))))

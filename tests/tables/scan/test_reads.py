@@ -24,8 +24,8 @@ from millpond.errors import MillpondError
 from millpond.schema.convert import to_python
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.settings import ReplicaSettings, Retention
-from sizes import examples
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import examples
 
 TABLE = "ck.aggregate_0"
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))

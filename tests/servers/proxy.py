@@ -1,87 +1,17 @@
-"""An S3 server for tests (moto's, a process of its own), and a proxy in front of it that does harm."""
+"""A proxy in front of an S3 server, which does harm."""
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import http.client
-import os
-import signal
 import socket
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
-from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
-import pytest
-
-from millpond.settings import ReplicaSettings
-from millpond.storage import Storage, open_storage
-from written_checkpoint import WrittenCheckpoint
-
-BUCKET = "millpond"
 _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
-# Names on a page of a listing; S3 itself has 1000.
-PAGE = 20
-
-
-@cache
-def moto_server() -> str:
-    """The address of an S3 server with one bucket; one for each process that runs tests."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    log = tempfile.NamedTemporaryFile(prefix="moto-", suffix=".log")  # noqa: SIM115 - the server writes to it until the end
-    command = [sys.executable, "-c", "from moto.server import main; main()", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "MOTO_S3_DEFAULT_MAX_KEYS": str(PAGE)})
-    atexit.register(_end, server)
-    url = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT"), timeout=10).close()
-            return url
-        except OSError as not_yet:
-            assert server.poll() is None, Path(log.name).read_text()
-            assert time.monotonic() < deadline, not_yet
-            time.sleep(0.05)
-
-
-def _end(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(5)
-    except subprocess.TimeoutExpired:
-        os.kill(server.pid, signal.SIGKILL)
-        server.wait()
-
-
-def environment(url: str) -> dict[str, str]:
-    """What a program needs to use that server."""
-    return {
-        "AWS_ENDPOINT_URL": url,
-        "AWS_REGION": "us-east-1",
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "MILLPOND_REQUEST_SECONDS": "1",
-        "NO_PROXY": "127.0.0.1",
-        "no_proxy": "127.0.0.1",
-    }
-
-
-def use(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    """Let this process use that server."""
-    for name in [n for n in os.environ if n.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    for name, value in environment(url).items():
-        monkeypatch.setenv(name, value)
 
 
 class Faults:
@@ -188,36 +118,3 @@ def proxy(target: str) -> Iterator[tuple[str, Faults]]:
         server.shutdown()
         server.server_close()
         thread.join()
-
-
-# As the defaults, but sooner: tests don't wait for a poll.
-QUICK = ReplicaSettings(remote_poll_seconds=0.02, remote_idle_poll_seconds=0.02, remote_silence_seconds=1.0, remote_lag_seconds=2.0)
-
-
-class UploadedCheckpoint(WrittenCheckpoint):
-    """A checkpoint that is written straight to a bucket, past any proxy."""
-
-    def __init__(self, storage: Storage, job_id: str = "job-1") -> None:
-        self.storage = storage
-        super().__init__(None, job_id)  # type: ignore[arg-type] # no path: `write` needs none
-
-    def write(self, name: str, data: bytes, at: float | None = None) -> None:
-        if at is not None:
-            raise ValueError("an object's time is the store's own")
-        self.storage.write(name, data)
-
-    def batch(self, changes: list[tuple[str, int | None]], *, snapshot: bool = False) -> None:
-        self.plan(changes, snapshot=snapshot)
-        self.commit()
-
-
-def upload(source: Path, uri: str) -> None:
-    """Copy a folder to a place on an object store, hidden files too."""
-    storage = open_storage(uri)
-    for path in sorted(p for p in source.rglob("*") if p.is_file()):
-        storage.write(str(path.relative_to(source)), path.read_bytes())
-
-
-def delete(storage: Any, path: str) -> None:
-    """Delete one object: storages have no such call, since Millpond deletes nothing."""
-    storage._obstore.delete(storage._store, storage._prefix + path)

@@ -25,7 +25,7 @@ def test_fails():
 def run(folder: Path, *options: str, ci: bool) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if name not in ("CI", "PYTEST_ADDOPTS")}
     environment |= {"PYTHONPATH": str(TESTS), **({"CI": "true"} if ci else {})}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "suite_report", "-p", "no:cacheprovider", *options, str(folder)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "suite.report", "-p", "no:cacheprovider", *options, str(folder)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=folder, timeout=60)
 
 

@@ -15,7 +15,7 @@ from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
 from millpond.schema.store import StoreSchema
 
-_GOLDEN = Path(__file__).parent / "golden"
+_GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = sorted(str(p.parent.relative_to(_GOLDEN)) for p in _GOLDEN.rglob("state.json"))
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 

@@ -13,8 +13,8 @@ import time
 from functools import cache
 from pathlib import Path
 
-from maven import dependency, fetched_jars
 from millpond.spark.java import require_java
+from servers.maven import dependency, fetched_jars
 
 VERSION = "4.1.0"
 CONNECTOR = "4.2.0"

@@ -8,10 +8,12 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
+import httpx
 import pytest
 
 Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.Popen[bytes]"]]]
@@ -45,3 +47,11 @@ def write_certificate(folder: Path) -> tuple[Path, Path]:
     words += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
     subprocess.run(words, check=True, capture_output=True)
     return cert, key
+
+
+def wait_until_ready(client: httpx.Client) -> None:
+    """Return when /readyz says yes; fail after a minute."""
+    deadline = time.monotonic() + 60
+    while (answer := client.get("/readyz")).status_code != 200:
+        assert time.monotonic() < deadline, answer.text
+        time.sleep(0.02)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import millpond
 
-PROGRAM = Path(__file__).parents[1] / "examples" / "entity.py"
+PROGRAM = Path(__file__).parents[2] / "examples" / "entity.py"
 MOST = 1_000_000_000_000_000
 ANSWER = ("kind", "cents", "accepted", "reason", "version", "balance")
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_CUT = _HERE / "data" / "nasa_1995-08-01.tsv.gz"
-_FOLDER = Path(os.environ.get("MILLPOND_DATA", _HERE.parents[1] / "shared" / "data"))
+_CUT = _HERE / "nasa_1995-08-01.tsv.gz"
+_FOLDER = Path(os.environ.get("MILLPOND_DATA", _HERE.parents[2] / "shared" / "data"))
 WHOLE_LOG = _FOLDER / "nasa_pageviews_1995-08-01.tsv"
 NO_WHOLE_LOG = f"{WHOLE_LOG} isn't there (MILLPOND_DATA names its folder)"
 CUT_REQUESTS = 4000

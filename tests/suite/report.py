@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-DURATIONS = Path(__file__).with_name("durations.json")
+DURATIONS = Path(__file__).parents[1] / "durations.json"
 LINE_SECONDS = 30
 # In CI every test runs but for these reasons; each says what the machine lacks, or what the case can't have.
 KNOWN_REASONS = (
@@ -56,7 +56,7 @@ def _unskipped(report: Any) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not is_known(reason):
             report.outcome = "failed"
-            report.longrepr = f"{reason}\nIn CI a test is skipped only for a reason in KNOWN_REASONS of {Path(__file__).name}."
+            report.longrepr = f"{reason}\nIn CI a test is skipped only for a reason in KNOWN_REASONS of tests/suite/report.py."
 
 
 @pytest.hookimpl(wrapper=True)

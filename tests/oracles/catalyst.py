@@ -8,7 +8,6 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-from emitted import bits
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import MillpondError
 from millpond.schema.definition.expression import Expression, buffer_column
@@ -16,6 +15,7 @@ from millpond.schema.types import Field, parse_fields, parse_type
 from millpond.spark.derive.called import invoked_name
 from millpond.spark.derive.expression import Scope, translate
 from millpond.tables.finish.definition import compile_expression
+from oracles.emitted import bits
 
 _HELPER = """
 import java.io.*;
