@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 from servers.serving import Serve, serving
 
 pytest_plugins = ["suite.report"]
-# A busy machine draws examples slowly: that isn't a fault.
+# A busy machine draws examples slowly: that is no failure.
 settings.register_profile(
     "millpond", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=bool(os.environ.get("CI"))
 )
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(params=["compiled", "python"])
 def either_way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run a test by the compiled library, whatever the sizes, and again without it."""
+    """Run a test with the compiled library, which then takes small inputs too, and again without it."""
     from millpond.native import library
 
     if request.param == "compiled" and library.library() is None:
@@ -75,7 +75,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def metadata_service() -> Iterator[tuple[str, list[str]]]:
-    """Stands where a machine in a cloud asks for credentials; and who has asked."""
+    """A stand-in for a cloud's credentials service: its address, and the paths that were asked for."""
     asked: list[str] = []
 
     class Answers(BaseHTTPRequestHandler):
@@ -97,7 +97,7 @@ def metadata_service() -> Iterator[tuple[str, list[str]]]:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Serve:
-    """Serve a folder with these options; gives the address and the process, which is ended at the end."""
+    """Serve a folder with these options: yields the address and the process, and ends the process."""
     return partial(serving, home=tmp_path / "home")
 
 
@@ -108,7 +108,7 @@ class GoldenCell:
         self.source = source
         self.checkpoint = target
         self._kept = target.with_name(target.name + "-kept")
-        # Without the times of the files: in a checkout they say when git wrote them, in no order.
+        # The copy has new file times: those of a checkout say when git wrote the files, in no order.
         shutil.copytree(source / "checkpoint", target, copy_function=shutil.copy)
         self.last = max(int(p.name) for p in (target / "commits").iterdir())
 
@@ -117,7 +117,7 @@ class GoldenCell:
         return json.loads((self.source / f"{name}.json").read_text())
 
     def uncommit(self) -> None:
-        """As if no batch had been committed yet: state files are there, commits aren't."""
+        """Remove all commits, and leave the state files."""
         (self.checkpoint / "commits").rename(self._kept)
         (self.checkpoint / "commits").mkdir()
 
@@ -158,7 +158,7 @@ def types_pond(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def door_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the programs of the door tests keep their replicas: they share them, as programs on one machine do."""
+    """Where the programs of the door tests keep their replicas.  They share them, as programs on one machine do."""
     return tmp_path_factory.mktemp("home")
 
 

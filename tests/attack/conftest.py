@@ -35,7 +35,7 @@ def commit(job: WrittenCheckpoint, **values: int | None) -> int:
 
 @pytest.fixture(scope="module")
 def attacked(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Attacked]:
-    """Starts a server with these options; one of the same options is used again."""
+    """Starts a server with these options, or gives the running one that has the same options."""
     known: dict[tuple[str, ...], Victim] = {}
     with ExitStack() as opened:
 

@@ -1,4 +1,4 @@
-"""Connections without end, answers that nobody reads: memory stays, and an honest client is answered."""
+"""Endless connections, and answers that nobody reads: memory stays bounded, and an honest client gets answers."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_requests_without_end_whose_answers_nobody_reads(attacked: Attacked, req
         connections = [opened.enter_context(victim.connect()) for _ in range(4)]
         for connection in connections:
             _push(connection, request_bytes * (60_000 // len(request_bytes) + 1), 3)
-        # A client that doesn't read is left; beside them, the honest one and this one may be connected.
+        # The server drops clients that don't read.  Two connections may remain: the honest client's and this one.
         wait_for(lambda: victim.metrics()["millpond_connections"] <= 2, 40)
 
 
@@ -106,8 +106,8 @@ def test_unread_answers_of_all_clients_together_are_bounded(attacked: Attacked) 
         for connection in connections:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             connection.sendall(LARGE)
-            time.sleep(0.2)  # to make an answer takes more memory than the answer; it's how they are kept that is looked at
-        # About 2 MB are unread of each, less what the system takes.
+            time.sleep(0.2)  # making an answer takes more memory than keeping it, and this test is about kept answers
+        # About 2 MB of each answer stay unread, less what the system's buffers take.
         wait_for(lambda: victim.metrics()["millpond_connections"] < 12)
 
 

@@ -1,6 +1,6 @@
-"""Somebody who may write some jobs of a pond attacks a live server by their files; another job is answered meanwhile.
+"""An attacker may write the files of some jobs of a pond.  The live server goes on answering for another job.
 
-All attacks are made at once, under a server that follows these jobs already.
+All attacks happen at once, while the server follows these jobs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES_GOOD = '{"format": 1, "job": "good", "checkpoint": "checkpoint"}'
 
 
 def replaced(path: Path, make: Callable[[Path], None]) -> None:
-    """Put something else there, as a rename does: whoever reads sees the one or the other."""
+    """Put something else there by a rename: a reader sees the old or the new."""
     new = path.with_name(f".{path.name}.new")
     make(new)
     if path.is_dir() and not path.is_symlink():
@@ -101,7 +101,7 @@ def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_s
     jobs = {}
     for name in ("good", *ATTACKS):
         create_job(pond, "x" if name == EVIL else name)
-        if name == EVIL:  # as no job of ours is called
+        if name == EVIL:  # none of our jobs has this name
             (pond / "jobs/x").rename(pond / "jobs" / EVIL)
             (pond / "jobs" / EVIL / "job.json").write_text(json.dumps({"job": EVIL, "checkpoint": "checkpoint"}))
         jobs[name] = WrittenCheckpoint(pond / "jobs" / name / "checkpoint")
@@ -117,7 +117,7 @@ def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_s
     ):
         victim, client = Victim(address, server.pid), httpx.Client(base_url=address, timeout=PATIENCE_SECONDS)
         wait_for(lambda: client.get(f"/tables/{GOOD}/count").status_code == 200, 60)
-        # All of them are followed before they turn.
+        # The server follows all of them before they turn.
         wait_for(lambda: sum("count" in t or "batch" in t for t in client.get("/tables").json()["tables"]) >= len(ATTACKS), 120)
         said: list[str] = []
         ending, problems = Event(), []
@@ -156,7 +156,7 @@ def test_files_of_other_jobs_dont_reach_a_live_server(tmp_path: Path, metadata_s
         assert server.wait(30) in (0, -15)
     assert not asked, asked
     everything = "".join(said) + log.read_text()
-    for condition in ("PLACE_NOT_ALLOWED", "CORRUPT_FILE"):  # they were read, and refused
+    for condition in ("PLACE_NOT_ALLOWED", "CORRUPT_FILE"):  # the server read them, and refused them
         assert condition in everything
     assert SECRET not in everything
     assert "INTERNAL_ERROR" not in everything

@@ -1,4 +1,4 @@
-"""Large answers, many at once: a few are made at one time, small ones go on, and memory stays bounded."""
+"""Many large answers at once: the server makes a few at a time, small ones go on, and memory stays bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.serve.waits import Turns
 
 LARGE = f"/tables/{TABLE}/rows?_limit=100000"
 ROWS = 20_000
-# With 2 at a time some 30; 40 at once, which is what threads would do, take twice as much as this.
+# 2 at a time take some 30 MiB.  40 at once, as threads would make them, take twice this limit.
 MIB = 150
 
 
@@ -92,7 +92,7 @@ def test_turns_are_fair_and_never_lost() -> None:
         late = asyncio.create_task(work("one"))
         await asyncio.gather(*many, late)
         assert "one" in order[:4]
-        # Whoever gives up, or is cancelled while its turn comes, leaves it to the others.
+        # A client that gives up, or is cancelled while its turn comes, leaves the turn to the others.
         holders = [asyncio.create_task(work("many", 0.2)) for _ in range(2)]
         await asyncio.sleep(0.01)
         with pytest.raises(MillpondError) as refused:

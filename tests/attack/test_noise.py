@@ -1,4 +1,4 @@
-"""A million bytes of noise, by a seed: requests cut, joined, bent and mixed with anything.  Another seed: MILLPOND_NOISE_SEED=7."""
+"""A million bytes of noise from a seed: requests, cut, joined, damaged and mixed.  Another seed: MILLPOND_NOISE_SEED=7."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PARTS += [
 
 
 def _noise(chance: random.Random) -> bytes:
-    """Some requests, bent."""
+    """Some requests, damaged."""
     data = bytearray(b"".join(chance.choices(TEMPLATES, k=chance.randint(1, 12))))
     for _ in range(chance.choice((0, 1, 1, 2, 5, 30))):
         place = chance.randrange(len(data) + 1)
@@ -76,7 +76,7 @@ def test_a_million_bytes_of_noise_are_answered_or_refused(attacked: Attacked, ca
 
 
 def _ask(victim: Victim, noise: bytes, chance: random.Random) -> set[int]:
-    """Send it, whole or in pieces, and give the statuses of what comes back."""
+    """Send it, whole or in pieces; returns the statuses of the answers."""
     received = b""
     with contextlib.suppress(OSError), victim.connect(0.05) as connection:
         size = chance.choice((len(noise), 1000, 100))

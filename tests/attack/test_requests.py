@@ -1,4 +1,4 @@
-"""Requests that are too long, too slow, unclear or none at all: each is refused by name, in JSON, and its connection ends."""
+"""Requests that are too long, too slow, ambiguous or no requests: the server names the error in JSON and ends the connection."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_headers_behind_a_body_are_bounded_and_mean_nothing(victim: Victim) -> N
     chunk = b"%x\r\n%b\r\n0\r\n" % (len(body), body)
     assert victim.ask(begin + chunk + b"Accept: text/plain\r\n\r\n").status == 200
     answer = victim.ask(begin + chunk + b"x: " + b"a" * 6000 + b"\r\n\r\n")
-    assert answer.status in (200, 431)  # what asks may be answered before all of it is read
+    assert answer.status in (200, 431)  # the server may answer before it has read the whole request
     assert victim.ask(b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n").status == 200
 
 
@@ -138,7 +138,7 @@ def test_lines_without_end_before_a_request_are_refused(victim: Victim) -> None:
     ids=lambda head: repr(head[:60]),
 )
 def test_what_could_be_read_in_two_ways_is_refused(victim: Victim, head: bytes) -> None:
-    """Two servers that read a request's end differently let one client write into another's requests (smuggling)."""
+    """If two servers see a request's end in different places, one client can write into another's requests (smuggling)."""
     smuggled = b"GET /tables HTTP/1.1\r\nHost: localhost\r\n\r\n"
     with victim.connect() as connection:
         answer = exchange(connection, head + smuggled)
@@ -147,7 +147,7 @@ def test_what_could_be_read_in_two_ways_is_refused(victim: Victim, head: bytes) 
 
 
 def test_a_host_that_isnt_meant_is_refused_also_in_a_whole_url(victim: Victim) -> None:
-    assert victim.ask(b"GET http://evil/livez HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200  # Host counts, and it was meant
+    assert victim.ask(b"GET http://evil/livez HTTP/1.1\r\nHost: localhost\r\n\r\n").status == 200  # Host counts
     assert victim.ask(b"GET http://localhost/livez HTTP/1.1\r\nHost: evil\r\n\r\n").condition == "HOST_NOT_ALLOWED"
 
 

@@ -1,4 +1,4 @@
-"""Streams and requests that wait: bounded, woken by a batch, ended with their client and with their token."""
+"""Streams and waiting requests: their number is bounded, a batch wakes them, and they end with their client and their token."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _until(connection: socket.socket, wanted: bytes) -> bytes:
 
 
 def _seconds(pid: int) -> float:
-    """Processor time of a process."""
+    """Processor time of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 

@@ -31,7 +31,7 @@ class Answered:
 
     @property
     def condition(self) -> str:
-        """The condition of the error that it is."""
+        """The condition of this error."""
         return json.loads(self.body)["error"]["condition"]
 
 
@@ -72,7 +72,7 @@ class Victim:
         return True
 
     def memory_mib(self) -> float:
-        """What it holds in memory."""
+        """Its memory."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
         return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
@@ -88,7 +88,7 @@ class Victim:
 
     @contextlib.contextmanager
     def watched(self, *, mib: float) -> Iterator[None]:
-        """While it is attacked: its memory grows by no more than this, and an honest client gets every answer."""
+        """Around an attack: the server's memory grows by no more than this, and an honest client gets every answer."""
         begin, most, answered, problems = self.memory_mib(), 0.0, 0, []
         ending = threading.Event()
 
@@ -116,7 +116,7 @@ class Victim:
 
 def exchange(connection: socket.socket, request: bytes = b"") -> Answered:
     """Send a request and read one answer, which has a length."""
-    with contextlib.suppress(OSError):  # it may be refused before all of it is sent
+    with contextlib.suppress(OSError):  # the server may refuse it before all of it is sent
         connection.sendall(request)
     data = b""
     while b"\r\n\r\n" not in data:
@@ -134,7 +134,7 @@ def exchange(connection: socket.socket, request: bytes = b"") -> Answered:
 
 
 def wait_for(holds: Any, seconds: float = PATIENCE_SECONDS) -> None:
-    """Return when it holds."""
+    """Return as soon as it is true."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, "it never came to that"

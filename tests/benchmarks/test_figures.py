@@ -1,7 +1,7 @@
-"""Each figure in the manual that is said to be measured stands in the result that its section links to.
+"""Each measured figure in the manual stands in the result that its section links to.
 
-A figure is a number with a decimal point, a unit or more than two digits.  It is right where a median, ratio or size of the result
-rounds to it, in the unit that it is shown in.  Sentences about aims are no claims about results.
+A figure is a number with a decimal point, a unit or more than two digits.  It is right if a median, ratio or size of the result
+rounds to it, in the unit of the page.  Sentences about aims claim nothing about results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PAGES = [
     "benchmarks/README.md",
 ]
 RESULT = re.compile(r"results/(\w+)\.json")
-# Of a result only what is told of it counts: one of many rounds comes near to anything.
+# Only medians, ratios and the like count: among many single rounds, one comes near to any number.
 EACH = frozenset({"rounds", "runs", "each", "machine", "reasons", "sha256", "command"})
 # Seconds as ms and µs, shares as percent, numbers as thousands and millions, bytes as KiB and MiB.
 SCALES = (1, 100, 1e3, 1e6, 1e-3, 1e-6, 1 / 1024, 1 / 1024**2)
@@ -50,7 +50,7 @@ def figures(section: str) -> list[str]:
 
 
 def leaves(node: Any) -> Iterator[float]:
-    """Every number that a result tells."""
+    """Every number of a result that counts."""
     if isinstance(node, dict):
         for name, value in node.items():
             if name not in EACH:
@@ -65,7 +65,7 @@ def leaves(node: Any) -> Iterator[float]:
 
 
 def stands_in(figure: str, values: list[float]) -> bool:
-    """Whether a value rounds to the figure, as exactly as it is shown."""
+    """Whether a value, rounded to as many digits as the figure has, is the figure."""
     shown = float(figure.replace(",", ""))
     digits = len(figure.partition(".")[2])
     step = (
@@ -79,7 +79,7 @@ def stands_in(figure: str, values: list[float]) -> bool:
 
 
 def computed() -> dict[str, dict[str, list[float]]]:
-    """Figures that are told of two facts together: page -> figure -> what they come to."""
+    """Figures computed from two facts: page -> figure -> its value."""
     salted = {(m["stream"], m["aggregate"], m["grouping"]): m for m in result("salted")["measured"]}
 
     def times(fact: str, grouping: str) -> list[float]:
@@ -127,7 +127,7 @@ def computed() -> dict[str, dict[str, list[float]]]:
 
 
 _OF_SPEED = {"0.2": "ms that a thread may keep the interpreter", "125": "rows of a change file", "5": "ms of Python's own"}
-# Numbers beside those of a result that were set and not measured, or come from a run that isn't kept.
+# Numbers that were set and not measured, or come from a run whose result isn't committed.
 SET = {
     "ARCHITECTURE.md": {"10,000": "mutations of a test run"},
     "docs/history.md": {"86400": "a setting", "4": "MiB of a segment"},
@@ -142,7 +142,7 @@ def result(name: str) -> Any:
 
 
 def unfounded(page: str) -> list[str]:
-    """Figures of a page that stand in no result that their section links to, and aren't computed from it."""
+    """Figures of a page that no linked result has, and that aren't computed from one."""
     found = []
     for section in sections((ROOT / page).read_text()):
         values = [value for name in sorted(set(RESULT.findall(section))) for value in leaves(result(name))]
@@ -159,7 +159,7 @@ def test_each_figure_of_a_page_stands_in_its_result(page: str) -> None:
 
 
 def test_pages_tell_figures() -> None:
-    """Else nothing would have been compared."""
+    """Otherwise the test above would compare nothing."""
     shown = [
         figure
         for page in PAGES

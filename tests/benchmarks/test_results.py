@@ -1,4 +1,4 @@
-"""A result is written by its own script alone, whole: with the machine, versions, the load, and every round."""
+"""Each result is written by one script, and is complete: machine, versions, load, and every round."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "write_result(" in path.read_text() and path.stem != "results")
 # Written by programs of the tests.
 OTHERS = {"fuzz", "kills", "random_queries", "soak"}
-# Measured before results were written as they are now: each is to be measured again, and leaves this list then.
+# These were measured before results had their present form.  Measure each again, then remove it here.
 BEFORE = {
     "broadcast", "cold_get", "distinct", "follow", "history", "http_get", "lookup", "memory", "profiles", "provider", "salted",
     "sinks", "sizes", "sst", "to_arrow", "visible",

@@ -1,4 +1,4 @@
-"""Many records at a time are the records that come one by one, whatever a file is cut into."""
+"""Reading many records at a time gives the same as reading one by one, however a file is cut into chunks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("either_way")
 
 @pytest.fixture
 def job(tmp_path: Path) -> WrittenCheckpoint:
-    """Rows of many sizes, put and deleted again, above a snapshot."""
+    """Rows of many sizes, put and deleted again, after a snapshot."""
     made, random_ = WrittenCheckpoint(tmp_path), random.Random(7)
     for snapshot in (True, False):
         changes = [

@@ -1,4 +1,4 @@
-"""What Spark 3.5 says of an operator nowhere is told from its schema; where it can't be, nothing is guessed."""
+"""Spark 3.5 doesn't write what an operator is.  Millpond infers it from the schema, or leaves it open; it never guesses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.schema.types import Field, atomic, struct_of
 from millpond.storage import open_storage
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# One file of metadata and one schema in Spark 4's checkpoints; a join has four stores.
+# Spark 4's checkpoints have one file of metadata and one schema; a join has four stores.
 WITH_METADATA = sorted(p for p in GOLDEN.rglob("state/*/_metadata/metadata") if (p.parents[1] / "0/_metadata/schema").exists())
 LONG, TIMESTAMP, TEXT = atomic("long"), atomic("timestamp"), atomic("string")
 

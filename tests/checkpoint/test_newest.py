@@ -1,4 +1,4 @@
-"""What is read of a partition in one pass is what its records come to one by one; what it says no to, the plain way tells."""
+"""Reading a partition in one pass gives the same as applying its records one by one; what it can't read, the slow way reads."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_files.checkpoint import WrittenCheckpoint, lz4_file
 
 pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled library isn't built: python hatch_build.py")
 
-# One cell for each way in which a partition's files are made up, and how many of its stores are read in one pass.
+# One cell for each layout of a partition's files, and how many of its stores can be read in one pass.
 CELLS = {
     "counts-hdfs": 1,
     "counts-rocksdb-changelog": 1,
@@ -59,7 +59,7 @@ def test_a_partition_in_one_pass_is_its_records_one_by_one(golden: Callable[[str
             for partition in partitions_of(batch, store):
                 try:
                     records = list(reader.iter_state(batch, store, partition))
-                except CheckpointError as gone:  # cleaned up
+                except CheckpointError as gone:  # the job cleaned them up
                     assert gone.condition == "FILE_GONE"
                     assert read_at_once(reader, batch, store, partition) is None
                     continue

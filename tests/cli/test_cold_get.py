@@ -1,4 +1,4 @@
-"""`millpond get --cold` says what the replica says, without one."""
+"""`millpond get --cold` answers as a replica does, and makes none."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CELLS = ["counts-hdfs", "counts-rocksdb-changelog", "counts-rocksdb-snapshots", 
 
 @pytest.fixture
 def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where a replica would be, if one were made."""
+    """A folder in which a replica would appear."""
     monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
     return tmp_path / "home"
 

@@ -1,4 +1,4 @@
-"""The commands: what they write, where, and how they end."""
+"""The commands: their output, where it goes, and their exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = Callable[..., Result]
 
 @pytest.fixture
 def run(types_pond: Path, door_home: Path) -> Run:
-    """Run a command on the pond of types, without a server beside it."""
+    """Run a command on the pond of types, without a server."""
 
     def call(command: str, *words: str, folder: Path = types_pond) -> Result:
         return CliRunner(env={"MILLPOND_HOME": str(door_home)}).invoke(main, [command, str(folder), *words])
@@ -52,7 +52,7 @@ def test_get_writes_the_row_to_stdout_and_its_batch_to_stderr(run: Run) -> None:
     done = run("get", "long", "k=9007199254740993")
     assert done.exit_code == 0
     assert done.stdout == "k\tn\tagain\n9007199254740993\t2\t9007199254740993\n"
-    # A checkout has the times of the checkout: what is known is when the batch began.
+    # In a checkout, file times are those of the checkout; only the beginning of the batch is known.
     assert done.stderr.startswith("batch 1 of long · caught up · begun ")
 
 
@@ -152,7 +152,7 @@ def test_no_name_of_a_table_or_column_is_broken_on_a_terminal(types_pond: Path, 
 
 
 def _on_a_terminal(words: list[str], home: Path, *, columns: int = 100) -> str:
-    """What a command writes to a terminal, escape sequences for colours left out."""
+    """What a command writes to a terminal, without escape sequences for colours."""
     master, slave = pty.openpty()
     environment = {**os.environ, "MILLPOND_HOME": str(home), "TERM": "xterm", "COLUMNS": str(columns)}
     with subprocess.Popen([sys.executable, "-m", "millpond.cli", *words], stdout=slave, stderr=slave, env=environment) as process:
@@ -184,7 +184,7 @@ def test_a_reader_that_goes_away_is_no_error(types_pond: Path, door_home: Path) 
     "words", [["scan", "{pond}", "long"], ["tables", "{pond}"], ["inspect", "{pond}", "--json"], ["--help"]], ids=str
 )
 def test_output_that_cant_be_written_is_an_error_of_its_own(words: list[str], types_pond: Path, door_home: Path) -> None:
-    """A full disk under a redirection is no mistake of ours."""
+    """A full disk under a redirection isn't reported as Millpond's own mistake."""
     command = [sys.executable, "-m", "millpond.cli", *(word.format(pond=types_pond) for word in words)]
     environment = {**os.environ, "MILLPOND_HOME": str(door_home)}
     with open("/dev/full", "w") as full:
@@ -199,7 +199,7 @@ def test_output_that_cant_be_written_is_an_error_of_its_own(words: list[str], ty
 
 @pytest.mark.parametrize("closed", a_few(["<&-", ">&-", "2>&-", "<&- >&- 2>&-"], 1))
 def test_a_stream_that_is_closed_is_no_other_file(closed: str, types_pond: Path, tmp_path: Path) -> None:
-    """The first file that is opened would be given its number, and be written to as if it were that stream."""
+    """Otherwise the next file opened gets the closed stream's number, and the output of that stream goes into it."""
     command = f"{sys.executable} -m millpond.cli scan {types_pond} string --replica-dir {tmp_path / 'home'} {closed}"
     assert subprocess.run(["bash", "-c", command], timeout=60).returncode == 0
     done = subprocess.run(["bash", "-c", command.removesuffix(closed)], capture_output=True, timeout=60)
@@ -248,7 +248,7 @@ def test_a_folder_that_holds_nothing_is_named(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_replica_folder_that_cant_be_written_is_named(run: Run, tmp_path: Path) -> None:
-    # A pond of one job: each of many waits for its own follower to say so.
+    # A pond of one job: with many, each waits for its own follower.
     pond, file = tmp_path / "pond", tmp_path / "file"
     shutil.copytree(GOLDEN / "types" / "jobs" / "long", pond / "jobs" / "long")
     shutil.copy(GOLDEN / "types" / "pond.json", pond)

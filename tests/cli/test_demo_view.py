@@ -1,4 +1,4 @@
-"""What the demo shows while the jobs of its pond begin, go on, or are begun anew over the replicas of older ones."""
+"""What the demo shows while its jobs start, run, or start anew while replicas of older jobs are still there."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _define(pond: Path) -> None:
 
 
 def test_a_pond_that_was_deleted_and_begun_anew_shows_the_new_jobs_as_they_come(tmp_path: Path) -> None:
-    """The replica of the old job is still there: until the new one has a batch there is nothing to show, and no error."""
+    """The old job's replica is still there.  Until the new job has a batch, the demo shows nothing, and no error."""
     pond, home = tmp_path / "pond", tmp_path / "home"
     old = _job(pond, "old")
     for key in ("a", "b"):
@@ -65,7 +65,7 @@ def test_a_pond_that_was_deleted_and_begun_anew_shows_the_new_jobs_as_they_come(
 
 
 def test_what_waits_outlives_all_that_passes() -> None:
-    """One list says what passes by itself; who waits for a job to begin leaves none of it out."""
+    """One list has the conditions that pass by themselves; waiting for a job to begin goes on through all of them."""
     assert set(CONDITIONS) >= PASSING
     for waiting in (demo_view._NOT_YET, replica._PASSING):
         assert waiting >= PASSING

@@ -1,4 +1,4 @@
-"""Rows by their values, in another order, as files; and what a shell completes."""
+"""Rows chosen by their values, sorted, as files; and shell completion."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ ALL = [(f"k{n:04}", n * 7919 % 5000) for n in range(5000)]
 
 
 def test_values_of_every_type_compare_as_spark_orders_them(pond: millpond.Pond, type_cases: ModuleType) -> None:
-    """The oracle is the order of keys, which Spark's own order was held against."""
+    """The oracle is the order of keys, which another test compares with Spark's."""
     compared = 0
     for name in type_cases.CASES:
         table = pond[name]
@@ -131,7 +131,7 @@ def test_a_parquet_file_has_every_type(pond: millpond.Pond, types_pond: Path, tm
     for name in type_cases.CASES:
         table = pond[name]
         file = tmp_path / f"{name}.parquet"
-        if name == "string":  # holds bytes that are no UTF-8
+        if name == "string":  # has bytes that aren't UTF-8
             with pytest.raises(millpond.MillpondError) as refused:
                 write_parquet(file, table.definition, [table.scan()])
             assert refused.value.condition == "WRONG_TYPE"
@@ -216,7 +216,7 @@ def test_a_shell_completes_commands_tables_and_columns(types_pond: Path, line: s
 
 
 def test_the_line_of_the_manual_makes_bash_complete(types_pond: Path) -> None:
-    """In a real bash: the script is loaded as the manual says, and its function fills COMPREPLY."""
+    """A real bash loads the script as the manual says, and its function fills COMPREPLY."""
     command = Path(sys.executable).with_name("millpond")
     if shutil.which("bash") is None or not command.exists():
         pytest.skip("this machine has no bash, or no installed command")

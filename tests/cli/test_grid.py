@@ -1,4 +1,4 @@
-"""Tables on a terminal of any width: whole numbers and times in each line, and no line too long."""
+"""Tables on a terminal of any width: numbers and times are never split, and no line is too long."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_no_number_and_no_time_is_broken(width: int, monkeypatch: pytest.MonkeyP
     for row in ROWS:
         for column, text in zip(COLUMNS, row, strict=True):
             assert not column.is_whole or all(word in words for word in text.split()), (column.name, shown)
-    # All of a long text is there, in pieces.
+    # A long text is all there, in pieces.
     assert "".join(words).count("x") >= 60
     is_table = "─" in shown
     assert is_table is (width > 80), shown

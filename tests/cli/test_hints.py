@@ -1,4 +1,4 @@
-"""Hints on the command line name what can be typed there, whichever door an error comes from."""
+"""On the command line, hints name commands and options, also for errors of other doors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ELSEWHERE = re.compile(
     r"\b(pond|table)(\.(?!json)[a-z]|\[)|\bserver\.[a-z]|millpond\.(open|Retention)|range\(|find_event|wait_seconds"
     r"|`(get|range)`|`start` and|[ (]_[a-z]+=|GET /|POST |Authorization:"
 )
-# Hints of what no command asks for: cuts, tables aligned, routes of a server, URLs with keys in them, its readiness and metrics.
+# No command meets these: cuts, aligned tables, a server's routes, keys in URLs, readiness and metrics.
 NOT_HERE = re.compile(r"cut\b|pond\.cut|others by time|GET / lists|_max_behind_seconds|route|_batch=41|(asked for|Ask) by POST")
 
 

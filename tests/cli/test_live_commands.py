@@ -22,7 +22,7 @@ TABLE = "job.aggregate_0"
 
 @pytest.fixture(params=["path", "URL"])
 def place(request: pytest.FixtureRequest, job: WrittenCheckpoint, tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """Where a command reads, and what it takes to: the checkpoint, or a server that follows it and wants a token."""
+    """Where a command reads, with its options: the checkpoint, or a server that follows it and wants a token."""
     if request.param == "path":
         yield (str(job.path),)
         return

@@ -112,7 +112,7 @@ def test_a_cold_read_takes_no_bound(run: Run) -> None:
 
 @pytest.fixture
 def expired(tmp_path: Path) -> Run:
-    """A command on the rows of minutes 0, 1 and 2, of which the first has expired in batch 1; a column is called as a mark is."""
+    """A command on the rows of minutes 0, 1 and 2.  The first row expired in batch 1.  One column has the name of a mark."""
     key = (Field("t", atomic("timestamp")), Field("_final", atomic("string")))
     written = WrittenCheckpoint(tmp_path / "ck", key=key, watermarked=True)
     written.plan([((minute * 60_000_000, "x"), minute) for minute in range(3)], snapshot=False)
@@ -133,7 +133,7 @@ def test_rows_that_expired_are_marked_in_text_and_json(expired: Run) -> None:
     marked = [line.split("\t") for line in expired("scan", "--closed").stdout.splitlines()]
     assert marked[0] == ["t", "_final", "v", "__final"]
     assert [row[2:] for row in marked[1:]] == [["0", "true"], ["1", "false"], ["2", "false"]]
-    # Whoever asks for open rows only, or for those that expired, knows the columns beforehand.
+    # The options decide whether there is a column for the mark, whatever the rows are.
     assert expired("scan", "--live").stdout.splitlines()[0] == "t\t_final\tv"
     assert expired("scan", "--closed", "--reverse", "--limit", "1").stdout.splitlines()[0] == "t\t_final\tv\t__final"
     rows = [json.loads(line) for line in expired("scan", "--closed", "--json").stdout.splitlines()]

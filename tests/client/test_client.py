@@ -1,4 +1,4 @@
-"""What the client does when a server is away, slow to start, no server of ours, or has changed its mind."""
+"""What the client does if a server is down, starts slowly, isn't Millpond's, or has a new definition."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ QUICK = ClientSettings(tries=3, first_pause_seconds=0.01, last_pause_seconds=0.0
 
 @contextmanager
 def _server(answers: list[tuple[int, dict[str, str], bytes] | None]) -> Iterator[tuple[str, list[str]]]:
-    """A server that gives these answers, one after the other, and then the last again; None hangs up."""
+    """A server that gives these answers, one after the other, and then repeats the last.  For None it hangs up."""
     asked: list[str] = []
 
     class Door(BaseHTTPRequestHandler):

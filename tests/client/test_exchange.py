@@ -1,4 +1,4 @@
-"""What a client makes of a server's JSON: facts as files have them, values of rows with all their digits."""
+"""How a client reads a server's JSON: values of rows keep all their digits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One set of questions, asked through every door: Python, the client (waiting and not), HTTP, the command line.
 
-What Python's own `open` says is what all must say, over tables of several operators, errors included.
+All doors must answer as Python's `open` does, errors included, over tables of several operators.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CELLS = {
     "apply": "spark-4.3/apply-event-timeout-rocksdb-snapshots",
     "transform": "spark-4.3/transform-two-keys-rocksdb-snapshots",
 }
-# Of ponds with many tables, those that are asked.
+# Of ponds with many tables, only these are asked.
 PONDS = {
     "types": (
         *("long", "string", "price", "timestamp", "timestamp_ntz", "binary", "boolean", "double", "date"),
@@ -107,7 +107,7 @@ def server(places: dict[str, Path], home: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def local(places: dict[str, Path], home: Path, server: str) -> Iterator[dict[str, Any]]:
-    """Tables by name, as Python has them: all that the places have and that can be read."""
+    """Tables by name, as Python has them: all tables of these places that can be read."""
     with ExitStack() as opened:
         tables = {}
         for name, path in places.items():
@@ -120,7 +120,7 @@ def local(places: dict[str, Path], home: Path, server: str) -> Iterator[dict[str
 
 
 def _python(table: Any, question: Question) -> Answer:
-    """Also for the client, whose tables have the same reads."""
+    """An answer of Python or of the client, whose tables have the same reads."""
     bounds = millpond.Bounds(**question.bounds) if question.bounds else None
     if question.read == "get_all":
         answer = table.get_all(question.options["keys"], bounds=bounds)
@@ -258,7 +258,7 @@ DOORS: dict[str, Callable[[Asked, str, Question], Answer]] = {
     "command line, of the server": ask_command_line_of_server,
 }
 COMMANDS = (ask_command_line, ask_command_line_of_server)
-# What a command doesn't have: reads of several keys.
+# No command reads several keys.
 BY_COMMAND = frozenset({"get", "scan", "range", "windows", "count"})
 
 
@@ -280,7 +280,7 @@ def _text(type_: Any, value: Any) -> str:
 
 
 def _json_key(definition: TableDefinition, key: dict[str, Any]) -> dict[str, Any]:
-    """The key as JSON; what isn't of its column's type, and what is no column, as it is."""
+    """The key as JSON.  Values of a wrong type and unknown columns stay as they are."""
     out = {}
     for name, value in key.items():
         try:
@@ -325,7 +325,7 @@ def _raise(error: dict[str, Any]) -> None:
 
 
 def questions_of(table: Any) -> list[Question]:
-    """What can be asked of a table: every read, each with options that matter, at rows that are there and one that isn't."""
+    """All questions for a table: every read with the options that matter, for rows that exist and one that doesn't."""
     rows = table.scan()
     keys = [{c: row[c] for c in table.definition.columns[: len(table.definition.key)]} for row in rows]
     picked = [keys[i] for i in sorted({0, len(keys) // 2, len(keys) - 1})] if keys else []
@@ -339,7 +339,7 @@ def questions_of(table: Any) -> list[Question]:
     first = table.key_order[0]
     part = {first: picked[-1][first]}
     members = [m for m in key_parts(table.definition) if len(m.path) == 1 and m.name.startswith(f"{first}.")]
-    # A range doesn't begin with a member that is NULL: structs that are NULL have it, too.
+    # No range begins with a member that is NULL: structs that are NULL would match, too.
     structs = [k for k in picked if members and k[first] is not None and k[first][members[0].path[0]] is not None]
     for key in structs[:1]:
         member = {members[0].name: key[first][members[0].path[0]]}
@@ -357,7 +357,7 @@ def questions_of(table: Any) -> list[Question]:
 
 
 def windows_of(table: Any, key: dict[str, Any]) -> list[Question]:
-    """The windows of a key from or until a time, where its key has a time; first those of the time itself, which has some."""
+    """Reads of the windows of a key from or until the time of a row, if the key has a time."""
     times = [c.name for c in table.definition.key if c.type.kind in TIMES]
     if not times:
         return []
@@ -378,7 +378,7 @@ def windows_of(table: Any, key: dict[str, Any]) -> list[Question]:
 
 
 def mistakes_of(table: Any) -> list[Question]:
-    """What can't be answered."""
+    """Questions that have no answer."""
     rows = table.scan(limit=1)
     key = {c.name: rows[0][c.name] for c in table.definition.key} if rows else {}
     first = table.definition.key[0].name
@@ -431,7 +431,7 @@ def test_every_door_says_what_python_says(asked: Asked) -> None:
     assert missed > 20
     assert len(operators) >= 8, operators
     assert len({name for name, rows in windows if rows > 1}) >= 3, windows
-    assert any(rows == 0 for _, rows in windows)  # of those that begin before themselves
+    assert any(rows == 0 for _, rows in windows)  # from a time until the same time
 
 
 def test_every_door_makes_the_same_mistake_of_it(asked: Asked) -> None:
@@ -447,7 +447,7 @@ def test_every_door_makes_the_same_mistake_of_it(asked: Asked) -> None:
                 if door in COMMANDS and question.read not in BY_COMMAND:
                     continue
                 if (door is ask_json and question.read == "get") or (door is ask_url and question == Question("get", {})):
-                    continue  # these routes scan where a key isn't whole
+                    continue  # these routes scan if the key is incomplete
                 answer = _ask(door, asked, name, question)
                 assert answer["condition"] == said["condition"], (title, name, question, answer, said)
                 if door in (ask_client, ask_client_async):
@@ -489,7 +489,7 @@ def test_arrow_is_the_same_through_the_client(asked: Asked) -> None:
         for name, (table, _) in asked.local.items():
             answer, said = server[name].to_arrow(), table.to_arrow()
             assert answer.schema.equals(said.schema, check_metadata=True), name
-            # NaN is NaN by its text; strings that aren't UTF-8 have none.
+            # NaN equals NaN by its text; strings that aren't UTF-8 have no text.
             assert answer.equals(said) or repr(answer.to_pylist()) == repr(said.to_pylist()), name
 
 

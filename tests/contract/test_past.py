@@ -1,7 +1,7 @@
-"""What lies beside the newest rows, asked through every door: earlier batches, versions, changes, cuts, where an event is.
+"""Questions about more than the newest rows, asked through every door: earlier batches, versions, changes, cuts, an event's place.
 
-Two jobs over one source, a job of windows and one of sessions go on while a server follows them and keeps all; what Python's own
-`open` then says is what all must say.
+Four jobs go on while a server follows them and keeps everything: two over one source, one of windows, one of sessions.  All doors
+must answer as Python's `open` does.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ CELLS = {
 }
 FAST, SLOW, WINDOWS, SESSIONS = "fast.aggregate_0", "slow.aggregate_0", "windows.aggregate_0", "sessions.sessions_0"
 TABLES = (FAST, SLOW, WINDOWS, SESSIONS)
-# Of a job whose batches end before the others'; the TTL of all their rows has passed.
+# These tables are of a job that has fewer batches than the others; the TTL of all their rows has passed.
 EXPIRED = ("ttl.transform_0_short", "ttl.transform_0_list", "ttl.transform_0_map")
 Answer = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Question:
-    """A read of a table, its key and options; `as_of` says which state of the table: batch, time, closed."""
+    """A read of a table, with key and options.  `as_of` chooses the state of the table: batch, time, closed."""
 
     read: str
     key: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ class Golden:
 
 @dataclass(frozen=True)
 class Asked:
-    """Where to ask.  `commit` has every job do one more batch, and waits until the server has it."""
+    """Where to ask.  `commit` lets every job do one more batch, and waits until the server has it."""
 
     pond: millpond.Pond
     path: Path
@@ -132,7 +132,7 @@ def asked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Asked]:
         http = opened.enter_context(httpx.Client(base_url=address, timeout=60))
 
         def commit(batch: int) -> None:
-            time.sleep(0.005)  # times of commits are told in milliseconds
+            time.sleep(0.005)  # commit times are in milliseconds
             for job in jobs:
                 job.commit(batch)
             _wait_for(http, batch)
@@ -152,7 +152,7 @@ LAST = 9
 
 def _wait_for(http: httpx.Client, batch: int) -> None:
     deadline = time.monotonic() + 60
-    for table in TABLES if batch <= LAST else (FAST, SLOW):  # those that Spark ran end some day
+    for table in TABLES if batch <= LAST else (FAST, SLOW):  # jobs that Spark ran have a last batch
         while (answer := http.get(f"/tables/{table}/count?_min_batch={batch}&_wait_seconds=20")).status_code != 200:
             assert time.monotonic() < deadline, answer.text
             time.sleep(0.05)
@@ -162,7 +162,7 @@ def _wait_for(http: httpx.Client, batch: int) -> None:
 
 
 def _state(table: Any, as_of: dict[str, Any]) -> Any:
-    """The state of a table that is meant; of the asynchronous client an awaitable where it asks."""
+    """The chosen state of a table.  The asynchronous client gives an awaitable if it has to ask."""
     when = {name: value for name, value in as_of.items() if name != "closed"}
     if "closed" in as_of:
         table = table.with_closed() if as_of["closed"] else table.live()
@@ -175,7 +175,7 @@ def _ask(table: Any, question: Question) -> Any:
 
 
 def _answer_of(table: Any, question: Question, answer: Any) -> Answer:
-    """An answer as HTTP would tell it."""
+    """An answer in the form of HTTP."""
     name, write = "", row_writer(table.definition)
     if question.read == "get":
         answer = millpond.Rows([answer], answer.cut)
@@ -183,7 +183,7 @@ def _answer_of(table: Any, question: Question, answer: Any) -> Answer:
 
 
 def _stable(data: Answer, question: Question) -> Answer:
-    """Without what changes from one moment, or one process, to the next."""
+    """An answer without what differs from one moment, or one process, to the next."""
     out = {name: value for name, value in data.items() if name not in ("table", "lag", "job_state")}
     if question.read != "changes":
         out.pop("token", None)
@@ -315,11 +315,11 @@ def _say(door: Callable[[Asked, str, Question], Answer], asked: Asked, name: str
     try:
         return door(asked, name, question)
     except MillpondError as error:
-        return {"condition": error.condition, "message": error.message, "hint": hint_here(error.hint)}  # each in its own words
+        return {"condition": error.condition, "message": error.message, "hint": hint_here(error.hint)}  # in a door's words
 
 
 def _hold_against_python(asked: Asked, name: str, questions: list[Question]) -> list[Answer]:
-    """What Python says to each question, once all doors have said the same."""
+    """Python's answer to each question, after all doors gave the same."""
     out = []
     for question in questions:
         said = _say(ask_python, asked, name, question)
@@ -388,7 +388,7 @@ def test_rows_whose_ttl_has_passed_are_shown_by_no_door_unasked(asked: Asked, na
     assert (got["rows"], got["final"]) == ([shown["rows"][0]], [0])
     answer = asked.http.get(f"/tables/{name}/rows", headers={"accept": "application/x-ndjson"})
     assert answer.text == ""
-    # Such an answer holds for a moment only.
+    # Such an answer is true for a moment only.
     assert asked.http.get(f"/tables/{name}/rows", headers={"if-none-match": answer.headers["etag"]}).status_code == 200
 
 
@@ -405,14 +405,14 @@ def test_a_time_tells_through_every_door_which_rows_were_over(asked: Asked, name
         assert len(scanned["rows"]) == counted["count"] == sum(row["expires_at"] > moment for row in rows)
         counts.add(counted["count"])
     assert len(counts) > 1
-    # By now all are over, though the batch that was the newest by then had them.
+    # By now all rows have expired, but the newest batch at that time had them.
     (said,) = _hold_against_python(asked, name, [Question("count", as_of={"time": dt.datetime.now(dt.UTC).isoformat()})])
     assert (said["count"], said["batch"]) == (0, 7)
     assert len(rows) > 0
 
 
 def test_the_states_that_were_asked_for_differ(asked: Asked) -> None:
-    """Or the test above would say nothing."""
+    """Otherwise the test above would show nothing."""
     for name in TABLES:
         states = {repr([dict(r) for r in asked.pond[name].at(batch=batch).scan()]) for batch in (1, LAST // 2, LAST)}
         assert len(states) == 3, name
@@ -460,7 +460,7 @@ def test_versions_are_the_same_through_every_door(asked: Asked, name: str) -> No
 
 
 def test_all_versions_are_told_or_an_error(asked: Asked) -> None:
-    """Without a limit a client gets all there are, however many a server tells by default."""
+    """Without a limit, a client gets all versions, however few a server gives at a time by default."""
     said = asked.pond[FAST].history(since=0)
     assert len(asked.client[FAST].history(since=0)) == len(said) > 20
 
@@ -480,7 +480,7 @@ def test_changes_are_the_same_through_every_door(asked: Asked, name: str) -> Non
     assert not any("condition" in each for each in said), said
     whole, some = said[1], said[2]
     assert len(whole["changes"]) > 5
-    # A token of one door goes on at any other.
+    # Every door takes the tokens of every other.
     rest = _hold_against_python(asked, name, [Question("changes", options={"since": some["token"], "limit": 1000})])[0]
     assert some["changes"] + rest["changes"] == [c for c in whole["changes"] if c["batch"] > 4]
     refused = _hold_against_python(asked, name, [Question("changes", options={"since": since}) for since in ("nonsense", LAST + 1)])
@@ -551,7 +551,7 @@ def test_several_jobs_are_read_at_one_point_of_their_input(asked: Asked) -> None
 
 
 def test_a_cut_stays_at_its_batch_while_the_job_goes_on(asked: Asked) -> None:
-    """The last test that may run here: it commits more batches than the others know of."""
+    """This test must be the last: it commits more batches than the others expect."""
     batch = asked.pond[FAST].count().batch + 1
 
     async def read_all(server: Any, cut: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""What `deploy/` holds is valid, and says what the command understands."""
+"""The files of `deploy/` are valid, and use options that the command has."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 def _served(words: list[str]) -> dict[str, object]:
-    """The parameters of `millpond serve` with these words.  Raises where it doesn't know one."""
+    """The parameters of `millpond serve` with these words.  Raises for an unknown one."""
     assert words[0] == "serve"
     return serve.make_context("millpond", words[1:]).params
 
@@ -28,7 +28,7 @@ def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("this machine has no systemd-analyze")
     text = (DEPLOY / "millpond.service").read_text()
-    # What it runs isn't installed here.
+    # The program that the unit runs isn't installed here.
     (tmp_path / "millpond.service").write_text(re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", text))
     done = subprocess.run(["systemd-analyze", "verify", str(tmp_path / "millpond.service")], capture_output=True, text=True)
     complaints = [line for line in done.stderr.splitlines() if "millpond.service" in line]
@@ -48,7 +48,7 @@ def test_the_container_file_has_nothing_that_hadolint_complains_of() -> None:
 
 
 def test_the_container_has_all_that_the_package_is_built_of(tmp_path: Path) -> None:
-    """By its own build, of what the Containerfile copies and nothing else."""
+    """A build from only those files that the Containerfile copies."""
     for copied in re.findall(r"(?m)^COPY ((?!--from).*)$", (DEPLOY / "Containerfile").read_text()):
         *sources, target = copied.split()
         for source in sources:

@@ -1,6 +1,6 @@
 """Runs the manual's code as it stands, page by page, in the current folder: `python pages_job.py`.
 
-What a page takes for granted (files that come, a stream of rows) is made here; the tables are asked by test_pages.py.
+This program makes what a page presumes, such as arriving files or a stream of rows.  test_pages.py then asks the tables.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ def run(page: str, heading: str, known: Known, start: int = 0, end: int | None =
 
 
 def write(folder: str, *rows: dict[str, Any]) -> None:
-    """A file of JSON lines, in a folder that is made."""
+    """Write a file of JSON lines into a new folder."""
     Path(folder).mkdir(exist_ok=True)
     Path(folder, "1.json").write_text("\n".join(json.dumps(row) for row in rows))
 
 
 def finish(known: Known) -> None:
-    """Let the job of a page read all that there is, and end it."""
+    """Let a page's job read all of its input, and end it."""
     job: Job = known["job"]
     job.query.processAllAvailable()
     job.stop()
 
 
 def models(known: Known) -> None:
-    """docs/models.md: a model and a rollback to what isn't there; two models beside it."""
+    """docs/models.md: a model, a rollback to an unknown version, and two more models."""
     write("records", *({"id": n, "kind": "red", "a": n, "b": 1.0} for n in range(200)))
     Path("published").mkdir()
     for name, weight in (("model", 1.0), ("new", 2.0), ("next", 3.0)):
@@ -60,7 +60,7 @@ def broadcast(known: Known) -> None:
 
 
 def hot_keys(known: Known) -> None:
-    """docs/hot-keys.md: all groups in parts, and then those that are found to be hot."""
+    """docs/hot-keys.md: all groups in parts, then only groups found to be hot."""
     visits = [{"page": "/" if n % 2 else f"/{n}", "visitor": f"v{n % 50}", "partition": 0, "offset": n} for n in range(3000)]
     write("pages", *visits)
     schema = "page string, visitor string, partition int, offset long"
@@ -74,7 +74,7 @@ def hot_keys(known: Known) -> None:
 
 
 def buffered(known: Known) -> None:
-    """docs/keyed-state.md, operator state: rows that all wait, for some triggers."""
+    """docs/keyed-state.md, operator state: rows that all wait for some triggers."""
     write("rows", *({"n": n} for n in range(10)))
     known["rows"] = known["spark"].readStream.schema("n long").json("rows/")
     known["mp"] = millpond

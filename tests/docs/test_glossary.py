@@ -1,4 +1,4 @@
-"""Each thing has one word, which stands in the glossary once and is used; other words for it aren't used in what people read."""
+"""Each thing has one word.  The glossary has it once, and prose uses it and no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 GLOSSARY = ROOT / "docs" / "glossary.md"
 PAGES = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-# A pattern -> the word to use.  Names of functions and fields stand in backticks and aren't looked at.
+# A pattern -> the word to use.  The test skips names of functions and fields, which stand in backticks.
 INSTEAD = {
     r"closed rows?|rows? ((that|which) )?(is|are|was|were) (closed|over(?! HTTP))": "expired",
     r"evict(ed|s|ion)?": "expired",
@@ -33,7 +33,7 @@ INSTEAD = {
     r"(is|are|was|were|be|been) told": "an active verb: says, names, shows, knows",
 }
 
-# Not what a thing is called: that is what it is.
+# Words that no member may have as its name: they don't say what it is.
 NAMELESS = {"told", "_told"}
 
 
@@ -106,7 +106,7 @@ def test_docstrings_use_the_words_of_the_glossary() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                # Names of members, and those in JSON, are no prose.
+                # Member names and names in JSON aren't prose.
                 prose = re.sub(r'"\w+"|\b\w+:', "…", _prose(ast.get_docstring(node) or ""))
                 text = " ".join(prose.split())
                 where = f"{path.relative_to(ROOT)}: {getattr(node, 'name', 'module')}"

@@ -1,4 +1,4 @@
-"""Every program of the manual's pages on kinds of state runs as it stands, and does what the page says."""
+"""Every program on the manual's pages about kinds of state runs unchanged, and does what its page says."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def pond(folder: Path) -> Iterator[millpond.Pond]:
-    """What all pages have left."""
+    """The pond after the programs of all pages."""
     tests = Path(__file__).parents[1]
     paths = os.pathsep.join([str(tests), os.environ.get("PYTHONPATH", "")])
     environment = {**os.environ, "PYTHONPATH": paths, "MILLPOND_HOME": str(folder / "home")}
     program = [sys.executable, str(Path(__file__).with_name("pages_job.py"))]
     done = subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, timeout=400, start_new_session=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "forest" in done.stdout  # what the console got
+    assert "forest" in done.stdout  # a row on the console
     with millpond.open(folder / "pond", replica_dir=folder / "readers", wait_seconds=60) as opened:
         yield opened
 

@@ -1,4 +1,4 @@
-"""The manual's pictures: the chart is the one that its script draws, and each can be read in the dark and stands on a page."""
+"""The manual's pictures: the committed chart is what its script draws; each picture works in dark mode and is on a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site's reference holds every public name, and each of these says what it is."""
+"""The site's reference has every public name, each with a description."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def _named(path: str) -> Any:
 
 
 def _members(kind: type) -> dict[str, Any]:
-    """Public members that Millpond's own classes define, with those inherited."""
+    """Public members of Millpond's own classes, inherited ones included."""
     ours = [base for base in reversed(kind.__mro__) if base.__module__.startswith("millpond")]
     return {name: value for base in ours for name, value in vars(base).items() if not name.startswith("_")}
 
 
 def _fields(kind: type) -> list[str]:
-    """Public fields: those of structs and dataclasses, slots, and annotated ones."""
+    """Public fields: of structs and dataclasses, slots, and annotated ones."""
     ours = [base for base in kind.__mro__ if base.__module__.startswith("millpond")]
     names = {name for base in ours for part in ("__annotations__", "__slots__") for name in vars(base).get(part, ())}
     return sorted(name for name in names if not name.startswith("_"))

@@ -1,8 +1,8 @@
-"""docs/tutorial.md as a reader runs it: its job, its commands and its Python, with the output that stands there.
+"""docs/tutorial.md as a reader runs it: its job, commands and Python give the output that the page shows.
 
-1. Blocks that have a title are files.  2. Blocks of `console` go to one shell, line by line; `&` keeps a job in the background.
-3. Blocks of `pycon` go to this process.  4. What comes out must be what stands there, but for what `_pattern` lets differ.
-`python test_tutorial.py FILE` writes the page with the output that came.
+1. Blocks with a title are files.  2. Blocks of `console` go to one shell, line by line; `&` keeps a job in the background.
+3. Blocks of `pycon` go to this process.  4. The output must equal that of the page, up to what `_pattern` lets differ.
+`python test_tutorial.py FILE` writes the page with the new output.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Shell:
         self.run("set -m")
 
     def run(self, command: str) -> str:
-        """What one command writes; a `curl` is asked again until its server is there."""
+        """The output of one command.  Repeats a `curl` until its server is there."""
         command = command.replace(_PORT, self._port)
         deadline = time.monotonic() + _SERVER_SECONDS
         while True:
@@ -68,7 +68,7 @@ class Shell:
         lines: list[str] = []
         for line in self._written:
             if line.startswith(_END):
-                # What bash says of its own jobs isn't a command's output.
+                # Bash's lines about its own jobs aren't a command's output.
                 written = "".join(one for one in lines if not one.startswith("bash: line"))
                 return written.removesuffix("\n"), int(line.split()[-1])
             lines.append(line)
@@ -83,7 +83,7 @@ class Shell:
 
 
 class Console(code.InteractiveConsole):
-    """Python as a reader types it: what a statement writes or is worth, and errors as the test's own."""
+    """Python as a reader types it: gives a statement's output or value; an error fails the test."""
 
     def type(self, statement: str) -> str:
         written = io.StringIO()
@@ -94,7 +94,7 @@ class Console(code.InteractiveConsole):
 
 
 def _commands(block: Block) -> Iterator[tuple[str, str]]:
-    """Each command of a block, and the output that stands below it."""
+    """Each command of a block, and the output below it."""
     prompt, more = ("$ ", "> ") if block.language == "console" else (">>> ", "... ")
     command, output = "", ""
     for line in block.text.splitlines(keepends=True):
@@ -110,7 +110,7 @@ def _commands(block: Block) -> Iterator[tuple[str, str]]:
 
 
 def _pattern(output: str) -> str:
-    """What an output must match: `…` stands for any text, and figures before a unit of time or in a time of day may be others."""
+    """The pattern of an output: `…` stands for any text, and numbers before a unit of time or in a time of day may differ."""
     masked = re.escape(output.rstrip())
     masked = masked.replace("…", r"[\s\S]*?")
     masked = re.sub(r"\d+(\\\.\d+)?(\\ )?(?=(s|ms|µs)\b)", r"[\\d.]+\\s*", masked)
@@ -118,7 +118,7 @@ def _pattern(output: str) -> str:
 
 
 def _run_page(folder: Path) -> Iterator[tuple[Block, str, str, str]]:
-    """Each command of the page in order, what stands below it, and what came."""
+    """Each command of the page in order, the page's output, and the real one."""
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     shell, known = Shell(folder, port), Console({"__name__": "__main__"})
@@ -160,7 +160,7 @@ def test_only_times_and_what_is_left_out_may_differ(output: str, came: str, matc
 
 
 def _write(target: Path) -> None:
-    """The page with the output that came, for who edits it."""
+    """Write the page with the real output, for an author."""
     page: Any = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
     done: dict[int, list[str]] = {}
     for block, command, _, came in _run_page(Path.cwd()):

@@ -1,4 +1,4 @@
-"""docs/types.md, held against what Spark wrote: each type through Python, HTTP and the command line."""
+"""docs/types.md, compared with values that Spark wrote: each type through Python, HTTP and the command line."""
 
 from __future__ import annotations
 

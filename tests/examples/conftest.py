@@ -19,7 +19,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.fixture
 def example() -> Iterator[Callable[[str], ModuleType]]:
-    """`example("sessions")` is that program as a module, which workers get with the functions in it: they can't import it."""
+    """`example("sessions")` is that program as a module.  Workers can't import it, so they get its functions by value."""
     from pyspark import cloudpickle
 
     loaded: list[ModuleType] = []
@@ -43,7 +43,7 @@ def example() -> Iterator[Callable[[str], ModuleType]]:
 
 @pytest.fixture
 def on_rocksdb(spark: Any) -> Iterator[Any]:
-    """The session, whose new queries keep their state in RocksDB."""
+    """The session; its new queries keep their state in RocksDB."""
     with rocksdb(spark):
         yield spark
 
@@ -69,7 +69,7 @@ def read_log(spark: Any) -> Callable[..., Any]:
 
 @pytest.fixture
 def pages_of() -> Callable[[Path], list[tuple[str, str, int]]]:
-    """`pages_of(path)` is what a TSV log says, by its own columns."""
+    """`pages_of(path)` is the content of a TSV log, by its own columns."""
     return requests_of
 
 

@@ -1,4 +1,4 @@
-"""The counter by GroupState: both clocks end a host that is gone, and the table has who is here."""
+"""The counter by GroupState: both clocks end a host that is gone; the table has the hosts that are here."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp
     with millpond.open(tmp_path / "pond", replica_dir="memory://", wait_seconds=60) as pond:
         rows = pond["counter"].scan()
         here = {row["host"]: row["requests"] for row in rows}
-        # Every request is counted once: by a host that is here, or when it was gone.
+        # Every request counts once: in the row of a present host, or in the row that a host left as it went.
         assert Counter(here) + gone == hits
         assert len(here) > 10
         assert sum(is_gone for _, _, is_gone in emitted) > 100
@@ -48,7 +48,7 @@ def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp
 
 
 def test_a_batch_of_late_requests_leaves_the_time_out_where_it_was(example) -> None:
-    """The state is PySpark's own, as its worker makes it of what the JVM sends."""
+    """The state is PySpark's own, made as its worker makes it."""
     from pyspark.sql import Row
     from pyspark.sql.streaming.state import GroupState, GroupStateTimeout
     from pyspark.sql.types import StructType
@@ -57,7 +57,7 @@ def test_a_batch_of_late_requests_leaves_the_time_out_where_it_was(example) -> N
     schema, clock = StructType().add("requests", "long").add("last_ms", "long"), GroupStateTimeout.EventTimeTimeout
 
     def batch(before: tuple[int, ...] | None, watermark: int, *minutes: int) -> tuple[tuple[int, ...], float]:
-        """What a batch leaves: the stored row, and the minute of the time-out."""
+        """The stored row after a batch, and the minute of the time-out."""
         stored = None if before is None else Row(*before)
         flags = {"hasTimedOut": False, "watermarkPresent": True, "defined": stored is not None, "updated": False, "removed": False}
         state = GroupState(stored, 0, watermark * minute, clock, timeoutTimestamp=-1, keyAsUnsafe=b"", valueSchema=schema, **flags)
@@ -102,6 +102,6 @@ def test_by_the_clock(spark, example, tmp_path) -> None:
             while not table.count():
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
-            assert table.get(host="a")["requests"] == 1  # it was forgotten
+            assert table.get(host="a")["requests"] == 1  # the host was forgotten
     assert sorted(emitted[:4]) == [("a", 2, False), ("a", 2, True), ("b", 1, False), ("b", 1, True)]
     assert emitted[4] == ("a", 1, False)

@@ -1,4 +1,4 @@
-"""Accounts decide as a recomputation does: in the order of offsets, once a command, and each command has its answer."""
+"""Accounts decide as a recomputation does: in the order of offsets, each command once, each with an answer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NO_NAME = "the account or the command has no proper name"
 
 
 class Teller:
-    """An account without Spark, asked batch by batch."""
+    """An account without Spark, which gets commands batch by batch."""
 
     def __init__(self, module, keep=1000, account="a") -> None:
         from pyspark.sql.streaming.tws_tester import TwsTester
@@ -27,7 +27,7 @@ class Teller:
         self.tester, self.account, self.offset = TwsTester(module.Accounts(keep)), account, 0
 
     def ask(self, *commands, places=None):
-        """The answers to (command, kind, cents) of one batch, which lie at these (partition, offset), or one behind the other."""
+        """The answers to a batch of (command, kind, cents) at these (partition, offset), by default one behind the other."""
         from pyspark.sql import Row
 
         places = places or [(0, self.offset + n) for n in range(len(commands))]
@@ -60,7 +60,7 @@ def test_a_repeated_id_is_answered_alike_and_applied_once(example) -> None:
     teller = Teller(example("entity"))
     (first,) = teller.ask(("1", "deposit", 5))
     (refused,) = teller.ask(("2", "withdraw", 6))
-    # Whatever it says, also within the batch, and although there would be enough by now.
+    # The first answer counts: for other words too, also within the batch, and although the balance would suffice by now.
     assert teller.ask(("1", "deposit", 5), ("1", "withdraw", 1), ("3", "deposit", 2), ("3", "deposit", 2))[:2] == [first, first]
     assert teller.ask(("2", "withdraw", 6)) == [refused]
     assert teller.state() == (7, 2, 3)
@@ -88,7 +88,7 @@ def test_what_says_nothing_is_refused_under_its_id_or_its_place(example) -> None
         ("commands:0:6", False, NO_NAME),
     ]
     assert teller.state() == (0, 0, 7)
-    # Without an account ids mean nothing: two clients may have the same.
+    # An id means nothing without its account: two clients may use the same.
     nobody = Teller(module, account=None)
     assert [answer[0] for answer in nobody.ask(("1", "deposit", 5), ("1", "deposit", 5))] == ["commands:0:0", "commands:0:1"]
     assert nobody.state() == (0, 0, 2)
@@ -149,7 +149,7 @@ def test_the_tables_are_those_of_a_recomputation(on_rocksdb, example, tmp_path) 
     for batch in range(batches):
         written = []
         for n in range(150):
-            account = chance.choice("aaab")  # one has more than it keeps in each batch
+            account = chance.choice("aaab")  # one account gets more commands in a batch than it keeps answers
             kind = chance.choice(("deposit", "withdraw"))
             command = chance.choice(said[-30:]).command if said and chance.random() < 0.3 else f"{batch}-{n}"
             written.append(Command(account, command, kind, chance.randrange(1, 9), offset=batch * 1000 + n))
@@ -181,7 +181,7 @@ def test_the_tables_are_those_of_a_recomputation(on_rocksdb, example, tmp_path) 
             account.keep_last(keep)
         for command in said[batch * 150 : (batch + 1) * 150]:
             expected.append((batch, command.account, command.command, *accounts[command.account].take(command)))
-    # Each account's answers come out in the order of its commands.
+    # Each account answers in the order of its commands.
     for name in accounts:
         assert [answer for answer in collected if answer[1] == name] == [answer for answer in expected if answer[1] == name]
     assert len({answer[:3] for answer in expected}) < len(expected) - 50

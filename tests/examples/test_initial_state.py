@@ -1,4 +1,4 @@
-"""A job that begins with another job's table has counted what both have read."""
+"""A job that begins with another job's table counts what both have read."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def test_what_was_known_is_added_to(example) -> None:
     known = [("/", pd.DataFrame({"page": ["/"], "hits": [40]}))]
     tester = TwsTester(example("initial_state").Totals(), initialStatePandas=known)
     columns = ["ms", "file", "line", "host"]
-    first = [(2, "log", 9, "b"), (1, "log", 3, "a"), (2, "log", 8, "a")]  # Spark hands on a key's rows in no order
+    first = [(2, "log", 9, "b"), (1, "log", 3, "a"), (2, "log", 8, "a")]  # Spark passes on a key's rows in no order
     tester.testInPandas("/", pd.DataFrame(first, columns=columns))
     tester.testInPandas("/new", pd.DataFrame([(5, "log", 4, "c")], columns=columns))
     assert tester.peekValueState("total", "/") == (43, "b", 2)
     assert tester.peekValueState("total", "/new") == (1, "c", 5)
-    # Of a later batch, but asked for before.
+    # This request came in a later batch, but has an earlier time.
     tester.testInPandas("/", pd.DataFrame([(1, "log", 10, "late")], columns=columns))
     assert tester.peekValueState("total", "/") == (44, "b", 2)
     tester.testInPandas("/", pd.DataFrame([(2, "log", 11, "d")], columns=columns))

@@ -1,4 +1,4 @@
-"""Value, list and map with a TTL, of a job that is down: nothing is removed any more, and what is over isn't shown."""
+"""Value, list and map with a TTL, of a job that is down: nobody removes rows any more, but Millpond hides expired ones."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_rows_go_when_their_time_is_over_though_no_batch_runs(on_rocksdb, exampl
             rows = [last.get(host="a"), *trail.scan(host="a"), *pages.scan(host="a")]
             if now >= ends:
                 assert not any(rows)
-            elif dt.datetime.now(dt.UTC) < ends:  # all was read in time
+            elif dt.datetime.now(dt.UTC) < ends:  # the job read everything in time
                 assert [dict(row)["page"] for row in rows] == ["/", "/", "/x", "/", "/", "/x"]
                 seen += 1
             time.sleep(0.05)
@@ -57,7 +57,7 @@ def test_the_last_page_is_the_last_by_time_in_whatever_order_rows_come(example) 
     assert tester.peekValueState("last", "h") == ("/last", 2)
     trail = [("/first",), ("/second",), ("/third",), ("/last",)]
     assert tester.peekListState("trail", "h") == trail
-    # Of a later batch, but asked for before.
+    # This request came in a later batch, but has an earlier time.
     tester.testInPandas("h", pd.DataFrame([(1, "log", 12, "/late")], columns=columns))
     assert tester.peekValueState("last", "h") == ("/last", 2)
     assert tester.peekListState("trail", "h") == [*trail, ("/late",)]

@@ -47,7 +47,7 @@ def test_ended_and_open_sessions_are_those_of_a_recomputation(on_rocksdb, exampl
         assert len(ended) > 100
         assert len(there) > 10
         assert sorted(ended + there) == expected
-        # Whoever is open has a timer at its end, which the watermark hasn't passed.
+        # Each open session has a timer at its end, which the watermark hasn't passed.
         ends = {(row["host"], int(row["expires_at"].timestamp() * 1000)) for row in pond["sessions_timers"].scan()}
         assert ends == {(host, last + module.GAP_MS) for host, _, last, _ in there}
         assert min(ms for _, ms in ends) > rows.position.watermark_ms
@@ -68,7 +68,7 @@ def test_late_requests_join_sessions_and_ends_are_told_once(example) -> None:
 
     assert see(gap, 1) == [(1, gap, 2)]
     assert see(3 * gap - 2) == [(1, gap, 2), (3 * gap - 2, 3 * gap - 2, 1)]
-    assert see(2 * gap - 1) == [(1, 3 * gap - 2, 4)]  # near both: one session now
+    assert see(2 * gap - 1) == [(1, 3 * gap - 2, 4)]  # close to both sessions, so they become one
     assert see(5 * gap) == [(1, 3 * gap - 2, 4), (5 * gap, 5 * gap, 1)]
     assert len(tester.setWatermark(4 * gap - 3)) == 0
     ended = tester.setWatermark(4 * gap - 2)

@@ -1,4 +1,4 @@
-"""Four ways to count distinct visitors say what a set in plain Python says, of a real log."""
+"""Four ways to count distinct visitors agree with a set in plain Python, for a real log."""
 
 from __future__ import annotations
 
