@@ -1,4 +1,4 @@
-"""`python -m faults --kills 60 --seed 7`: kill jobs of all kinds, so many times together, and write what it came to."""
+"""`python -m faults --kills 60 --seed 7`: kill jobs of all kinds, so many times in total, and write the result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from millpond.errors import MillpondError
 
 
 def main() -> int:
-    """Run it; 0 where no job differs from an undisturbed run."""
+    """Kill the jobs; returns 0 if none differs from an undisturbed run."""
     parser = argparse.ArgumentParser(prog="faults", description=__doc__)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -53,7 +53,7 @@ def main() -> int:
             "differences": sum(len(facts["differences"]) for facts in found.values()),
             "kinds": found,
         }
-        if given.result is not None:  # of each kind that has come to its end
+        if given.result is not None:  # with all kinds finished so far
             given.result.write_text(json.dumps(result, indent=1) + "\n")
     return 1 if any(facts["differences"] for facts in found.values()) else 0
 

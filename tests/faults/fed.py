@@ -1,4 +1,4 @@
-"""What the jobs that are killed read and write: files that they are fed, and what Spark's file sink has committed."""
+"""Input and output of the killed jobs: the files that they read, and what Spark's file sink has committed."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Rows = list[Row]
 
 
 class Input(Protocol):
-    """What a job reads.
+    """An input of a job.
 
-    rows:  of each piece, by its name, such as those of a file
+    rows:  the rows of each piece, such as a file, by its name
     """
 
     rows: dict[str, Rows]
 
     def read(self, checkpoint: Path, ends: list[Any]) -> Iterable[str]:
-        """The names of the pieces that a job has read up to the ends of a batch, one for each of its sources."""
+        """The names of the pieces that a job has read up to the end of a batch; `ends` has one end for each source."""
 
 
 class Files:
@@ -34,7 +34,7 @@ class Files:
         self.rows: dict[str, Rows] = {}
 
     def add(self, rows: Rows) -> None:
-        """Write the next file, whole from the moment it is seen.  Spark goes by the files' times."""
+        """Write the next file: it is complete when it appears.  Spark reads files in the order of their times."""
         number, hidden = len(self.rows), self.folder / ".next"
         hidden.write_text("\n".join(map(json.dumps, rows)))
         os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
@@ -42,7 +42,7 @@ class Files:
         self.rows[f"{number:06}.json"] = rows
 
     def read(self, checkpoint: Path, ends: list[Any]) -> Iterator[str]:
-        """By the log of each source; every tenth entry is a compacted one, with all before it."""
+        """Read the log of each source.  Every tenth entry is compacted: it has all entries before it."""
         for source, end in enumerate(ends):
             for log in (checkpoint / "sources" / str(source)).glob("[0-9]*") if end else ():
                 for line in log.read_text().splitlines()[1:]:
@@ -58,9 +58,9 @@ def newest(folder: Path) -> int:
 
 
 def sink_rows(output: Path) -> list[tuple[int, Row]]:
-    """(batch, row) of what Spark's file sink has committed, by its own log of files.
+    """(batch, row) of all rows that Spark's file sink has committed, by the sink's own log.
 
-    Every tenth log is a compacted one: its own files with those of all before.
+    Every tenth log is compacted: it has its own files and those of all logs before.
     """
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""The jobs of one kind, killed as one process group: `python -m faults.job KIND FOLDER`; and what they are made of."""
+"""Runs the jobs of one kind: `python -m faults.job KIND FOLDER`.  They are killed as one process group."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def main(kind: str, folder: str) -> None:
         "spark.master": "local[2,4]",  # a task may fail three times: its Python worker is killed as well
         "spark.ui.enabled": "false",
         "spark.driver.memory": "1g",
-        "spark.sql.streaming.minBatchesToRetain": "10000",  # the log says what each batch had
+        "spark.sql.streaming.minBatchesToRetain": "10000",  # the log says which input each batch had
         **QUICK_JAVA,
     }
     spark = millpond.session(kind, **conf)
@@ -39,9 +39,10 @@ def main(kind: str, folder: str) -> None:
 
 
 def wait_for_progress(job: Any) -> None:
-    """Until it has done a batch, or has none to do.
+    """Wait until it has done a batch, or for ten seconds: it may have none to do.
 
-    Its first one starts a Python process for which Spark waits 10 seconds: too short for three at a time on a busy machine.
+    The first batch starts a Python process, and Spark waits 10 seconds for it.  On a busy machine that is too short for three
+    jobs that start at once.
     """
     deadline = time.monotonic() + 10
     while job.query.isActive and not job.query.recentProgress and time.monotonic() < deadline:
@@ -49,7 +50,7 @@ def wait_for_progress(job: Any) -> None:
 
 
 def example(name: str) -> Any:
-    """A program of examples/, whose functions go to the workers by value."""
+    """A program of examples/ as a module; its functions go to the workers by value."""
     from pyspark import cloudpickle
 
     sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
@@ -59,7 +60,7 @@ def example(name: str) -> Any:
 
 
 def read(spark: Any, folder: Path, schema: str) -> Any:
-    """A stream of files, each a batch of its own."""
+    """A stream of files; each is one batch."""
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(folder))
 
 
@@ -73,7 +74,7 @@ def to_files(folder: Path, job: str) -> dict[str, Any]:
 
 
 def attempts(folder: Path, job: str) -> dict[str, Any]:
-    """Options of a job each of whose attempts at a batch leaves a file with what it emissions."""
+    """Options of a job that writes a file for each attempt at a batch, with the rows that the attempt emits."""
     out = folder / "out" / job
     out.mkdir(parents=True, exist_ok=True)
 

@@ -1,12 +1,12 @@
-"""A job is fed, killed and started again; all that it held and emissions is compared with an undisturbed run.
+"""Feeds jobs, kills them, starts them again, and compares all their state and output with an undisturbed run.
 
-A seeded Random says how it is killed, and when:
+A seeded Random chooses when and how to kill:
 
-    commit  the whole process group, when a batch has written state and isn't committed yet
-    worker  Python workers alone, within a batch, until a task has met it: Spark tries that task again
-    job     the whole process group, at any time
+    commit  kills the whole process group after a batch has written state, and before its commit
+    worker  kills only Python workers, within a batch, until a task has lost its worker; Spark tries that task again
+    job     kills the whole process group at any time
 
-The first kills come in this order, the first of all in the first batch; then each three come in any order.
+The first kills come in this order, and the very first one in the first batch.  After that, each three come in a random order.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _LOST_WORKER = "Python worker exited unexpectedly"
 
 
 class Kind(ABC):
-    """A kind of job: what it is fed, what runs, and what that must hold.
+    """A kind of job: its input, its program, and the state that it must have.
 
-    inputs:  what it reads
-    jobs:    the state of each of its jobs
+    inputs:  the inputs of its jobs
+    jobs:    the model of each job
     kills:   the ways to kill it
     """
 
@@ -66,16 +66,16 @@ class Kind(ABC):
         return [sys.executable, "-m", "faults.job", type(self).__name__.lower(), str(self.folder)]
 
     def tried(self) -> bool:
-        """Whether all has happened that its jobs are there to show."""
+        """Whether everything has happened that its jobs are meant to show."""
         return all(model.tried() for model in self.jobs.values())
 
 
 class Storm:
-    """Kills of one kind of job.
+    """Kills one kind of job.
 
-    killed:       how often it was killed, by the way
+    killed:       the number of kills, by way of killing
     compared:     how many tables and rows of them were compared
-    differences:  from the undisturbed run
+    differences:  the differences from the undisturbed run
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -91,7 +91,7 @@ class Storm:
         self._sink_rows: dict[str, int] = {}
 
     def run(self, kills: int) -> None:
-        """Kill it so many times, and let it read all that it was fed; stop at the first difference."""
+        """Kill it so many times, then let it read all of its input.  Stops at the first difference."""
         try:
             for _, how in zip(range(kills), self._ways(), strict=False):
                 self._start()
@@ -111,7 +111,7 @@ class Storm:
         self.differences += [f"it ended by itself with {code}" for code in self._job.unwanted]
 
     def facts(self) -> dict[str, Any]:
-        """What it came to."""
+        """The result as JSON."""
         return {
             "kills": self.killed.total(),
             "killed": dict(self.killed),
@@ -138,7 +138,7 @@ class Storm:
         return sum(len(source.rows) for source in self.kind.inputs)
 
     def _read(self) -> int:
-        """Pieces of input that each of the jobs has read for good."""
+        """The number of pieces of input that every job has read in committed batches."""
         read = []
         for run in self.runs.values():
             committed = run.committed
@@ -147,14 +147,14 @@ class Storm:
         return min(read)
 
     def _feed(self) -> int:
-        """As `_read`; there is always more to read than that."""
+        """Feed the jobs if they would run out of input soon; returns `_read`."""
         read = self._read()
         while self._fed() <= read + 1:
             self.kind.feed()
         return read
 
     def _come_on(self, times: int) -> None:
-        """Wait until each of the jobs has read all that there is, so many times."""
+        """So many times: add input, and wait until every job has read it."""
         for _ in range(times):
             self.kind.feed()
             wanted = self._fed()
@@ -217,7 +217,7 @@ class Storm:
     # ------------------------------------------------------------ looking
 
     def _look(self) -> None:
-        """Compare the tables of each batch since the last time, and what came to the sinks."""
+        """Compare the tables of each batch since the last look, and all that came to the sinks."""
         if min(run.committed for run in self.runs.values()) < 0:
             return
         home = self.kind.folder / "home"
@@ -255,15 +255,15 @@ class Storm:
 
 
 def in_state(rows: millpond.Rows) -> Rows:
-    """Those that haven't expired: tables of windows show these too, where they are kept."""
+    """The rows that haven't expired.  Tables of windows also show expired ones, if they are kept."""
     return [plain(row) for row in rows if not row.final]
 
 
 def python_workers(job: Process) -> list[int]:
-    """Those that run tasks: children of the daemon that Spark's JVM starts for them, which leads a group of its own."""
+    """The Python workers that run tasks: children of the daemon that Spark's JVM starts, which leads its own process group."""
     parents, words = {}, {}
     for place in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended
+        with contextlib.suppress(OSError):  # the process has ended
             parents[int(place.name)] = int((place / "stat").read_text().rsplit(")", 1)[1].split()[1])
             words[int(place.name)] = (place / "cmdline").read_bytes()
 

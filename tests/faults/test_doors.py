@@ -1,4 +1,4 @@
-"""Processes of one server, killed under load: the others answer, and the killed ones come back."""
+"""Kills processes of one server under load: the others answer, and the killed ones come back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY, ROWS = 2**53 - 1, [{"k": 2**53 - 1, "n": 2, "again": 2**53 - 1}]
 
 
 class Load:
-    """Clients that ask all the time, each over a connection that it opens anew when it breaks."""
+    """Clients that ask all the time, each over one connection; a client opens a new one when it breaks."""
 
     def __init__(self, address: str) -> None:
         self._url = f"{address}/tables/long/rows?k={KEY}"
@@ -99,7 +99,7 @@ def test_a_door_that_is_killed_takes_only_its_own_connections_with_it(server: tu
             _wait_until(lambda: len([p for p in children(running.pid) if listens(p, port)]) == 2)
     answers = dict(load.answers)
     assert answers.pop("right") > 100
-    # A killed door breaks each connection that it had once, and refuses none: new ones wait for the next door.
+    # A killed door breaks each of its connections once, and no connection is refused: new ones wait for the next door.
     assert set(answers) <= {"ReadError", "RemoteProtocolError", "WriteError"}
     assert sum(answers.values()) <= 3 * READERS
     assert load.longest_seconds < 15
@@ -137,5 +137,5 @@ def test_sigterm_ends_all_processes_well(server: tuple[str, subprocess.Popen[byt
         assert running.wait(30) == 0
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
     assert load.answers["right"] > 0
-    # What was begun was answered: only connections that came too late were refused.
+    # Every request that the server began got its answer: only connections that came too late were refused.
     assert set(load.answers) <= {"right", "ConnectError", "RemoteProtocolError", "ReadError"}

@@ -1,4 +1,4 @@
-"""Each judge finds that a batch was applied twice, or not at all, by the state or by the sink."""
+"""The comparison of each kind finds a batch that was applied twice or not at all, in the state and in the sink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BEGIN_MS, BATCHES = 1_772_366_400_000, 12
 
 
 def fed(kind: str, folder: Path) -> tuple[dict[str, Model], list[Rows]]:
-    """The jobs' states before the first batch, and what comes to them, batch by batch."""
+    """The models of the jobs before the first batch, and the rows of each batch."""
     chance = random.Random(7)
     if kind == "entity":  # without a broker
         written = [said._replace(offset=n)._asdict() for n, said in enumerate(some_commands(chance, [], BATCHES * 10))]
@@ -31,7 +31,7 @@ def fed(kind: str, folder: Path) -> tuple[dict[str, Model], list[Rows]]:
 
 
 def seen_of(model: Model, planned: list[Planned], batches: list[list[Rows]]) -> Seen:
-    """What a reader would see where each batch takes all these rows, one after the other."""
+    """What a reader would see if each batch took all of these rows, one list after the other."""
     seen = Seen(committed=len(planned) - 1)
     for plan, taken in zip(planned, batches, strict=True):
         emissions = [model.take(plan, sorted(rows, key=lambda row: [row[name] for name in model.order])) for rows in taken]
@@ -50,7 +50,7 @@ def test_a_judge_finds_a_batch_that_is_doubled_or_lost(kind: str, tmp_path: Path
     (jobs, batches), copies = fed(kind, tmp_path / "0"), [fed(kind, tmp_path / f"{n}")[0] for n in range(1, 4)]
     largest = max(range(1, BATCHES - 1), key=lambda n: len(batches[n]))
     own = batches[largest]
-    # A command that was answered isn't applied again: as if its answer were lost.
+    # An account doesn't apply an answered command again, so the doubled commands get other ids, as if the answers had been lost.
     again = [{**row, "command": f"{row['command']} again"} if "command" in row else row for row in own]
     taken = [[[own, again] if doubled and n == largest else [rows] for n, rows in enumerate(batches)] for doubled in (False, True)]
     without = [[[] if n == largest else rows] for n, rows in enumerate(batches)]

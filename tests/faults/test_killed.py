@@ -1,4 +1,4 @@
-"""Jobs of each kind are those of an undisturbed run, whatever is killed.  `make kills` kills more of them."""
+"""Jobs of each kind give what an undisturbed run gives, whatever is killed.  `make kills` kills more of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 SEED = os.environ.get("MILLPOND_SEED", "20261122")
 
 
-# Sixty kills of all kinds take half an hour: `make test` has the smallest of those with Python workers.
+# Sixty kills of all kinds take half an hour.  `make test` kills only the smallest kind that has Python workers.
 @pytest.mark.parametrize("kind", [pytest.param(kind, marks=() if kind == "buffered" else pytest.mark.long) for kind in KINDS])
 def test_a_killed_job_is_that_of_an_undisturbed_run(kind: str, tmp_path: Path) -> None:
     storm = Storm(KINDS[kind](tmp_path, random.Random(f"{SEED}/{kind}")))

@@ -1,4 +1,4 @@
-"""Followers are killed and paused at random moments; every answer ever given is the state of the batch that it names.
+"""Kills and pauses followers at random moments: every answer is the state of the batch that it names.
 
 Batches come every few milliseconds here, without Spark; tests/soak kills a real job and everything around it.
 """
@@ -38,7 +38,7 @@ def start_follower(checkpoint: Path, home: Path) -> subprocess.Popen[bytes]:
 
 
 def test_a_follower_killed_at_any_moment_goes_on_where_it_was(tmp_path: Path) -> None:
-    """20 kills while a batch is committed every few milliseconds; a reader in this process checks every answer."""
+    """20 kills, with a commit every few milliseconds; a reader in this process checks every answer."""
     chance = random.Random(SEED)
     job = WrittenCheckpoint(tmp_path / "ck")
     history: dict[int, dict[str, int]] = {}
@@ -104,13 +104,13 @@ def test_a_follower_that_was_paused_while_the_log_was_cleaned_catches_up(tmp_pat
 
 
 def test_rows_that_expired_outlive_a_killed_follower_and_a_restart_of_the_machine(tmp_path: Path) -> None:
-    """Killed at random moments: what was flushed is emissions, what wasn't is unknown; nothing is emissions that isn't so."""
+    """After kills at random moments, a read gives flushed rows, and says that it doesn't know the others.  It is never wrong."""
     chance = random.Random(SEED)
     job = WrittenCheckpoint(tmp_path / "ck", key=(Field("k", atomic("timestamp")),), watermarked=True)
     home, values, known, unknown = tmp_path / "home", list[int](), 0, 0
 
     def commit() -> None:
-        """A new minute; the third before it expires."""
+        """Commit a row of a new minute; the row three minutes before expires."""
         number = len(values)
         values.append(chance.randrange(1000))
         changes: list[tuple[Any, int | None]] = [((number * 60_000_000,), values[-1])]
@@ -147,7 +147,7 @@ def test_rows_that_expired_outlive_a_killed_follower_and_a_restart_of_the_machin
                 known, unknown = known + bool(row), unknown + (not row)
             assert [row["v"] for row in table.live().scan()] == values[-3:]
     assert known > 100
-    assert unknown > 0  # of the batches that nobody followed, if of no others
+    assert unknown > 0  # at least those of batches that nobody followed
 
 
 FULL = """
@@ -175,7 +175,7 @@ with millpond.open(job.path, replica_dir=sys.argv[2]) as pond:
 
 
 def test_a_disk_that_fills_up_is_said_and_the_last_batch_is_still_served(tmp_path: Path) -> None:
-    """A file system of 2 MiB, in a mount namespace of its own."""
+    """The disk is a file system of 2 MiB, in a mount namespace of its own."""
     (tmp_path / "small").mkdir()
     script = tmp_path / "full.py"
     script.write_text(FULL)
@@ -216,7 +216,7 @@ except MillpondError as refused:
 
 
 def test_a_disk_that_is_full_from_the_start_is_an_error_and_no_crash(tmp_path: Path) -> None:
-    """LMDB maps its lock file, and writing to a page of a map that a full disk has no room for ends a process by SIGBUS."""
+    """LMDB maps its lock file.  A write to a mapped page ends the process by SIGBUS if the disk has no room for the page."""
     if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
         pytest.skip("mounting isn't allowed here")
     command = ["unshare", "-m", sys.executable, "-c", _FULL, str(tmp_path)]

@@ -1,7 +1,7 @@
-"""What a job would hold and tell after each of its batches if nothing were killed, and what differs from it.
+"""The state and output of a job after each batch if nothing is killed; and all differences from them.
 
-Only what Spark decides is taken from the checkpoint: which input a batch has, when it was planned, and its watermark, which is held
-against what it must be.  All else is recomputed in plain Python: a batch that was applied twice or not at all differs.
+The checkpoint only gives what Spark decides: the input of a batch, the time when it was planned, and its watermark, which is
+checked.  Plain Python recomputes everything else, so a batch that was applied twice or not at all makes a difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tables = dict[str, Rows]
 
 
 class Planned(NamedTuple):
-    """What the log of offsets says of a batch."""
+    """A batch in the log of offsets."""
 
     batch: int
     started_ms: int = 0
@@ -30,12 +30,12 @@ class Planned(NamedTuple):
 
 
 class Model(ABC):
-    """A job's state.
+    """A job's state, recomputed.
 
-    order:      columns that put the rows of a batch in order
+    order:      the columns by which the rows of a batch are sorted
     watermark:  whether the job has one, DELAY_MS behind
-    sink:       what keeps what it tells: `files` is Spark's file sink; `attempts` keeps each attempt at a batch; None keeps nothing
-    unknown:    columns that can't be recomputed; without `index` a list has no order
+    sink:       where its output goes: `files` is Spark's file sink, `attempts` keeps each attempt at a batch, None keeps nothing
+    unknown:    columns that can't be recomputed; a list without its `index` has no order
     """
 
     order: tuple[str, ...] = ()
@@ -45,27 +45,27 @@ class Model(ABC):
 
     @abstractmethod
     def take(self, planned: Planned, rows: Rows) -> Rows:
-        """Go through a batch; what it tells."""
+        """Apply a batch; returns the rows that it emits."""
 
     @abstractmethod
     def tables(self) -> Tables:
-        """What is in the state."""
+        """The rows of each table in the state."""
 
     def with_expired(self) -> Tables:
-        """The tables whose rows expire, with those that have expired."""
+        """The tables whose rows expire, expired rows included."""
         return {}
 
     def tried(self) -> bool:
-        """Whether all has happened that the job is there to show."""
+        """Whether everything has happened that the job is meant to show."""
         return True
 
 
 class Undisturbed:
-    """A job's run, batch by batch as far as they were planned.
+    """A job's run, recomputed up to the newest planned batch.
 
-    read:        how many pieces of input the job has read up to each batch
-    planned, tables, with_expired, emitted:  of each batch
-    watermarks:  that each batch may leave to the next
+    read:        for each batch, how many pieces of input the job has read by then
+    planned, tables, with_expired, emitted:  one of each batch
+    watermarks:  for each batch, the watermarks that it may leave to the next
     """
 
     def __init__(self, checkpoint: Path, inputs: list[Input], model: Model) -> None:
@@ -85,7 +85,7 @@ class Undisturbed:
         return newest(self.checkpoint / "commits")
 
     def go_on(self) -> None:
-        """Recompute the batches that were planned since."""
+        """Recompute the batches that were planned since the last call."""
         for batch in range(len(self.planned), newest(self.checkpoint / "offsets") + 1):
             _, facts, *lines = (self.checkpoint / "offsets" / str(batch)).read_text().splitlines()
             ends, rows = [None if line == "-" else json.loads(line) for line in lines], []
@@ -100,8 +100,8 @@ class Undisturbed:
     def take(self, planned: Planned, rows: Rows) -> None:
         """Recompute the next batch.
 
-        A batch whose rows the file sink has already isn't run once more after a kill: Spark sees no time of it then, and the
-        watermark stays.
+        If the file sink already has a batch's rows, Spark doesn't run the batch again after a kill.  Then it sees no times of
+        that batch, and the watermark stays.
         """
         model, now, may_be = self.model, planned.watermark_ms, self.watermarks[-1] if self.watermarks else {0}
         assert now in may_be, f"batch {planned.batch} of {self.checkpoint}: the watermark is {now}, and none of {may_be}"
@@ -118,9 +118,9 @@ class Undisturbed:
 class Look:
     """A table as a reader saw it.
 
-    began:    the batch that the replica was built of: what had expired before isn't known to it
-    at_ms:    the time by which rows were shown or not; None where no time counts
-    expired:  whether expired rows were shown too, each with `final`
+    began:    the batch at which the replica was built; it knows no rows that expired before
+    at_ms:    rows that expire by this time aren't shown; None if no time counts
+    expired:  whether the look includes expired rows, each row with `final`
     """
 
     batch: int
@@ -133,9 +133,9 @@ class Look:
 
 @dataclass
 class Seen:
-    """What was seen of a job.
+    """What a reader saw of a job.
 
-    attempts:  batch -> what each attempt at it emissions
+    attempts:  batch -> the rows that each attempt at it emitted
     """
 
     looks: list[Look] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Seen:
 
 
 def differences(run: Undisturbed, seen: Seen) -> list[str]:
-    """What isn't as the undisturbed run has it."""
+    """All differences between what was seen and the undisturbed run."""
     model, found = run.model, []
 
     def compare(where: str, rows: Rows, expected: Rows, *, ordered: bool) -> None:
@@ -179,7 +179,7 @@ def _expected(run: Undisturbed, look: Look) -> Rows:
 
 
 def sunk(run: Undisturbed, output: Path, committed: int) -> dict[int, list[Rows]]:
-    """What a job's sink got: batch -> of each attempt."""
+    """What a job's sink got: batch -> the rows of each attempt."""
     found: dict[int, list[Rows]] = {}
     if run.model.sink == "files":
         found = {batch: [[]] for batch in range(committed + 1)}
@@ -196,13 +196,13 @@ def plain(row: Any) -> Row:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, dt.datetime):  # of a file without a zone: in UTC
+    if isinstance(value, dt.datetime):  # a file has times without a zone, in UTC
         return round((value if value.tzinfo else value.replace(tzinfo=dt.UTC)).timestamp() * 1000)
     return sorted(value) if isinstance(value, list) else value
 
 
 def by(column: str, rows: Rows) -> dict[str, Rows]:
-    """The rows of each value of a column."""
+    """Rows by the value of a column."""
     found: dict[str, Rows] = {}
     for row in rows:
         found.setdefault(row[column], []).append(row)
@@ -210,5 +210,5 @@ def by(column: str, rows: Rows) -> dict[str, Rows]:
 
 
 def in_order(rows: dict[Any, Row]) -> Rows:
-    """The rows by their keys."""
+    """The rows, sorted by their keys."""
     return [row for _, row in sorted(rows.items())]

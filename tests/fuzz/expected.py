@@ -1,6 +1,6 @@
-"""What must come of damaged bytes: their records by a parser of its own, and where an error may be.
+"""What damaged bytes must give: the records, by a second parser, and the places that an error may name.
 
-The parser shares nothing with the one that is tested: it looks for nothing but lengths.
+This parser shares nothing with the tested one, and looks at lengths only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LZ4_HEADER = 21  # LZ4Block, a token, three int32: compressed size, original si
 
 
 def parse(data: bytes) -> tuple[list[Record], list[int], bool]:
-    """Records of a delta or snapshot of the HDFS-backed provider, where each begins, and whether that is all there is."""
+    """The records of a delta or snapshot of the HDFS-backed provider, the position of each, and whether the file is complete."""
     records: list[Record] = []
     begins, at = [], 0
     while True:
@@ -43,7 +43,7 @@ def parse(data: bytes) -> tuple[list[Record], list[int], bool]:
 
 
 def _sized(data: bytes, at: int) -> bytes | None:
-    """The bytes behind their length, None where they aren't there."""
+    """The bytes that follow their length; None if there are too few."""
     if at + 4 > len(data):
         return None
     (size,) = struct.unpack_from(">i", data, at)
@@ -51,7 +51,7 @@ def _sized(data: bytes, at: int) -> bytes | None:
 
 
 def check_records(found: Any, content: bytes, *, is_whole: bool) -> None:
-    """An answer has the very records of the damaged content; of a snapshot, where no change follows it, as well."""
+    """Check that an answer has exactly the records of the damaged content; if that is a snapshot, others may follow them."""
     records, _, is_right = parse(content)
     assert is_right, "the content isn't records and an end mark, and was read"
     (answer,) = found
@@ -60,13 +60,13 @@ def check_records(found: Any, content: bytes, *, is_whole: bool) -> None:
 
 
 def check_position(error: MillpondError, cell: Cell, whole: bytes, damaged: bytes, *, inside: bool) -> None:
-    """The byte that an error names lies in the file or its content, and not before the piece that was damaged."""
+    """Check that the byte in an error lies in the file or its content, and not before the damaged piece."""
     if error.message.split(": ", 1)[-1].startswith("The schema isn't readable"):
-        return  # it names line and column of its JSON
+        return  # it names a line and column of JSON
     position = error.context.get("position")
     assert isinstance(position, int), "it names no byte"
     if "row_bytes" in error.context or "a block claims" in error.message:
-        return  # a place that the row claims, or the index of an SST
+        return  # a position that the row itself claims, or the index of an SST
     packed = whole.startswith(b"LZ4Block")
     sizes = [len(damaged), _content_bytes(cell, damaged)]
     assert 0 <= position <= max(sizes), f"byte {position} of {sizes}"
@@ -89,7 +89,7 @@ def _is_changelog(error: MillpondError) -> bool:
 
 
 def _piece(begins: list[int], whole: bytes, damaged: bytes) -> int:
-    """Where the piece begins in which two files differ first."""
+    """The beginning of the first piece in which two files differ."""
     differs = next((i for i, (a, b) in enumerate(zip(whole, damaged, strict=False)) if a != b), min(len(whole), len(damaged)))
     return max(begin for begin in begins if begin <= differs)
 

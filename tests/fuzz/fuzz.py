@@ -1,18 +1,18 @@
-"""Damage files of golden checkpoints, and read them to the end: the right answer, or a typed error that names file and byte.
+"""Damages files of golden checkpoints and reads them: each read gives the right answer, or a typed error that names file and byte.
 
     python tests/fuzz/fuzz.py --mutations 20000 --seed 1        all of it
     python tests/fuzz/fuzz.py --seed 1 --only 4711              one mutation again, with its traceback
     python tests/fuzz/fuzz.py --sanitized …                     the compiled library under AddressSanitizer and UBSan: needs gcc
-    python tests/fuzz/fuzz.py --first 50000 --result FILE …     go on at that number, and add what it came to to a JSON file
+    python tests/fuzz/fuzz.py --first 50000 --result FILE …     go on at that number, and add the result to a JSON file
 
-1. A child process of bounded memory copies the golden checkpoints; each mutation depends on the seed and its number alone.
-2. Per mutation: damage one file, read it under a time limit, put it back.
-3. An answer is compared with that of the undamaged file: where a checksum covers the damage, another one is a failure.  Where
-   none does, records must be those that stand in the damaged bytes now (`expected.py`).  What the compiled library has part in is
-   read without it as well, and must come to the same, to the byte that an error names.
-4. Where the child dies (a library that crashed, memory that ran out), its number is a failure and the next child goes on after it.
+1. A child process with bounded memory copies the golden checkpoints.  A mutation depends only on the seed and its number.
+2. For each mutation, the child damages one file, reads it under a time limit, and restores it.
+3. It compares the answer with that of the undamaged file.  If a checksum covers the damage, a different answer is a failure.
+   If none does, the answer must have the records of the damaged bytes (`expected.py`).  Reads that use the compiled library are
+   repeated without it, and must give the same, down to the byte in an error.
+4. If the child dies (a library crashed, or memory ran out), that mutation is a failure, and a new child goes on after it.
 
-Ends with 1 where anything but an error of Millpond's, or an answer, came out.
+Exits with 1 after any failure.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from millpond.native.library import library, small_too, switched_off
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 3 << 30
 SECONDS_EACH = 10
-# Rows are damaged apart from their files as well: the checksum of a file guards them.
+# Rows are also damaged apart from their files, because a file's checksum guards its rows.
 ROW_SHARE = 0.1
 _NAMED = frozenset({"CORRUPT_FILE", "INCOMPLETE_FILE"})
 
 
 class Failure(AssertionError):
-    """What came out was neither an error of Millpond's nor a right answer."""
+    """The outcome was neither an error of Millpond's nor a right answer."""
 
 
 @dataclass(frozen=True)
 class Damage:
-    """One mutated file: its bytes before and after, and whether what was damaged was packed anew, so that checksums are right."""
+    """One mutated file: its bytes before and after, and whether they were packed again, with right checksums."""
 
     whole: bytes
     damaged: bytes
@@ -70,7 +70,7 @@ class Damage:
 
 
 def digest(found: Any) -> bytes:
-    """Of an answer, to compare it with others."""
+    """A digest of an answer, to compare it with others."""
     return hashlib.blake2b(repr(found).encode("utf-8", "surrogatepass")).digest()
 
 
@@ -87,11 +87,11 @@ class Fuzzer:
         self.ended: Counter[str] = Counter()
 
     def run(self, number: int) -> str:
-        """One mutation; what it was, in words.  Raises whatever is a failure."""
+        """Run one mutation; returns a description.  Raises any failure."""
         random = Random(f"{self._seed}/{number}")
         if random.random() < ROW_SHARE:
             return self._row(random)
-        # By the compiled library and without it, by turns.
+        # Alternate between the compiled library and Python.
         with small_too() if number % 2 else switched_off():
             return self._file(random)
 
@@ -125,7 +125,7 @@ class Fuzzer:
             if (digest(found), str(error)) != (digest(other), str(other_error)):
                 raise Failure(f"{what}: compiled {error or 'an answer'}, and in Python {other_error or 'another one'}")
         if error is not None:
-            # Rows of another schema are damage of the file that they lie in.
+            # Rows of another schema count as damage of their file.
             rows_named = target.kind == "schema" and "state/" in error.message
             self._judge(error, path if target.names and not rows_named else None, what)
             if target.binary and not rows_named and error.condition in _NAMED:
@@ -171,17 +171,17 @@ class Fuzzer:
         self.ended[f"{what.split(':')[0]}: {error.condition}"] += 1
         if error.condition in OURS or error.condition not in CONDITIONS:
             raise Failure(f"{what}: {error}") from error
-        # Rows are decoded after their file was read; files of RocksDB are named by their snapshot.
+        # Rows are decoded after their file was read; an error in a file of RocksDB names the snapshot.
         named = path is None or path.name in str(error) or path.parent.name == "SSTs" or error.message.startswith("A row of")
         if not named and error.condition in _NAMED:
             raise Failure(f"{what}: the error doesn't name the file: {error}") from error
 
 
 def child(seed: int, begin: int, end: int, mark: Path) -> None:
-    """Mutations begin to end, in this process; the mark says which one runs, and at last how often each end was met."""
+    """Run mutations `begin` to `end` in this process.  The mark has the number of the running one, and at last all counts."""
     faulthandler.enable()
     if "ASAN_OPTIONS" in os.environ:
-        assert library() is not None  # its own limit is on what is taken: all addresses are in use from the start
+        assert library() is not None  # a sanitizer limits memory itself, and reserves all addresses at the start
     else:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     signal.signal(signal.SIGALRM, _too_long)
@@ -207,7 +207,7 @@ def child(seed: int, begin: int, end: int, mark: Path) -> None:
 
 
 def sanitized(scratch: Path) -> dict[str, str]:
-    """A copy of the package with a library that checks each of its steps; the environment in which it is used."""
+    """Build a copy of the package whose library checks each of its steps; returns the environment that uses it."""
     scratch.mkdir()
     shutil.copytree(ROOT / "src", scratch / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     shutil.copy(ROOT / "hatch_build.py", scratch)
@@ -224,7 +224,7 @@ def sanitized(scratch: Path) -> dict[str, str]:
 
 
 def kinds_of(ended: Mapping[str, int]) -> dict[str, dict[str, Any]]:
-    """By kind of file: how many mutations, and their share of all."""
+    """For each kind of file: the number of mutations, and their share."""
     kinds = Counter[str]()
     for how, count in ended.items():
         kinds[how.split(":")[0]] += count
@@ -232,7 +232,7 @@ def kinds_of(ended: Mapping[str, int]) -> dict[str, dict[str, Any]]:
 
 
 def show(ended: Mapping[str, int]) -> str:
-    """Count and share of each kind, with its ends."""
+    """Print count and share of each kind, with its outcomes."""
     lines = []
     for kind, facts in kinds_of(ended).items():
         ends = ", ".join(f"{how.split(': ')[1]} {count}" for how, count in sorted(ended.items()) if how.split(":")[0] == kind)
@@ -245,14 +245,14 @@ def _too_long(*_: object) -> None:
 
 
 def add_result(path: Path, run: dict[str, Any]) -> None:
-    """Put a run behind those that the file has."""
+    """Append a run to the result file."""
     runs = [*(json.loads(path.read_text())["runs"] if path.exists() else []), run]
     total = {"mutations": sum(r["mutations"] for r in runs), "failed": sum(r["failed"] for r in runs)}
     path.write_text(json.dumps({**total, "runs": runs}, indent=1) + "\n")
 
 
 def main() -> None:
-    """Children one after the other, until every mutation was tried."""
+    """Run children one after the other, until every mutation was tried."""
     words = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     words.add_argument("--mutations", type=int, default=20_000)
     words.add_argument("--seed", type=int, default=1)
@@ -278,7 +278,7 @@ def main() -> None:
                 failed += json.loads(said)["failed"]
                 ended.update(json.loads(said)["ended"])
                 break
-            # It died, and what it counted with it.
+            # The child died, and its counts are lost.
             failed += 1
             begin = int(said) + 1 if said else end
             mark.unlink(missing_ok=True)

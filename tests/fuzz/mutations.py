@@ -1,6 +1,6 @@
-"""Ways to damage a file: each takes bytes and a seeded random source, and gives other bytes.
+"""Ways to damage a file: each takes bytes and a seeded random source, and returns other bytes.
 
-`inside` packs anew what was damaged inside the compressed stream, so that the damage reaches the decoder behind it.
+`inside` damages the content of a compressed stream and packs it again, so that the damage reaches the decoder.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _WORDS = (
 
 
 def flip_a_bit(data: bytes, random: Random) -> bytes:
-    """The only damage that every checksum must catch."""
+    """Flip a bit: the only damage that every checksum must find."""
     if not data:
         return b"\x01"
     place = random.randrange(len(data))
@@ -86,7 +86,7 @@ def extend(data: bytes, random: Random) -> bytes:
 
 
 def splice(data: bytes, random: Random) -> bytes:
-    """A piece of the file in place of another one."""
+    """Copy a piece of the file over another one."""
     begin, end = sorted(random.randrange(len(data) + 1) for _ in range(2))
     target = random.randrange(len(data) + 1)
     return data[:target] + data[begin : min(end, begin + 4096)] + data[target + random.choice((0, end - begin)) :]
@@ -103,7 +103,7 @@ def cut_out(data: bytes, random: Random) -> bytes:
 
 
 def set_a_length(data: bytes, random: Random) -> bytes:
-    """A whole number of 2, 4 or 8 bytes, where one may be, at an extreme."""
+    """Put an extreme whole number of 2, 4 or 8 bytes where one may be."""
     code = random.choice(("<H", ">H", "<I", ">I", "<Q", ">Q"))
     size = struct.calcsize(code)
     place = random.randrange(max(1, len(data) - size + 1))
@@ -112,7 +112,7 @@ def set_a_length(data: bytes, random: Random) -> bytes:
 
 
 def put_a_word(data: bytes, random: Random) -> bytes:
-    """What JSON means something by, and paths and numbers stumble over, in place of a value."""
+    """Put a word in place of a value: words of JSON, and texts that break paths or numbers."""
     place = random.randrange(len(data) + 1)
     begins = [i for i in range(place, min(len(data), place + 200)) if data[i : i + 1] in b':,["']
     begin = (begins[0] + 1) if begins else place
@@ -126,7 +126,7 @@ MUTATIONS: tuple[Mutate, ...] = (
 
 
 def change_a_value(data: bytes, random: Random) -> bytes:
-    """Another value, somewhere in the JSON of one line; text in the JSON that is JSON itself isn't opened."""
+    """Change a value somewhere in one line's JSON.  JSON inside a text stays as it is."""
     lines = data.split(b"\n")
     places = [i for i, line in enumerate(lines) if line[:1] in (b"{", b"[")]
     if not places:
@@ -149,7 +149,7 @@ def change_a_value(data: bytes, random: Random) -> bytes:
 
 
 def graft(data: bytes, random: Random) -> bytes:
-    """A value of the JSON in place of another one: right in itself, and where it doesn't belong."""
+    """Copy a value of the JSON over another one: right in itself, but in the wrong place."""
     lines = data.split(b"\n")
     places = [i for i, line in enumerate(lines) if line[:1] in (b"{", b"[")]
     if not places:
@@ -159,7 +159,7 @@ def graft(data: bytes, random: Random) -> bytes:
     root: Any = [json.loads(data if whole else lines[place])]
     nodes = [(node, key) for node in _nodes(root) for key in (list(node) if isinstance(node, dict) else range(len(node)))]
     (source, from_key), (target, to_key) = random.choice(nodes), random.choice(nodes)
-    # Mostly of the same name: a type for a type, an expression for an expression.
+    # Mostly members of the same name: a type for a type, an expression for an expression.
     alike = [(node, key) for node, key in nodes if key == from_key and isinstance(key, str)]
     if alike and random.random() < 0.8:
         target, to_key = random.choice(alike)
@@ -169,7 +169,7 @@ def graft(data: bytes, random: Random) -> bytes:
 
 
 def say_twice(data: bytes, random: Random) -> bytes:
-    """A member of an object a second time, with another value."""
+    """Repeat a member of an object, with another value."""
     begins = [i for i in range(len(data) - 1) if data[i : i + 1] == b"{" and data[i + 1 : i + 2] == b'"']
     if not begins:
         return put_a_word(data, random)
@@ -191,7 +191,7 @@ JSON_MUTATIONS: tuple[Mutate, ...] = (change_a_value, change_a_value, graft, gra
 
 
 def inside_schema(mutate: Mutate) -> Mutate:
-    """The same damage to one of the texts of a state schema file of version 2 or 3, whose lengths are right again."""
+    """Damage one text of a state schema file of version 2 or 3, and correct the lengths."""
 
     def mutate_text(data: bytes, random: Random) -> bytes:
         texts = list(_texts(data))
@@ -205,7 +205,7 @@ def inside_schema(mutate: Mutate) -> Mutate:
 
 
 def _texts(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where a JSON text lies that is in one piece, with the count and the length in front."""
+    """The positions of JSON texts that are in one piece, with count and length before them."""
     for found in re.finditer(rb"\x00\x00\x00\x01(..)\{", data, re.DOTALL):
         end = found.start() + 6 + int.from_bytes(found[1], "big")
         if end <= len(data) and data[end - 1 : end] == b"}":
@@ -213,7 +213,7 @@ def _texts(data: bytes) -> Iterator[tuple[int, int]]:
 
 
 def repack(codec: str, data: bytes) -> bytes:
-    """A state file of that content, as the codec's writer on the JVM would give it."""
+    """A state file of that content, as the codec's writer on the JVM would write it."""
     if codec == "lz4":
         blocks = [data[i : i + 32768] for i in range(0, len(data), 32768)]
         return b"".join(map(_lz4_block, blocks)) + b"LZ4Block" + struct.pack("<Biii", 0x15, 0, 0, 0)
@@ -234,7 +234,7 @@ def _lz4_block(block: bytes) -> bytes:
 
 
 def inside(codec: str, mutate: Mutate) -> Mutate:
-    """The same damage inside the compressed stream."""
+    """Do the same damage inside the compressed stream."""
 
     def mutate_inside(data: bytes, random: Random) -> bytes:
         return repack(codec, mutate(decompress(codec, data), random))

@@ -1,7 +1,7 @@
-"""What reads each kind of file: the golden checkpoints in private copies, and per kind a function that decodes a damaged one.
+"""Readers for each kind of file: private copies of the golden checkpoints, and for each kind a function that decodes a damaged one.
 
-A read gives something that can be compared, or raises.  Where a checksum covers the file, one flipped bit must give what the
-undamaged file gives, or an error.
+A read returns something comparable, or raises.  If a checksum covers the file, one flipped bit gives the answer of the undamaged
+file, or an error.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from millpond.tables.forms.arrow_errors import Failures
 from millpond.tables.scan.binding import check_schemas
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-# Rows that a definition is tried on: enough to reach every type, few enough for thousands of files.
+# A definition is tried on so many rows: enough to reach every type, few enough for thousands of files.
 ROWS = 20
-# Cells that nobody defined, one for each way in which rows are wrapped.
+# Cells without a definition, one for each encoding of rows.
 OPERATORS = tuple(
     f"spark-4.3/{name}"
     for name in (
@@ -65,7 +65,7 @@ OPERATORS = tuple(
         "transform-event-timers-rocksdb-changelog",
     )
 )
-# Mistakes of ours that Millpond itself caught.
+# Errors of these names are mistakes of Millpond's own, which it caught itself.
 OURS = frozenset({"FOLLOWER_FAILED", "INTERNAL_ERROR"})
 
 
@@ -112,13 +112,13 @@ class Cell:
 class Target:
     """One kind of file.
 
-    read:     decodes what lies in the cell now; the path is below the cell's folder
+    read:     decodes the present files of the cell; the path is below the cell's folder
     packed:   whether the content is compressed by the cell's codec
     checked:  whether checksums cover all of it, so that a flipped bit can't change the answer
-    compiled: whether the compiled library has part in it
-    binary:   whether errors of damage name a byte
-    names:    whether an error must name this very file (what a log says may make another one unreadable)
-    json:     whether lines of it are JSON, whose values are worth changing one by one
+    compiled: whether reading it uses the compiled library
+    binary:   whether errors name a byte
+    names:    whether an error must name this very file (damage of a log may make another file unreadable)
+    json:     whether its lines are JSON, whose values are changed one by one
     """
 
     kind: str
@@ -157,7 +157,7 @@ def _state_of(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: 
 
 
 def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int) -> dict[bytes, bytes] | None:
-    """The rows of a partition as `millpond.read_arrow` finds them, both ways; None where it doesn't."""
+    """The rows of a partition as `millpond.read_arrow` finds them, both ways; None if it can't."""
     rows: dict[bytes, bytes] = {}
     at_once = read_newest(StateReader(cell.storage), batch, store, partition, Memory())
     try:
@@ -214,7 +214,7 @@ def _read_state_file(cell: Cell, path: str) -> Any:
     assert file is not None
     folder, partition, name = file[1], int(file[2]), file[3]
     changes, found = name.endswith((".delta", ".changelog")), []
-    # An SST is read as the state after each batch that a snapshot was written for.
+    # An SST is read as part of the state of each batch that has a snapshot.
     names = [name] if "/" not in name else sorted(p.name for p in Path(path).parents[1].glob("*.zip"))
     for version in sorted({int(re.split(r"[._]", name)[0]) for name in names}):
         batch = cell.batches[version - 1]
@@ -223,7 +223,7 @@ def _read_state_file(cell: Cell, path: str) -> Any:
 
 
 def stores_of(cell: Cell, folder: str, partition: int) -> list[StoreSchema]:
-    """The stores whose rows lie in a folder; none where nobody needs what lies there: counts that a join keeps for itself."""
+    """The stores whose rows lie in a folder; none for counts that a join keeps for itself."""
     return [s for s in cell.stores if s.folder(partition) == folder]
 
 
@@ -238,7 +238,7 @@ def _read_definition(cell: Cell, _path: str) -> Any:
 
 
 def _finish_as_columns(cell: Cell, definition: TableDefinition, rows: list[tuple[Any, Any]]) -> None:
-    """The same rows as arrays, of a definition that the store's schemas don't refuse."""
+    """The same rows as arrays, if the definition fits the store's schemas."""
     store = next((s for s in cell.stores if (s.operator, s.store, s.family) == definition.store_id), None)
     if store is None or store.many or definition.parts is not None:
         return
@@ -252,7 +252,7 @@ def _finish_as_columns(cell: Cell, definition: TableDefinition, rows: list[tuple
 
 
 def located(rows: list[bytes]) -> Spans:
-    """Rows behind each other."""
+    """Rows, one after the other."""
     sizes = np.array([len(row) for row in rows], np.int64)
     return Spans(b"".join(rows), np.cumsum(sizes) - sizes, sizes)
 
@@ -317,7 +317,7 @@ TARGETS = (
 
 
 def copy_cells(target: Path) -> list[Cell]:
-    """Every golden job, copied; checkpoints that lie in no pond get a job folder beside them, as `define` writes it."""
+    """Copy every golden job.  Checkpoints outside of a pond get a job folder beside them, as `define` writes it."""
     cells = []
     for source in sorted(p.parent for p in GOLDEN.glob("*/definition.json")) + [GOLDEN / name for name in OPERATORS]:
         path = target / source.name / "checkpoint"

@@ -1,4 +1,4 @@
-"""Nothing that lies in a checkpoint crashes the reader, stops it, or takes all memory: it is read, or refused by name."""
+"""No file of a checkpoint crashes the reader, stops it, or takes all memory: each is read, or refused by name."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ from millpond.storage import open_storage
 from spark_files.snapshot import SnapshotWriter
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))  # as fuzz.py, which is a program, finds what lies beside it
+sys.path.insert(0, str(HERE))  # fuzz.py is a program, and imports the modules beside it
 expected = importlib.import_module("expected")
 FLOOR = CheckpointSettings().unpacked_floor_bytes
 
 
-# The first mutation, and how many, for each of two processes; the long ones under sanitizers, for which gcc is needed.
+# (first mutation, how many) for each of two processes.  The long ones run under sanitizers, and need gcc.
 SMALL = [(0, 1_500), (1_500, 1_500)]
 LONG = [(3_000, 10_000), (13_000, 10_000)]
 
@@ -54,7 +54,7 @@ def test_damaged_files_end_in_the_right_answer_or_in_an_error_of_ours(first: int
 
 
 def test_the_parser_that_answers_are_compared_with_reads_what_spark_wrote() -> None:
-    """And finds a record that is another one, and a place before the damage."""
+    """It also finds a wrong record, and an error that names a byte before the damage."""
     data = b"".join(struct.pack(">i", len(part)) + part for part in (b"k", b"value", b"l", b"")) + struct.pack(">ici", 1, b"k", -1)
     records, begins, is_whole = expected.parse(data + b"\xff" * 4)
     assert records == [(PUT, b"k", b"value"), (PUT, b"l", b""), (DELETE, b"k", b"")]
@@ -125,7 +125,7 @@ def test_a_damaged_block_of_an_sst_doesnt_end_the_state_early(golden: Callable[[
         damaged[20] ^= 0x10  # in the first data block
         path.write_bytes(damaged)
         try:
-            assert list(iter_snapshot(storage, folder, "12")) == whole  # an SST that this snapshot doesn't have
+            assert list(iter_snapshot(storage, folder, "12")) == whole  # an SST of another snapshot
         except CheckpointError as error:
             assert error.condition == "CORRUPT_FILE"
             refused += 1

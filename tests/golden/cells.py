@@ -1,6 +1,6 @@
-"""What the scripts that write golden checkpoints share: settings, stored form, JSON.
+"""Shared by the scripts that write golden checkpoints: settings, stored form, JSON.
 
-Runs without Millpond, in an environment of any Spark version.
+It runs without Millpond, with any version of Spark.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def spark_refuses() -> dict[str, str]:
 
 
 def millpond_refuses() -> list[tuple[str, list[str], str]]:
-    """The present errors for each kind of checkpoint that Millpond refuses."""
+    """The errors that Millpond now gives for each kind of checkpoint that it refuses."""
     from refusals import REFUSALS
 
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,10 +1,10 @@
-"""Writes the golden checkpoints beside this file with real Spark, and what Spark says is in them.
+"""Writes the golden checkpoints beside this file with real Spark, and the content that Spark finds in them.
 
     python tests/golden/make_golden.py [CELL …]
 
 Each cell is a folder:
 
-    checkpoint/       as Spark left it (without its .crc files, which nobody needs)
+    checkpoint/       as Spark left it, without .crc files
     state.json        per operator, per batch: the rows that Spark's own `statestore` reader finds, in stored form
     emitted.json      per batch: the rows that the query emitted in update mode (update cells only)
     definition.json   what the table means, where it is an aggregation
@@ -58,7 +58,7 @@ def events(batch: int) -> list[dict[str, Any]]:
 
 
 def counts(df: DataFrame) -> DataFrame:
-    """Many functions under one text key."""
+    """Many functions, keyed by one text."""
     return df.groupBy("page").agg(
         F.count("*").alias("hits"),
         F.sum("bytes").alias("bytes"),
@@ -76,7 +76,7 @@ def counts(df: DataFrame) -> DataFrame:
 
 
 def windows(df: DataFrame) -> DataFrame:
-    """Closed windows leave the state."""
+    """Windows that leave the state when they close."""
     return df.withWatermark("time", "2 minutes").groupBy(F.window("time", "1 minute"), "host").agg(F.count("*").alias("hits"))
 
 
@@ -106,7 +106,7 @@ CELLS: dict[str, tuple[Callable[[DataFrame], DataFrame], dict[str, str]]] = {
 
 
 def write_cell(spark: SparkSession, name: str) -> None:
-    """Run one query over all batches, each with a file of its own, and write down what Spark says of it."""
+    """Run one query over all batches, one file each, and write what Spark says of its state."""
     make, conf = CELLS[name]
     for key, value in {**DEFAULTS, **conf}.items():
         spark.conf.set(key, value)
@@ -153,7 +153,7 @@ def write_cell(spark: SparkSession, name: str) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Write the cells named, all without a name."""
+    """Write the named cells, or all."""
     spark = millpond.session(
         "golden", **{"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.sql.session.timeZone": "UTC"}
     )

@@ -1,4 +1,4 @@
-"""Writes golden checkpoints of every stateful operator with the Spark at hand, and what its own reader finds in them.
+"""Writes golden checkpoints of every stateful operator with the installed Spark, and the content that its own reader finds.
 
     python tests/golden/make_operators.py [--into FOLDER] [CELL …]
     python tests/golden/make_operators.py --refused
@@ -7,11 +7,11 @@ A cell is a folder `spark-<version>/<operator>-<provider>`:
 
     checkpoint/   as Spark left it (without its hidden .crc files)
     state.json    {store: {batch: [[key, value, partition], …]}} in stored form, as make_golden.py has it
-    about.json    Spark, settings, number of batches, and under "oracle" what didn't come from Spark's reader
+    about.json    Spark, settings, number of batches, and under "oracle" the stores that Spark's reader doesn't read
 
 A store is named `<operator>/<store>`, or `<operator>/default/<column family>` where the store has column families. Key and
 value are the rows of the store's schema: a map state's key is [grouping key, user key], a list state's value is the list of
-its elements. Runs without Millpond, so that environments of other Spark versions can run it too: see make_versions.py.
+its elements. The script runs without Millpond, so that it also runs with other versions of Spark: see make_versions.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ USERS = ["a", "ü/ß ☃", "a\u0000b", "", None, "/x" * 70, "𝄞", "b", "c"]
 
 
 def events(batch: int, side: int = 0) -> list[dict[str, Any]]:
-    """A minute of input: users that pause and come back, NULLs, text that isn't ASCII, a long key, duplicates."""
+    """The input of a batch, a minute: users that pause and come back, NULLs, text that isn't ASCII, a long key, duplicates."""
     rows = []
     for i in range(12):
         n = batch * 12 + i
@@ -65,7 +65,7 @@ def events(batch: int, side: int = 0) -> list[dict[str, Any]]:
 
 
 class OperatorJob:
-    """One cell being written: its inputs, one file a batch, and its checkpoint."""
+    """A cell in the making: its inputs, one file a batch, and its checkpoint."""
 
     def __init__(self, spark: SparkSession, checkpoint: Path, inputs: Path) -> None:
         self.spark = spark
@@ -74,7 +74,7 @@ class OperatorJob:
         self._fed = 0
 
     def feed(self, batches: int) -> None:
-        """Put down the input of the next batches, for both sources."""
+        """Write the input of the next batches, for both sources."""
         for batch in range(self._fed, self._fed + batches):
             for side in (0, 1):
                 folder = self._inputs / str(side)
@@ -92,7 +92,7 @@ class OperatorJob:
         return stream.json(str(self._inputs / str(side)))
 
     def start(self, df: DataFrame, mode: str, raise_at: int = -1, **trigger: Any) -> Any:
-        """Start a query whose sink takes all rows, waits for the maintenance thread, and fails in one batch if asked."""
+        """Start a query.  Its sink takes all rows, waits for the maintenance thread, and fails in one batch if asked to."""
 
         def sink(rows: DataFrame, batch: int) -> None:
             rows.write.format("noop").mode("overwrite").save()
@@ -104,11 +104,11 @@ class OperatorJob:
         return writer.trigger(**trigger).foreachBatch(sink).start()
 
     def finish(self, df: DataFrame, mode: str, **options: Any) -> None:
-        """All batches of the input that is there."""
+        """Run all batches of the present input."""
         self.start(df, mode, availableNow=True, **options).awaitTermination()
 
     def live(self, df: DataFrame, mode: str, batches: int) -> None:
-        """A batch a second by the clock: processing-time timers and TTL never end by themselves."""
+        """Run one batch a second, since processing-time timers and TTL go by the clock."""
         query = self.start(df, mode, processingTime="1 second")
         deadline = time.monotonic() + 120
         while not (self.checkpoint / "commits" / str(batches - 1)).exists():
@@ -120,7 +120,7 @@ class OperatorJob:
 
 @dataclass(frozen=True)
 class Cell:
-    """How a cell is written, with which settings, and what of its answer isn't Spark's reader's."""
+    """How to write a cell, with which settings, and which parts of its content Spark's reader doesn't give."""
 
     write: Callable[[OperatorJob], None]
     conf: dict[str, str] = field(default_factory=dict)
@@ -199,11 +199,11 @@ def chained(df: DataFrame) -> DataFrame:
     return minutes.groupBy(longer, "user").agg(F.count("*").alias("minutes"), F.sum("n").alias("n"))
 
 
-SHORT = 7  # batches of a cell without a change log: each of them is a snapshot
+SHORT = 7  # these batches are in the cells without a change log, in which each batch is a snapshot
 
 
 def both(operator: str, make: Callable[[DataFrame], DataFrame], batches: int = 10, short: int = SHORT) -> None:
-    """With changes, and with snapshots only."""
+    """One cell with change logs, and one with snapshots only."""
     cells(operator, plain(make, batches=batches), ["hdfs", "rocksdb-changelog"])
     cells(operator, plain(make, batches=short), ["rocksdb-snapshots"])
 
@@ -225,14 +225,14 @@ both("chained", chained, short=6)
 
 
 def join(how: str, batches: int = 8) -> Callable[[OperatorJob], None]:
-    """Two sources, two keys (one of them may be NULL), rows that the watermark takes away."""
+    """A join of two sources by two keys, one of which may be NULL; the watermark removes rows."""
 
     def write(run: OperatorJob) -> None:
         run.feed(batches)
         left = run.source(0).withWatermark("time", "30 seconds").select("user", "kind", "time", "amount")
         right = run.source(1).withWatermark("time", "30 seconds")
         right = right.select(F.col("user").alias("who"), F.col("kind").alias("sort"), F.col("time").alias("at"), "item", "flag")
-        # Wide enough for a match in a later batch, or narrow enough for rows that match nothing.
+        # A wide range gives matches in a later batch; a narrow one leaves rows without a match.
         apart = "interval 20 seconds" if how in ("full_outer", "left_semi") else "interval 1 minute"
         near = f"user = who and kind = sort and at between time - {apart} and time + {apart}"
         run.finish(left.join(right, F.expr(near), how), "append")
@@ -241,7 +241,7 @@ def join(how: str, batches: int = 8) -> Callable[[OperatorJob], None]:
 
 
 def join_windows(batches: int = 8) -> Callable[[OperatorJob], None]:
-    """Equal windows and users."""
+    """A join by equal windows and users."""
 
     def write(run: OperatorJob) -> None:
         run.feed(batches)
@@ -267,7 +267,7 @@ for short in ("inner", "full"):
 cells("join-full-format3", join("full_outer", batches=5), ROCKS[1:], (4, 1), **{JOIN_FORMAT: "3"})
 cells("join-full-format4", join("full_outer", batches=5), ROCKS[1:], (4, 3), **{JOIN_FORMAT: "4"})
 cells("join-semi-format4", join("left_semi", batches=7), ROCKS[:1], (4, 3), **{JOIN_FORMAT: "4"})
-cells("join-inner-format4", join("inner", batches=3), ["hdfs"], (4, 3), **{JOIN_FORMAT: "4"})  # written as format 2, silently
+cells("join-inner-format4", join("inner", batches=3), ["hdfs"], (4, 3), **{JOIN_FORMAT: "4"})  # Spark silently writes format 2
 cells("join-windows", join_windows(), ["hdfs", "rocksdb-changelog"])
 cells("join-windows", join_windows(batches=4), ["rocksdb-snapshots"])
 cells("join-windows-format4", join_windows(), ROCKS[:1], (4, 3), **{JOIN_FORMAT: "4"})
@@ -277,7 +277,7 @@ cells("join-windows-format4", join_windows(), ROCKS[:1], (4, 3), **{JOIN_FORMAT:
 
 
 def apply(timeout: str) -> Callable[[OperatorJob], None]:
-    """A state of several types per user that is removed by time-out or by the function, and comes back."""
+    """State of several types for each user; a time-out or the function removes it, and it comes back."""
 
     def remember(key: Any, frames: Any, state: Any) -> Any:
         import datetime as dt
@@ -328,12 +328,12 @@ OUTPUT = "user string, n long"
 PROFILE = "visits long, last string, spent decimal(12,2), home struct<city:string,zip:int>, seen timestamp, tags array<string>"
 try:
     from pyspark.sql.streaming import StatefulProcessor
-except ImportError:  # 3.5
+except ImportError:  # Spark 3.5 has no such module
     StatefulProcessor = object
 
 
 class Processor(StatefulProcessor):
-    """What the processors share: one code for pandas frames and for rows."""
+    """Shared by the processors: one code for pandas frames and for rows."""
 
     def __init__(self, rows: bool = False) -> None:
         self.rows = rows
@@ -398,7 +398,7 @@ class Remember(Processor):
         home = None if visits % 3 == 0 else ("Köln", visits * 100)
         tags = ["x"] * (visits % 3)
         self.profile.update((visits, last, Decimal(visits) / 4, home, dt.datetime(2026, 1, 1, 0, visits), tags))
-        none = -1 if VERSION == (4, 0) else None  # 4.0 cannot put a NULL long into a list: pandas has NaN for it
+        none = -1 if VERSION == (4, 0) else None  # 4.0 can't put a NULL long into a list: pandas makes it NaN
         amounts = [row["amount"] for row in rows]
         amounts = [none if amount is None or amount != amount else int(amount) for amount in amounts]
         elements = [(row["item"], amount) for row, amount in zip(rows, amounts, strict=True)]
@@ -418,7 +418,7 @@ class Remember(Processor):
 
 
 class Append(Processor):
-    """A list that is appended to without ever being read: merge records, and unresolved operands in SST files."""
+    """A list that is only appended to: gives merge records, and unresolved operands in SST files."""
 
     def open(self, handle: Any) -> None:
         self.items = handle.getListState("items", "item string, amount long")
@@ -432,7 +432,7 @@ class Append(Processor):
 
 
 class EventTimers(Processor):
-    """A timer a visit and user, moved by the next visit; when it fires, the value goes."""
+    """A timer for each user, which each visit moves; when it fires, the value is removed."""
 
     def open(self, handle: Any) -> None:
         self.visits = handle.getValueState("visits", "n long, due long")
@@ -457,14 +457,14 @@ class EventTimers(Processor):
 
 
 class ProcessingTimers(EventTimers):
-    """The same by the clock."""
+    """The same with timers that go by the clock."""
 
     def delay_ms(self, rows: list[dict[str, Any]], now_ms: int) -> int:
         return now_ms + 2_000
 
 
 class Expire(Processor):
-    """TTL on a value, a list and a map: some entries end within the run, some long after it."""
+    """TTL on a value, a list and a map: some entries expire within the run, some long after it."""
 
     def open(self, handle: Any) -> None:
         self.short = handle.getValueState("short", "n long", 2_500)
@@ -482,7 +482,7 @@ class Expire(Processor):
 
 
 class Before(Processor):
-    """The first run of two: what the second removes and keeps."""
+    """The first of two runs: it has variables that the second removes or keeps."""
 
     def open(self, handle: Any) -> None:
         self.gone = handle.getValueState("gone", "n long")
@@ -495,7 +495,7 @@ class Before(Processor):
 
 
 class After(Processor):
-    """The second run of two: one variable removed, two added."""
+    """The second of two runs: it has one variable less, and two new ones."""
 
     def open(self, handle: Any) -> None:
         self.kept = handle.getListState("kept", "item string")
@@ -511,7 +511,7 @@ class After(Processor):
 
 
 class Narrow(Processor):
-    """The first run of two: a narrow schema."""
+    """The first of two runs: a narrow schema."""
 
     def open(self, handle: Any) -> None:
         self.value = handle.getValueState("value", "n int, item string")
@@ -531,7 +531,7 @@ class Narrow(Processor):
 
 
 class Wide(Narrow):
-    """The second run of two: int became long, fields were added."""
+    """The second of two runs: int became long, and there are new fields."""
 
     def open(self, handle: Any) -> None:
         self.value = handle.getValueState("value", "n long, item string, city string")
@@ -545,7 +545,7 @@ class Wide(Narrow):
 def transform(
     *processors: type[Processor], rows: bool = False, time_mode: str = "none", keys: tuple[str, ...] = ("user",), batches: int = 10
 ) -> Callable[[OperatorJob], None]:
-    """One run for each processor over its share of the batches."""
+    """One run of each processor, over its share of the batches."""
 
     def write(run: OperatorJob) -> None:
         for processor in processors:
@@ -575,7 +575,7 @@ def transforms(
     since: tuple[int, int] = (4, 0),
     **how: Any,
 ) -> None:
-    """With a change log in each encoding, without one in the first."""
+    """With a change log in each encoding; without one in the first encoding only."""
     for encoding in encodings:
         conf = ENCODINGS[encoding]
         cells(f"transform-{name}{encoding}", transform(*processors, **how), ["rocksdb-changelog"], since, **conf)
@@ -597,11 +597,11 @@ transforms("variables", Before, After, encodings=[""], batches=8)
 transforms("evolution", Narrow, Wide, encodings=["-avro"], batches=8)
 
 
-# --- one cell each
+# --- single cells
 
 
 def failed(retried: bool) -> Callable[[OperatorJob], None]:
-    """State of batch 5 is there, its commit isn't: the sink raised after it had taken all rows."""
+    """Batch 5 has state and no commit: the sink raised after it had taken all rows."""
 
     def write(run: OperatorJob) -> None:
         run.feed(6)
@@ -619,7 +619,7 @@ def failed(retried: bool) -> Callable[[OperatorJob], None]:
 
 
 def repartitioned(make: Callable[[DataFrame], DataFrame], mode: str = "update") -> Callable[[OperatorJob], None]:
-    """From two partitions to three, as batch 5, between two runs."""
+    """Two partitions became three in batch 5, between two runs."""
 
     def write(run: OperatorJob) -> None:
         run.feed(5)
@@ -648,12 +648,12 @@ cells("transform-state-checkpoint2", transform(Remember), ["rocksdb-changelog"],
 cells("join-full-checkpoint2", join("full_outer", 5), ["rocksdb-changelog"], (4, 0), **FORMAT_2)
 cells("counts-repartitioned", repartitioned(counts), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
 cells("transform-repartitioned", repartitioned(remember), ["rocksdb-changelog"], (4, 2), also=(4, 5, 6))
-# Format 1 of joins is refused, see below; this one is still written.
+# Spark refuses format 1 of joins, see below, but still writes this one.
 cells("apply-format1", apply("NoTimeout"), ["hdfs"], **{"spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion": "1"})
 
 
-# What Spark 4.3 refuses, with the condition in its error, or words of it where it has none of its own; `--refused` makes each of
-# them happen. transformWithState is refused on the HDFS-backed provider, whatever its variables.
+# What Spark 4.3 refuses, with the condition of the error, or words of it if it has no condition. `--refused` tries each of them.
+# Spark refuses transformWithState on the HDFS-backed provider, whatever the variables.
 AVRO_CONF = ENCODINGS["-avro"]
 NO_CODEC = "CODEC_NOT_AVAILABLE.WITH_CONF_SUGGESTION"
 REFUSED: dict[str, tuple[Cell, str]] = {
@@ -704,11 +704,11 @@ REFUSED |= {
 }
 
 
-# --- what Spark's reader finds
+# --- the content that Spark's reader finds
 
 
 def operators(checkpoint: Path, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(operator id, its metadata in force at a batch). 3.5 wrote no metadata: joins are known by their stores."""
+    """(operator id, the metadata that a batch uses). 3.5 wrote no metadata: a join is known by its stores."""
     for folder in sorted((checkpoint / "state").iterdir(), key=lambda p: int(p.name)):
         single, many = folder / "_metadata" / "metadata", folder / "_metadata" / "v2"
         if many.exists():
@@ -722,7 +722,7 @@ def operators(checkpoint: Path, batch: int) -> Iterator[tuple[str, dict[str, Any
 
 
 def read_batch(spark: SparkSession, checkpoint: Path, batch: int) -> dict[str, list[Any]]:
-    """Every store of a batch that means something to a reader."""
+    """Every store of a batch that has a meaning for readers."""
     found: dict[str, list[Any]] = {}
     for operator, metadata in operators(checkpoint, batch):
 
@@ -753,7 +753,7 @@ def read_join(load: Any, operator: str, metadata: dict[str, Any]) -> dict[str, l
 
 
 def as_lists(rows: list[Any]) -> list[Any]:
-    """One row a key, with the list of its values: join format 4 keeps them so, and the reader gives them one by one."""
+    """One row for each key, with the list of its values. Join format 4 stores lists, but Spark's reader gives single values."""
     lists: dict[str, Any] = {}
     for key, value, partition in rows:
         lists.setdefault(json.dumps([key, partition]), [key, [], partition])[1].append(value)
@@ -761,7 +761,7 @@ def as_lists(rows: list[Any]) -> list[Any]:
 
 
 def has_family(metadata: dict[str, Any], family: str) -> bool:
-    """Whether a store has a column family."""
+    """Whether a store has this column family."""
     schema = Path(metadata["stateStoreInfo"][0]["stateSchemaFilePaths"][-1].removeprefix("file:"))
     return family.encode() in schema.read_bytes()
 
@@ -790,7 +790,7 @@ def read_variables(load: Any, operator: str, metadata: dict[str, Any]) -> dict[s
 
 
 def write_cell(spark: SparkSession, name: str, target: Path) -> None:
-    """The checkpoint."""
+    """Write the checkpoint."""
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir(parents=True)
     checkpoint = target / "checkpoint"
@@ -803,7 +803,7 @@ def write_cell(spark: SparkSession, name: str, target: Path) -> None:
 
 
 def read_cell(spark: SparkSession, name: str, target: Path) -> None:
-    """Spark's answer for the first batches, some, and the last."""
+    """Spark's answer for the first batches, some others, and the last."""
     checkpoint = target / "checkpoint"
     last = last_batch(checkpoint)
     state: dict[str, dict[str, Any]] = {}
@@ -822,7 +822,7 @@ def read_cell(spark: SparkSession, name: str, target: Path) -> None:
 
 
 def forget_folder(checkpoint: Path) -> None:
-    """Operator metadata names the folder that it was written in, which nobody else has.  After this Spark can't read it there."""
+    """Remove the folder's name, which only this machine has, from operator metadata.  After this Spark can't read it there."""
     here = Path(__file__).parent.as_uri().replace("file:///", "file:/")
     for metadata in checkpoint.glob("state/*/_metadata/v2/*"):
         if not metadata.name.startswith("."):
@@ -830,14 +830,14 @@ def forget_folder(checkpoint: Path) -> None:
 
 
 def last_batch(checkpoint: Path) -> int:
-    """The newest that is committed."""
+    """The newest committed batch."""
     return max(int(p.name) for p in (checkpoint / "commits").iterdir() if p.name.isdigit())
 
 
 def session() -> SparkSession:
-    """A Spark that stays small."""
-    # Workers take PySpark from its folder, not from the pyspark.zip that Spark puts in front of it: nothing compiled is kept
-    # for a zip, and a worker of transformWithState that takes ten seconds to start is given up.
+    """A session of a small Spark."""
+    # Workers import PySpark from its folder, not from pyspark.zip, which Spark puts first: Python keeps no compiled files for
+    # a zip, and Spark gives up a worker of transformWithState that takes ten seconds to start.
     python = Path(tempfile.mkdtemp(), "python")
     python.write_text(f'#!/bin/sh\nunset PYTHONPATH\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
@@ -845,7 +845,7 @@ def session() -> SparkSession:
     time.tzset()
     builder = SparkSession.builder.appName("golden").master("local[2]")
     for key, value in {
-        # Much is compiled and little of it runs long; and Hadoop starts a process for every file that it creates.
+        # The JVM compiles much that hardly runs; and Hadoop starts a process for every file that it creates.
         "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djdk.lang.Process.launchMechanism=VFORK",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -861,7 +861,7 @@ def session() -> SparkSession:
 
 
 def main() -> None:
-    """Write the cells named, all that this version knows without a name."""
+    """Write the named cells, or all that this version of Spark knows."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--into", type=Path, default=HERE / "spark-{}.{}".format(*VERSION))
     parser.add_argument("--refused", action="store_true")
@@ -869,7 +869,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int, default=4)
     parser.add_argument("cells", nargs="*")
     asked = parser.parse_args()
-    # Plain aggregations of the version at home are make_golden.py's.
+    # make_golden.py writes the plain aggregations of our own version.
     at_home = {f"counts-{provider}" for provider in PROVIDERS}
     names = asked.cells or [name for name, cell in CELLS.items() if cell.since <= VERSION and name not in at_home]
     spark = session()
@@ -885,7 +885,7 @@ def main() -> None:
 
 
 def see_refused(spark: SparkSession, name: str) -> str:
-    """With which words of the table Spark refuses a cell now, or what it says or does otherwise."""
+    """The condition in REFUSED, if Spark refuses the cell with it now; otherwise what Spark says or does."""
     cell, condition = REFUSED[name]
     said = ""
     for _ in range(5):
@@ -906,7 +906,7 @@ def see_refused(spark: SparkSession, name: str) -> str:
 
 
 def try_cell(spark: SparkSession, name: str, target: Path, only: str | None) -> None:
-    """A cell in a session of its own, since settings are a session's; one that fails doesn't stop the others."""
+    """Write a cell in a session of its own, which has its settings; a failure doesn't stop the other cells."""
     own = spark.newSession()
     for key, value in {**DEFAULTS, **CELLS[name].conf}.items():
         own.conf.set(key, value)

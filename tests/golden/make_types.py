@@ -2,8 +2,8 @@
 
     python tests/golden/make_types.py tests/golden/types
 
-CASES is the oracle: beside each literal that Spark evaluates stand the Python value, the JSON and the text that docs/types.md
-promises for it.
+CASES is the oracle: for each literal that Spark evaluates, it has the Python value, the JSON and the text that docs/types.md
+promises.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ NULL = Case("NULL", None, None, None)
 
 
 def write(spark: SparkSession, pond: Path) -> None:
-    """Run one streaming query for each type, in two batches, over the values and NULL; row n of the input stands for value n."""
+    """Run one streaming query for each type, in two batches, over the values and NULL; row n of the input is value n."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)

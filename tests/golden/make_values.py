@@ -1,12 +1,12 @@
-"""Write `values/`: a pond of jobs whose rows have values that are hard to show, and `expected.json`, what Spark's batch engine has.
+"""Write `values/`: a pond of jobs whose values are hard to show, and `expected.json`, the answers of Spark's batch engine.
 
     python tests/golden/make_values.py tests/golden/values
 
-Of each state store provider:
-    structs            keyed by a struct that is NULL, or has NULLs, and by a list of such
-    struct_windows     keyed by such a struct of nothing but dates, and a window
-    struct_sessions    the same, and a session
-    unfinished         windows in append mode: a ratio that divides by zero as long as a window has one event, a far date
+Jobs, for each state store provider:
+    structs            keyed by a struct that is NULL or has NULLs, and by a list of such structs
+    struct_windows     keyed by such a struct of dates, and a window
+    struct_sessions    keyed by such a struct of dates, and a session
+    unfinished         windows in append mode: a ratio that divides by zero while a window has one event; a far date
     unfinished_kept    the same with a HAVING that divides
 """
 
@@ -71,7 +71,7 @@ def tables(events: DataFrame) -> dict[str, tuple[DataFrame, str, list[str]]]:
 
 
 def write(spark: SparkSession, pond: Path) -> None:
-    """Run each job in two batches, and write what the batch engine has of all events, in its order of the key."""
+    """Run each job in two batches, and write the batch engine's answer for all events, in the order of its keys."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder)
         names = [part.split()[0] for part in SCHEMA.split(", ")]
@@ -91,7 +91,7 @@ def write(spark: SparkSession, pond: Path) -> None:
                 )
                 with running as job:
                     job.wait_for_end(120)
-        # Of a row that divides by zero the batch engine would say no more than that.
+        # For a row that divides by zero, the batch engine would give only that error.
         spark.conf.set("spark.sql.ansi.enabled", "false")
         expected: dict[str, list[Any]] = {}
         options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ssXXX"}

@@ -2,9 +2,9 @@
 
     python tests/golden/make_versions.py [--environments FOLDER] [VERSION …]
 
-Runs make_operators.py in each environment, for fewer cells than at home. What a checkpoint of 4.x holds is what the reader of
-that version says. 3.5 has no reader: its checkpoints are read by the Spark of the environment that runs this script. VERSIONS.md
-tells what differs between versions.
+It runs make_operators.py in each environment, for fewer cells than of our own version. The oracle of a checkpoint of 4.x is the
+reader of that version. 3.5 has no reader: the Spark that runs this script reads its checkpoints. VERSIONS.md lists the
+differences between versions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 RELEASES = {"3.5": "3.5.9", "4.0": "4.0.5", "4.1": "4.1.4", "4.2": "4.2.1"}
-# transformWithState in Python needs a protobuf that fits, and fails without a word about it.
+# transformWithState in Python needs a matching protobuf, and fails without naming it.
 NEEDS = {
     "3.5": ["numpy<2", "pandas<3", "pyarrow<18"],
     "4.0": ["numpy<3", "pandas<3", "protobuf>=5.28.3,<6"],
@@ -44,7 +44,7 @@ SINCE_4_0 = [
     "transform-ttl-rocksdb-changelog",
     "transform-state-avro-rocksdb-changelog",
 ]
-# Between 4.0 and 4.3 little changed but transformWithState and joins.
+# Between 4.0 and 4.3 only transformWithState and joins changed much.
 SOME = [
     "counts-hdfs",
     "counts-rocksdb-changelog",
@@ -63,7 +63,7 @@ CELLS = {
 
 
 def environment(folder: Path, version: str) -> Path:
-    """The Python of an environment that has this Spark; made where it isn't there."""
+    """The Python of an environment with this Spark; makes the environment if needed."""
     python = folder / RELEASES[version] / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", python.parent.parent], check=True)
@@ -73,7 +73,7 @@ def environment(folder: Path, version: str) -> Path:
 
 
 def main() -> None:
-    """All cells of the versions named, of all versions without a name."""
+    """Write all cells of the named versions, or of all."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--environments", type=Path, default=Path(tempfile.gettempdir()) / "spark-versions")
     parser.add_argument("--missing", action="store_true", help="leave out the cells that are there")

@@ -1,4 +1,4 @@
-"""What Millpond refuses: each kind of checkpoint made from a golden one, and the condition with which reading it ends."""
+"""Checkpoints that Millpond refuses: each is made from a golden one; reading it ends with a condition."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Refusal:
     makers: tuple[Callable[[Path], None], ...]
 
     def conditions(self, scratch: Path) -> list[str]:
-        """The conditions that reading these checkpoints ends with, `read` where it doesn't end."""
+        """The condition for each of these checkpoints, or `read` if it can be read."""
         found = []
         scratch.mkdir()
         for number, make in enumerate(self.makers):
@@ -47,7 +47,7 @@ class Refusal:
 
 
 def conditions_of(checkpoint: Path) -> list[str]:
-    """With which conditions the newest state is refused."""
+    """The conditions with which reading the newest state is refused."""
     storage = open_storage(checkpoint)
     try:
         batch = read_batch(storage, committed_batches(storage)[-1])
@@ -73,7 +73,7 @@ def golden(cell: str, target: Path) -> Path:
 
 
 def in_files(target: Path, pattern: str, old: str, new: str) -> None:
-    """Another text in all files of a name, in which it must be."""
+    """Replace a text in all files of a name; it must be there."""
     files = [path for path in target.glob(pattern) if old in path.read_text()]
     assert files, f"{pattern} has no {old}"
     for path in files:
@@ -81,7 +81,7 @@ def in_files(target: Path, pattern: str, old: str, new: str) -> None:
 
 
 def of_operator(cell: str, old: str, new: str) -> Callable[[Path], None]:
-    """The state of an operator of another name."""
+    """Give the operator another name."""
     return lambda target: in_files(golden(cell, target), "state/0/_metadata/**/[m0-9]*", f'"{old}"', f'"{new}"')
 
 
@@ -91,7 +91,7 @@ def of_provider(target: Path) -> None:
 
 
 def in_real_time(target: Path) -> None:
-    """The times of files as real-time mode leaves them: the batch is planned long before its offsets are written."""
+    """File times as real-time mode leaves them: the batch is planned long before its offsets are written."""
     golden("spark-4.3/counts-retried-checkpoint2-rocksdb-changelog", target)
     last = max(int(path.name) for path in (target / "commits").iterdir())
     began = json.loads((target / f"offsets/{last}").read_text().splitlines()[1])["batchTimestampMs"] / 1000
@@ -102,11 +102,11 @@ def in_real_time(target: Path) -> None:
 
 
 def with_a_range_deleted(target: Path) -> None:
-    """In a change log of version 2."""
+    """A change log of version 2 that deletes a range of keys."""
     golden("spark-4.3/transform-state-rocksdb-changelog", target)
     newest = max(int(path.name) for path in (target / "commits").iterdir()) + 1
     for path in target.glob(f"state/0/*/{newest}.zip"):
-        path.unlink()  # else nobody would read the change log
+        path.unlink()  # otherwise nobody would read the change log
     for path in target.glob(f"state/0/*/{newest}.changelog"):
         record = bytes([DELETE_RANGE]) + b"".join(struct.pack(">i", 4) + key for key in (b"\0\0aa", b"\0\0zz"))
         path.write_bytes(lz4_file(struct.pack(">H", 2) + b"v2" + record + b"\0"))
@@ -128,7 +128,7 @@ def with_a_range_deleted_in_an_sst(target: Path) -> None:
 
 
 def of_another_version(pattern: str, version: bytes) -> Callable[[Path], None]:
-    """A file that says that it is of a version that nobody knows."""
+    """A file of an unknown version."""
 
     def make(target: Path) -> None:
         paths = list(golden("spark-4.3/windows-rocksdb-changelog", target).glob(pattern))
@@ -145,7 +145,7 @@ def of_another_changelog(target: Path) -> None:
 
 
 def rewound(target: Path) -> None:
-    """To batch 2 by deleting logs, and run again with other input: the snapshot of version 5 is of the run before."""
+    """A job rewound to batch 2 by deleting logs, and run again with other input: the snapshot of version 5 is of the first run."""
     checkpoint = WrittenCheckpoint(target)
     checkpoint.clock -= 7_200_000
     for n in range(6):
@@ -160,14 +160,14 @@ def rewound(target: Path) -> None:
 
 
 def in_old_state_format(target: Path) -> None:
-    """Without metadata of operators, which Spark 3.5 doesn't write, nor the setting that came with it."""
+    """No metadata of operators, which Spark 3.5 doesn't write, and not the setting that came with it."""
     golden("spark-4.3/apply-format1-hdfs", target)
     shutil.rmtree(target / "state/0/_metadata")
     in_files(target, "offsets/*", '"spark.sql.streaming.stateStore.encodingFormat":"unsaferow",', "")
 
 
 def keyed_by_a_sessions_start(target: Path) -> None:
-    """A user's own column has the name of a session's."""
+    """A user's own column with the name of a session's column."""
     key = (Field("user", atomic("string")), Field("sessionStartTime", atomic("timestamp")))
     checkpoint = WrittenCheckpoint(target, key=key)
     checkpoint.plan([(("a", 1_000_000), 1)], snapshot=False)

@@ -1,4 +1,4 @@
-"""A table read straight from the checkpoint is the table of a replica, and a batch that is still there can be read as it was."""
+"""A table read directly from the checkpoint equals that of a replica, and every batch that is still there can be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pa = pytest.importorskip("pyarrow")
 HERE = Path(__file__).parent
 CELLS = [
     (str(p.parent.relative_to(HERE)), defined)
-    # Of the versions before only what differs in the files that are read at once: 3.5's SSTs are packed by Snappy.
+    # Of older versions, only cells whose files differ for such a read: 3.5 packs SSTs with Snappy.
     for p in sorted([*HERE.glob("*/state.json"), *HERE.glob("spark-4.3/*/state.json"), *HERE.glob("spark-3.5/counts-*/state.json")])
     for defined in (True, False)
     if not defined or (p.parent / "definition.json").exists()
@@ -38,7 +38,7 @@ def rows_of(table: Any) -> list[str]:
 def test_a_cold_read_of_each_batch_is_what_the_replica_has(
     golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str, defined: bool
 ) -> None:
-    monkeypatch.setattr(time, "time_ns", lambda: 0)  # rows with a TTL are judged by when their batch was planned
+    monkeypatch.setattr(time, "time_ns", lambda: 0)  # whether a row has expired depends on when the batch was planned
     copy = golden(cell)
     if defined:
         create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))

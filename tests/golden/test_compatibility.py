@@ -1,4 +1,4 @@
-"""COMPATIBILITY.md says what was read just now, and nothing else."""
+"""COMPATIBILITY.md has exactly the results of reading the golden checkpoints now."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HERE = Path(__file__).parent
 
 
 def read_cell(folder: Path) -> str:
-    """`read` where the newest state that Spark was asked for is what we read; the condition where it is refused."""
+    """`read` if the newest state that Spark gave is what Millpond reads; the condition if Millpond refuses it."""
     state = load("test_state")
     storage = open_storage(folder / "checkpoint")
     for name, batches in json.loads((folder / "state.json").read_text()).items():
@@ -30,7 +30,7 @@ def read_cell(folder: Path) -> str:
 
 
 def test_the_page_is_what_reading_gives_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each cell is a checkpoint that was read, or what Spark or Millpond was seen to refuse: nothing is said for another."""
+    """Each cell of the page is a checkpoint that was read, or one that Spark or Millpond refused in a test."""
     monkeypatch.syspath_prepend(str(HERE))
     compatibility = load("compatibility")
     found = list(compatibility.cells(read_cell))
@@ -49,7 +49,7 @@ def test_a_cell_that_was_neither_read_nor_refused_is_said_not_to_have_been_tried
 
 
 def test_the_readme_claims_no_operator_of_an_old_version_that_was_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it leaves out for 3.5 is what no golden checkpoint of 3.5 has."""
+    """The operators that the README leaves out for 3.5 are those without a golden checkpoint of 3.5."""
     monkeypatch.syspath_prepend(str(HERE))
     compatibility = load("compatibility")
     tried = {path.parent.name for path in (HERE / "spark-3.5").glob("*/state.json")}

@@ -1,4 +1,4 @@
-"""What a replica keeps of earlier batches is what a read at that batch saw, of every operator and provider."""
+"""Reading an earlier batch from a replica gives what a read saw at that batch, for every operator and provider."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SETTINGS = ReplicaSettings(retention=Retention(history_batches=None))
 Rows = dict[bytes, bytes]
 PUT = {"insert", "update"}
 _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
-# (operator, whether its rows have a TTL) -> what may happen to them
+# (operator, whether its rows have a TTL) -> the kinds of change of its rows
 KINDS = {
     ("stateStoreSave", False): {*PUT, "expire"},
     ("sessionWindowStateStoreSaveExec", False): {*PUT, "expire", "delete"},
@@ -103,7 +103,7 @@ def test_every_batch_reads_later_as_it_read_then(golden: Callable[[str], Any], t
                         rows.pop(change.key, None)
                 if store.id in raw[batch]:
                     assert rows == raw[batch][store.id]
-            # And so does reading as of a batch.
+            # Reading as of a batch gives them, too.
             for batch in range(first - 1, copy.last + 1):
                 check_kept(record, store.id, batch, table="t")
                 as_of = _AsOf(serving[-1], stores, batch)
@@ -145,10 +145,10 @@ def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_cert
     serving: list[Any] = []
     follower = Follower(open_storage(copy.checkpoint), None, SETTINGS, new_backend=MemoryBackend, on_backend=serving.append)
     gone = 0
-    for batch in range(0, copy.last + 1, 2):  # every other batch was cleaned up
+    for batch in range(0, copy.last + 1, 2):  # Spark cleaned up every other batch
         copy.commit(batch)
         while follower.step() or reached(serving) < batch:
-            time.sleep(0.02)  # whether batches were skipped is looked at now and then
+            time.sleep(0.02)  # the follower looks for skipped batches only now and then
     with serving[-1].snapshot() as snapshot:
         record = snapshot.record()
         assert record.batch == copy.last - copy.last % 2
@@ -164,7 +164,7 @@ def test_why_rows_went_in_batches_that_are_known_as_one_is_said_where_it_is_cert
 
 @pytest.mark.parametrize(("log", "is_certain"), [("changelog", True), ("snapshots", False)])
 def test_where_only_snapshots_tell_rows_may_have_expired_unseen(golden: Callable[[str], Any], log: str, is_certain: bool) -> None:
-    """A row that one batch puts and takes out again isn't in them."""
+    """Snapshots don't show a row that one batch puts and removes."""
     copy = golden(f"spark-4.3/windows-rocksdb-{log}")
     copy.uncommit()
     serving: list[Any] = []
@@ -186,7 +186,7 @@ EXPIRING = re.compile(r"(spark-4.3/)?(windows|sessions|dedupe|transform-ttl)-.*"
 def test_the_last_value_of_each_row_that_expired_is_known_unless_its_batch_may_have_changed_it_unseen(
     golden: Callable[[str], Any], cell: str
 ) -> None:
-    """Snapshots don't show what a batch put before it took a row out; a batch without new input puts nothing."""
+    """Snapshots don't show what a batch put before it removed a row; a batch without new input puts nothing."""
     copy = golden(cell)
     copy.uncommit()
     serving: list[Any] = []
@@ -195,7 +195,7 @@ def test_the_last_value_of_each_row_that_expired_is_known_unless_its_batch_may_h
     offsets: Any = None
     last: dict[
         bytes, tuple[bytes, bool]
-    ] = {}  # key -> its value before the batch that it expired in, and whether that had no input
+    ] = {}  # key -> its value before the batch in which it expired, and whether that batch had no input
     for batch in range(copy.last + 1):
         copy.commit(batch)
         while follower.step():
@@ -225,7 +225,7 @@ def test_the_last_value_of_each_row_that_expired_is_known_unless_its_batch_may_h
 def test_rows_that_expired_are_there_after_the_machine_started_again(
     golden: Callable[[str], Any], tmp_path: Path, cell: str, missed: int
 ) -> None:
-    """And those that expired in a batch that nobody followed are unknown."""
+    """Rows that expired in a batch that nobody followed are unknown."""
     copy = golden(cell)
     copy.uncommit()
     storage = open_storage(copy.checkpoint)

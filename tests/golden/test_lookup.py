@@ -1,4 +1,4 @@
-"""One key, looked up in a cold checkpoint, is what the whole state has for it; and every row lies where its key says."""
+"""Looking up one key in a cold checkpoint gives the row that the whole state has; every row lies in its key's partition."""
 
 from __future__ import annotations
 
@@ -60,13 +60,13 @@ def test_every_row_lies_in_the_partition_that_its_key_says(checkpoint: Path) -> 
         for partition, rows in read_partitions(storage, batch, store).items():
             for key, _ in rows:
                 if store.operator_name == "transformWithStateInPandasExec" and None in _grouping(store, decode(key)):
-                    continue  # where a chunk has a NULL, pandas makes whole numbers floats, and Spark stores NULL for all of them
+                    continue  # a NULL makes pandas turn a chunk's whole numbers into floats, for which Spark stores NULL
                 assert store.single or partition_of_key(store, decode(key), batch.settings.partitions) == partition
                 compared += 1
     assert compared > 0
 
 
-# Each key of each batch where the key's own bytes are looked for; of what is gone through as a whole, two batches.
+# All keys of all batches if the lookup goes by the key's bytes; only two batches if it reads the whole state.
 NEWEST = [str(p.parent.relative_to(HERE)) for p in HERE.glob("spark-4.3/*/state.json")]
 
 
@@ -107,7 +107,7 @@ def test_keys_of_every_type_are_found(types_pond: Path) -> None:
             for rows in read_partitions(storage, batch, store).values():
                 for row, value in rows:
                     try:
-                        assert repr(find_row(storage, batch, store, decode(row))) == repr(value)  # NaN isn't itself
+                        assert repr(find_row(storage, batch, store, decode(row))) == repr(value)  # NaN doesn't equal itself
                         found += 1
                     except CheckpointError as error:
                         assert error.condition == "UNSUPPORTED"

@@ -1,4 +1,4 @@
-"""Spark refuses what COMPATIBILITY.md says that it refuses: each is tried again."""
+"""Spark still refuses what COMPATIBILITY.md says that it refuses: this test tries each again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What we read from a checkpoint is what Spark's own state reader reads from it."""
+"""Millpond reads from a checkpoint what Spark's own state reader reads."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def as_json(value: Any) -> Any:
 
 
 def known_store(storage: Storage, batch: int, name: str) -> StoreSchema:
-    """The store that state.json calls `operator` or operator/store/family."""
+    """The store that state.json names: `operator`, or operator/store/family."""
     stores, unread = read_stores(storage, Batch(batch))
     assert not unread
     return {s.id: s for s in stores}[name if "/" in name else f"{name}/default"]
 
 
 def read_state(storage: Storage, batch: int, store: StoreSchema) -> dict[int, State]:
-    """partition -> key -> value (a list of values where the store has lists), from the newest snapshot and the changes after it."""
+    """partition -> key -> value (of a store of lists, a list), from the newest snapshot and the changes after it."""
     committed = read_batch(storage, Batch(batch))
     decode_key, decode_value = decoder(store.key), decoder(store.value)
     reader = StateReader(storage)
@@ -96,19 +96,19 @@ def rows_of(storage: Storage, batch: int, name: str) -> list[str]:
 
 
 def _as_spark_shows(store: StoreSchema, key: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Timers are kept, and shown by Spark, in milliseconds."""
+    """A row as Spark shows it: timers in milliseconds."""
     return (*key[:-1], key[-1] // 1000) if store.variable == "timer" else key
 
 
 def changes_of_shape(storage: Storage, last: int) -> int:
-    """How often the job was repartitioned, or its state variables changed: what a replica is built anew for."""
+    """How often the partitions or the state variables of the job changed: each time the replica is built anew."""
     shapes = []
     for number in map(Batch, range(last + 1)):
         shapes.append((read_batch(storage, number).settings.partitions, read_stores(storage, number)[0]))
     return sum(before != after for before, after in pairwise(shapes))
 
 
-# What LMDB makes of keys and values doesn't hang on the operator: in it the cells of one version with one cell of each kind.
+# LMDB treats the rows of all operators alike, so only one version's cells are tested in it.
 KEPT = [(cell, "memory") for cell in CELLS] + [(cell, "lmdb") for cell in CELLS if "/" not in cell or "transform-state" in cell]
 
 
@@ -137,7 +137,7 @@ def test_the_tailed_replica_equals_a_fresh_read_at_every_batch(
 
 
 def follow(copy: Any, then: dict[int, Callable[[], None]] | None = None) -> Follower:
-    """Commit batch by batch, with something that happens after some; the replica equals a fresh read at each."""
+    """Commit batch by batch, with something that happens after some of them; the replica equals a fresh read at each."""
     copy.uncommit()
     storage = open_storage(copy.checkpoint)
     serving: list[Any] = []
@@ -155,7 +155,7 @@ def follow(copy: Any, then: dict[int, Callable[[], None]] | None = None) -> Foll
 
 
 def test_snapshots_whose_names_carry_ids_are_followed_too(golden: Callable[[str], Any]) -> None:
-    """Checkpoint format 2: the commit before names the snapshot before."""
+    """In checkpoint format 2, each commit names its snapshot."""
     copy = golden("counts-rocksdb-snapshots")
     ids = {}
     for zipped in sorted(copy.checkpoint.glob("state/0/*/*.zip")):

@@ -1,4 +1,4 @@
-"""What a table answers at a batch is what the job itself emitted at that batch, bit by bit."""
+"""A table's answer at a batch is what the job itself emitted at that batch, bit by bit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from millpond.schema.convert import to_stored
 from millpond.schema.definition.table import parse_definition
 
 CELLS = sorted(p.parent.name for p in Path(__file__).parent.glob("*/emitted.json"))
-# collect_set has no order that two runs share.
+# The order of collect_set differs from run to run.
 AS_SETS = frozenset({"hosts"})
 
 

@@ -1,4 +1,4 @@
-"""Keys and values that are hard to show: what Spark's batch engine has of the same events, row by row and in its order."""
+"""Keys and values that are hard to show equal those of Spark's batch engine, row by row and in its order."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pond(path: Path) -> Iterator[millpond.Pond]:
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of Spark's with its window as a table has it."""
+    """A row of Spark's, with the window's members as columns, as a table has them."""
     out: dict[str, Any] = {}
     for name, value in row.items():
         if name in ("window", "session_window"):
@@ -98,7 +98,7 @@ def test_a_value_that_divides_by_zero_is_an_error_of_its_own(provider: str, pond
             continue
         (bad,) = row.errors
         assert bad == "ratio"
-        assert expected["ratio"] is None  # without ANSI
+        assert expected["ratio"] is None  # the session isn't in ANSI mode
         with pytest.raises(MillpondError) as raised:
             row["ratio"]
         assert raised.value.condition == "VALUE_OUT_OF_RANGE"
@@ -205,7 +205,7 @@ def test_the_command_line_marks_it_and_says_why(path: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 def test_changes_and_versions_go_on_over_a_value_that_fails(provider: str, path: Path, tmp_path: Path) -> None:
-    """Batch by batch: a copy without its newest batches, which come while it is followed."""
+    """The copy first lacks its newest batches; they come while a replica follows it."""
     name = f"unfinished_{provider}"
     source = path / "jobs" / name
     copy = Path(shutil.copytree(path, tmp_path / "pond"))

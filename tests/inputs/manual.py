@@ -1,4 +1,4 @@
-"""The manual's code, for tests that run it as it stands."""
+"""The manual's code, for tests that run it unchanged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def code_below(page: str, heading: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block of code: its language, its title where it has one, its text."""
+    """A block of code: its language, its title or "", its text."""
 
     language: str
     title: str

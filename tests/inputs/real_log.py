@@ -1,4 +1,4 @@
-"""A real log for tests: the beginning of a day of NASA's web server, which is committed, and the whole day where it is there."""
+"""A real log: one day of NASA's web server.  Its beginning is committed here; the whole day may be in a folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CUT_REQUESTS = 4000
 
 
 def first_lines(requests: int = CUT_REQUESTS) -> bytes:
-    """The header, and so many requests, a line each."""
+    """The header, and so many requests, one on each line."""
     lines = gzip.decompress(_CUT.read_bytes()).splitlines(keepends=True)
     assert requests <= CUT_REQUESTS == len(lines) - 1
     return b"".join(lines[: 1 + requests])

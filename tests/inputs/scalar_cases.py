@@ -1,4 +1,4 @@
-"""Expressions over columns of every type, and rows of random values: what the test of scalar functions holds against Spark."""
+"""Expressions over columns of every type, and rows of random values, for the comparison of scalar functions with Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from millpond.scalar.number.ranges import EXACT
 from millpond.schema.types import Field, SparkType
 
-# Two columns of each type: what compares, adds or joins has two operands.
+# Two columns of each type, since many functions have two operands.
 COLUMNS = {
     "ti": "tinyint", "sm": "smallint", "i": "int", "l": "bigint", "f": "float", "d": "double",
     "d9": "decimal(9,2)", "d18": "decimal(18,4)", "d38": "decimal(38,10)", "d0": "decimal(38,0)",
@@ -43,7 +43,7 @@ _PLACE = re.compile(r"\{(\w+?)([12])\}")
 
 
 def expand(template: str) -> list[str]:
-    """A template with each of its groups of types in turn: `{num1} + {num2}` is of two columns of one type."""
+    """A template for each type of its group: `{num1} + {num2}` gives sums of two columns of the same type."""
     groups = list(dict.fromkeys(found[0] for found in _PLACE.findall(template)))
     choices = [GROUPS.get(group, group).split() for group in groups]
     out = []
@@ -238,7 +238,7 @@ def _single(value: float) -> float:
 
 
 def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -> Any:
-    """A value in stored form: at times NULL, often one at an edge."""
+    """A value in stored form: sometimes NULL, often an extreme one."""
     if rng.random() < nulls:
         return None
     kind = type_.kind
@@ -286,9 +286,9 @@ def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -
 
 
 def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> list[tuple[Any, ...]]:
-    """Rows in stored form.  Small numbers and texts of numbers are in the columns that are named for them."""
+    """Rows in stored form.  Columns of small numbers and of texts of numbers have such names."""
     rows = []
-    # Columns that came later draw by themselves: those before keep their values.
+    # Later columns draw from their own source, so that older columns keep their values.
     later, last = random.Random(count), random.Random(count + 1)
     drawn = {f.name: later if f.name[:-1] in _LATER else (last if f.name[:-1] in _LAST else rng) for f in fields}
     for _ in range(count):
@@ -302,7 +302,7 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
                 value = rng.choice(_TEXTS[field.name[:-1]])
             row.append(value)
         rows.append(tuple(row))
-    # Equal operands are rare by chance.
+    # Chance gives equal operands too rarely.
     for place in range(0, count, 7):
         row = list(rows[place])
         row[1::2] = row[0::2]
@@ -312,15 +312,15 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
 
 # ---------------------------------------------------------------- expressions
 
-# What Spark has and we refuse, among the expressions.
+# Expressions that Spark has and Millpond refuses.
 KNOWN_REFUSALS = ("current_date()",)
 
 
 def templates() -> list[str]:
-    """Expressions of columns, some of them in groups of types."""
+    """The lines of scalar_cases.txt: expressions of columns, some for groups of types."""
     return (Path(__file__).parent / "scalar_cases.txt").read_text(encoding="utf-8").splitlines()
 
 
 def expressions() -> list[str]:
-    """All, each once."""
+    """All expressions, each once."""
     return list(dict.fromkeys(text for t in templates() for text in expand(t)))

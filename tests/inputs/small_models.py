@@ -1,4 +1,4 @@
-"""ONNX models of a few operators, written by hand: what they make of their inputs can be said without onnxruntime."""
+"""ONNX models of a few operators, written by hand: a test can compute their results without onnxruntime."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def doubled(name: str, taken: str) -> bytes:
 
 
 def two_numbers() -> bytes:
-    """A matrix of two columns, as it came: no number a row."""
+    """A matrix of two columns, unchanged: not one number for each row."""
     return _model([helper.make_node("Identity", ["x"], ["y"])], [_matrix("x", 2)], {}, width=2)
 
 

@@ -1,6 +1,6 @@
 """The functions of Spark's manual, and the expressions of the manual's own examples.
 
-The literals of an example are its arguments.  With a column in the place of one literal, it is what people write over an aggregate.
+The literals of an example are its arguments.  With a column instead of one literal, it is such as people write over an aggregate.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 NOT_SCALAR = {"agg_funcs", "window_funcs", "generator_funcs", "table_funcs"}
-# What only the JVM of the job can evaluate: formats of other libraries.
+# Only the job's JVM can evaluate these: they use formats of other libraries.
 JVM_GROUPS = {"sketch_funcs", "variant_funcs", "xml_funcs", "csv_funcs", "avro_funcs", "protobuf_funcs", "st_funcs"}
 JVM_NAMES = {"aes_decrypt", "aes_encrypt", "try_aes_decrypt", "java_method", "reflect", "try_reflect", "sentences"}
-# What differs from run to run, or by who runs it.
+# These differ from run to run, or from user to user.
 OF_A_RUN = {"shuffle", "current_time", "current_timestamp", "localtime", "localtimestamp", "now"}
 OF_A_RUN |= {"rand", "randn", "random", "randstr", "uniform"}
 _SELECT = re.compile(r"^\s*> SELECT (.*?);\s*$", re.MULTILINE | re.DOTALL)
@@ -23,7 +23,7 @@ _LITERAL_CLASS = "org.apache.spark.sql.catalyst.expressions.Literal"
 
 @dataclass(frozen=True)
 class Literal:
-    """A literal as the example has it, and its type as SQL writes it."""
+    """A literal of an example, and its type in SQL."""
 
     text: str
     type: str
@@ -31,10 +31,10 @@ class Literal:
 
 @dataclass(frozen=True)
 class Variant:
-    """An expression of an example with a column in the place of one literal.
+    """An expression of an example with a column instead of one literal.
 
-    before, after:  its text on both sides of the column
-    type:           of the column, as SQL writes it
+    before, after:  the text on both sides of the column
+    type:           the column's type in SQL
     """
 
     before: str
@@ -60,7 +60,7 @@ _FOUND: dict[str, list[Function]] = {}
 
 
 def functions(spark: Any) -> list[Function]:
-    """Every function that this Spark documents, in order of name; looked for once."""
+    """Every function that this Spark documents, by name; cached."""
     version = str(spark.version)
     if version not in _FOUND:
         _FOUND[version] = _functions(spark)
@@ -68,7 +68,7 @@ def functions(spark: Any) -> list[Function]:
 
 
 def scalar_functions(spark: Any) -> list[Function]:
-    """Those that an example calls with a literal, and that give one value for a row."""
+    """Functions that an example calls with a literal, and that give one value for each row."""
     return [f for f in functions(spark) if f.group not in NOT_SCALAR and f.variants]
 
 
@@ -98,7 +98,7 @@ def _function(spark: Any, info: Any) -> Function:
 
 
 def _literals(spark: Any, text: str) -> list[tuple[int, int, str]]:
-    """(begin, end, type) of each literal of an expression; none for a text that isn't one expression, or reads a table."""
+    """(begin, end, type) of each literal of an expression; none if the text isn't one expression or reads a table."""
     from pyspark.errors import ParseException
 
     try:
@@ -112,7 +112,7 @@ def _literals(spark: Any, text: str) -> list[tuple[int, int, str]]:
         if node.getClass().getName() == _LITERAL_CLASS and origin.startIndex().isDefined():
             begin, end = int(origin.startIndex().get()), int(origin.stopIndex().get()) + 1
             type_ = str(node.dataType().sql())
-            # A name that Spark makes itself, as of a struct's member, has the place of the whole expression.
+            # A name that Spark makes itself, such as a struct member's, has the position of the whole expression.
             if type_ != "VOID" and _LITERAL.match(text[begin:end]):
                 found.append((begin, end, type_))
         for n in range(node.children().size()):

@@ -1,4 +1,4 @@
-"""The job of test_own_writes.py: counts records by their value.  A process of its own, since it needs jars.
+"""The job of test_own_writes.py, which counts records by their value.  It runs in its own process because it needs jars.
 
 python kafka_job.py JARS BROKER TOPIC POND
 """
@@ -42,7 +42,7 @@ def main(jars: str, broker: str, topic: str, pond: str) -> None:
     counts = records.groupBy(F.col("value").cast("string").alias("page")).agg(F.count("*").alias("hits"))
     millpond.start(counts, table="page_views", pond=pond, partitions=2, strict=True)
     print("started", flush=True)
-    time.sleep(600)  # until it is ended
+    time.sleep(600)  # until a test ends it
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The job of test_models.py: records and models from Kafka, by the manual's own code.  Run in the folder that is to have the pond.
+"""The job of test_models.py: records and models from Kafka, by the manual's own code.  The pond is made in the current folder.
 
 python -m kafka.models_job JARS BROKER
 """

@@ -1,4 +1,4 @@
-"""Accounts on a real broker: who sends a command reads its answer, whatever else is on the topic, and follows what was accepted."""
+"""Accounts on a real broker: a client reads the answer to its command, whatever else is on the topic, and follows accepted ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WAIT = 120
 
 
 class Accounts:
-    """A running job, the pond that follows it, and all that was written, in the order of the broker."""
+    """A running job, the pond that follows it, and all written commands in the broker's order."""
 
     def __init__(self, module: ModuleType, broker: str, topic: str, folder: Path) -> None:
         self.module, self.broker, self.topic, self.folder = module, broker, topic, folder
@@ -39,7 +39,7 @@ class Accounts:
         self.written: list[Command] = []
 
     def send(self, account: str, kind: str, cents: int, command: str | None = None) -> tuple[str, str]:
-        """As the example's client sends; the id and where it lies."""
+        """Send as the example's client does; returns the id and its place on the topic."""
         command = command or uuid.uuid4().hex
         place = self.module.send(self.broker, self.topic, account, kind, cents, command)
         _, partition, offset = place.split(":")
@@ -77,7 +77,7 @@ def accounts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Accounts]:
         subprocess.Popen(serving(folder / "pond", broker, topic), stdout=out, stderr=out, env=environment) as job,
     ):
         try:
-            deadline = time.monotonic() + 2 * WAIT  # Spark starts
+            deadline = time.monotonic() + 2 * WAIT  # Spark has to start
             while not batches(folder / "pond"):
                 assert job.poll() is None, log.read_text()[-3000:]
                 assert time.monotonic() < deadline, log.read_text()[-3000:]
@@ -100,7 +100,7 @@ def test_a_repeated_command_is_answered_alike_and_applied_once(accounts: Account
     again, refused = uuid.uuid4().hex, uuid.uuid4().hex
     first = accounts.ask("repeated", "deposit", 5, again)
     no = accounts.ask("repeated", "withdraw", 6, refused)
-    # In another batch, in one batch, with other words, and although there is enough now.
+    # The same answer in another batch, in the same batch, to other words, and although the balance would suffice now.
     assert accounts.ask("repeated", "deposit", 5, again) == first
     accounts.wait_for(accounts.write_all(*[("repeated", again, "withdraw", 1), ("repeated", "x", "deposit", 9)] * 5))
     assert accounts.ask("repeated", "withdraw", 6, refused) == no
@@ -119,7 +119,7 @@ def test_commands_of_a_batch_are_applied_in_the_order_of_the_broker(accounts: Ac
     for name, account in recomputed(written).items():
         log = accounts.pond["account_log"].scan(account=name)
         assert [(row["command"], *(row[n] for n in ANSWER)) for row in log] == account.log
-        # Many were in one batch, and in another order others would have been refused.
+        # Many commands were in one batch, and another order would have refused others.
         assert max(Counter(row.changed_batch for row in log).values()) > 20
         assert 20 < sum(not row["accepted"] for row in log) < 150
 
@@ -130,7 +130,7 @@ def test_what_was_accepted_is_followed_in_the_order_of_versions(accounts: Accoun
     written = accounts.write_all(*wanted[:80])
     accounts.wait_for(written)
     seen, token = accounts.module.events(accounts.pond, began, wait_seconds=0)
-    written += accounts.write_all(*wanted[60:])  # some once more
+    written += accounts.write_all(*wanted[60:])  # some are sent again
     accounts.wait_for(written)
     more, token = accounts.module.events(accounts.pond, token, wait_seconds=0)
     seen += more
@@ -139,7 +139,7 @@ def test_what_was_accepted_is_followed_in_the_order_of_versions(accounts: Accoun
         events = [event for event in seen if event["account"] == name]
         assert [event["version"] for event in events] == list(range(1, account.version + 1))
         assert [(e["command"], *(e[n] for n in ANSWER)) for e in events] == [entry for entry in account.log if entry[3]]
-        # Whoever keeps nothing but the events has the balance.
+        # The events alone give the balance.
         assert sum(e["cents"] if e["kind"] == "deposit" else -e["cents"] for e in events) == account.balance
         versions = accounts.pond["account_state"].history(account=name)
         assert versions[-1].row["version"] == account.version
@@ -177,7 +177,7 @@ def test_records_that_are_no_commands_are_answered_and_hold_up_nobody(accounts: 
         reasons.append(row["reason"].split()[0])
     assert reasons == ["the"] * 6 + ["kind", "cents"]
     assert accounts.ask("odd", "deposit", 3) == ("deposit", 3, True, None, 1, 3)
-    # They are part of what the account answered.
+    # The account counts these commands, too.
     assert accounts.pond["account_state"].get(account="odd")["commands"] == 7
 
 
@@ -212,7 +212,7 @@ def test_client_and_follower_as_programs(accounts: Accounts, tmp_path: Path) -> 
         try:
             assert send("withdraw", "5", "--command", "1")["reason"] == "not enough"
             deadline, accepted = time.monotonic() + WAIT, []
-            while not printed.read_text():  # it tells what comes after it began
+            while not printed.read_text():  # it prints only what comes after its start
                 assert follower.poll() is None
                 assert time.monotonic() < deadline
                 accepted.append(send("deposit", "5"))

@@ -1,6 +1,6 @@
-"""Models that come on a topic of a real broker, while records come on another: every row is held against the model that it names.
+"""Models come on one topic of a real broker, records on another: each row is compared with the model that it names.
 
-The job is the manual's own code (docs/models.md), and so is a client that sends a large model and sees what became of it.
+The job is the manual's own code (docs/models.md), and so is the client that sends a large model and reads what became of it.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ class Version(NamedTuple):
 
 
 class Serving:
-    """A running job, the pond that follows it, and what was sent.
+    """A running job, the pond that follows it, and all that was sent.
 
-    weights:  of a and b, of each model, by its description
-    written:  records by their id
+    weights:  description -> the model's weights of a and b
+    written:  id -> record
     """
 
     def __init__(self, broker: str, jars: Path, folder: Path) -> None:
@@ -68,7 +68,7 @@ class Serving:
         self.job = Process("job", lambda: ["env", "-C", str(folder), *program], self.log)
 
     def send(self, topic: str, *records: tuple[str | None, bytes | None]) -> list[str]:
-        """Write these (key, value) at once, and say where the broker has put each: "models:0:17"."""
+        """Write these (key, value) at once; returns the place of each on the broker, such as "models:0:17"."""
         places: dict[int, str] = {}
 
         def delivered(number: int, error: Any, message: Any) -> None:
@@ -86,7 +86,7 @@ class Serving:
         return self.send("models", *((record["type"], json.dumps(record).encode()) for record in said))
 
     def model(self, type_: str, name: str, by: str = "content") -> dict[str, Any]:
-        """A record that brings a model that nobody has sent before."""
+        """A record with a new model."""
         number = len(self.weights) + 1
         description, weights = f"number {number}", (float(number), -0.5 * number)
         self.weights[description] = weights
@@ -94,13 +94,13 @@ class Serving:
         record = {"type": type_, "name": name, "description": description}
         if by == "content":
             return {**record, "content": base64.b64encode(content).decode()}
-        path = self.folder / "pond" / f"{number}.onnx"  # what lies elsewhere has to be allowed
+        path = self.folder / "pond" / f"{number}.onnx"  # another folder has to be allowed
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
         return {**record, "uri": str(path)}
 
     def running(self, type_: str, *places: str) -> millpond.Row:
-        """What serves a type once the job has read these records."""
+        """The model that serves a type once the job has read these records."""
         return self.pond["wine_models"].get(type=type_, bounds=millpond.Bounds(contains_offset=places, wait_seconds=WAIT))
 
     def write(self, kind: str, count: int) -> list[str]:
@@ -111,7 +111,7 @@ class Serving:
 
     @contextmanager
     def feeding(self, kind: str) -> Iterator[None]:
-        """Records of a kind are written all the time, until the job has scored all of them."""
+        """Write records of a kind all the time; at the end, wait until the job has scored all of them."""
         ended, places = threading.Event(), self.write(kind, 1)
 
         def feed() -> None:
@@ -128,14 +128,14 @@ class Serving:
         self.pond["wine_models"].count(bounds=millpond.Bounds(contains_offset=places, wait_seconds=WAIT))
 
     def wait_until_used(self, version: int) -> None:
-        """Until a version has scored something."""
+        """Wait until a version has scored a record."""
         deadline = time.monotonic() + WAIT
         while not any(row["usage"] for row in self.pond["wine_statistics"].scan() if row["version"] == version):
             assert time.monotonic() < deadline, self.log.read_text()[-3000:]
             time.sleep(0.1)
 
     def versions(self, type_: str) -> list[Version]:
-        """Those of a type."""
+        """The versions of a type."""
         found = [
             Version(r["version"], r["type"], r["action"], r["name"], r["description"], r["since_batch"])
             for r in self.pond["wine_versions"].scan()
@@ -143,7 +143,7 @@ class Serving:
         return [v for v in found if v.type == type_]
 
     def check(self, kind: str) -> None:
-        """Each record of a kind has one row, by the version that its batch met, with what that one's weights make of it."""
+        """Check that each record of a kind has one row, by its batch's version and with the result of that version."""
         versions = self.versions(kind)
         scored = [(batch, row) for batch, row in sink_rows(self.folder / "scored") if row["kind"] == kind]
         assert sorted(row["id"] for _, row in scored) == [n for n, record in self.written.items() if record["kind"] == kind]
@@ -172,7 +172,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     running.write("nobody's", 3)
     running.job.start()
     try:
-        deadline = time.monotonic() + 2 * WAIT  # Spark starts
+        deadline = time.monotonic() + 2 * WAIT  # Spark has to start
         while not (folder / "pond" / "jobs" / "wine" / "checkpoint" / "commits" / "0").exists():
             assert running.job.alive(), running.log.read_text()[-3000:]
             assert time.monotonic() < deadline, running.log.read_text()[-3000:]
@@ -207,7 +207,7 @@ def test_models_are_swapped_while_records_are_scored(serving: Serving) -> None:
 
 
 def test_models_of_one_batch_follow_each_other_as_the_broker_has_them(serving: Serving) -> None:
-    """Whatever else is on other partitions, and whatever their names are: `z` comes before `a`."""
+    """The names don't matter (`z` comes before `a`), nor does what is on other partitions."""
     types = [f"order{n}" for n in range(6)]
     said = [serving.model(type_, name) for name in "zmaykb" for type_ in types]
     places = serving.say(*said)
@@ -279,7 +279,7 @@ def test_a_model_that_no_topic_takes_comes_by_uri(serving: Serving, tmp_path: Pa
     serving.weights[version.description] = (3.0, 4.0)
     serving.running("red", *serving.write("red", 10))
     serving.check("red")
-    # Its bytes lie there once, under the name that both have given them.
+    # Its bytes are stored once, under the name that both sides computed.
     assert (serving.folder / "pond" / "models" / known["digest"]).read_bytes() == content
 
 
@@ -287,7 +287,7 @@ def test_a_job_that_is_killed_goes_on_with_the_models_that_it_had(serving: Servi
     with serving.feeding("killed"):
         first = serving.running("killed", *serving.say(serving.model("killed", "first", by="uri")))
         serving.wait_until_used(first["version"])
-        (serving.folder / "pond" / f"{len(serving.weights)}.onnx").unlink()  # its bytes are among the pond's models
+        (serving.folder / "pond" / f"{len(serving.weights)}.onnx").unlink()  # the pond's models have its bytes
         serving.job.kill()
         places = serving.say(serving.model("killed", "second"))
         serving.job.start()

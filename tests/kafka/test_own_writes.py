@@ -35,7 +35,7 @@ class Written(NamedTuple):
 
 
 class Producer:
-    """Writes records, and keeps what it wrote."""
+    """Writes records, and remembers them."""
 
     def __init__(self, broker: str, topic: str) -> None:
         from confluent_kafka import Producer as Confluent
@@ -120,7 +120,7 @@ def test_a_producer_sees_its_own_writes(stream: Stream) -> None:
 
 @pytest.mark.long
 def test_an_answer_has_exactly_the_records_before_its_end(stream: Stream) -> None:
-    """What both bounds rest on: Spark's end is exclusive.  Held against every batch seen while records arrive."""
+    """Both bounds rest on this: Spark's end is exclusive.  Compared for every batch seen while records arrive."""
     producer, table = stream
     producer.write(*(f"/many/{n}" for n in range(100)))
     batches: set[int] = set()
@@ -141,7 +141,7 @@ def test_both_bounds_are_met_at_exactly_their_offset(stream: Stream) -> None:
     producer, table = stream
     last = producer.write("/last", "/last", "/last")
     table.scan(bounds=Bounds(contains_offset=[f"{producer.topic}:{w.partition}:{w.offset}" for w in last], wait_seconds=WAIT))
-    # Nobody writes from here on: the replica stays where it is.
+    # Nobody writes any more: the replica stays at its batch.
     offsets = table.count().cut.position.offsets["0"][producer.topic]
     ends = {w.partition: w.offset + 1 for w in last}
     assert offsets == {str(partition): end for partition, end in ends.items()}

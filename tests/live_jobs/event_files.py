@@ -1,4 +1,4 @@
-"""A live job over files of events, one a batch, that notes what it emits and what Spark says of each batch."""
+"""A live job that reads one file of events in each batch, and notes what it emits."""
 
 from __future__ import annotations
 
@@ -62,22 +62,22 @@ class EventJob:
                 spark.conf.set(name, value)
 
     def add(self, number: int, *files: list[Event]) -> list[Path]:
-        """Give it files, the first with that number, and wait until it has read them, each in a batch right after the other."""
+        """Add files, the first with this number, and wait until the job has read them in consecutive batches."""
         paths = []
         for place, events in enumerate(files, number):
             path = self.folder / "in" / f"{place:04d}.json"
-            # Spark reads files by their times, and takes no notice of this name until it is renamed.
+            # Spark reads files in the order of their times, and ignores this name until the file is renamed.
             hidden = path.with_name(f".{path.name}")
             hidden.write_text("\n".join(json.dumps({"time": t.isoformat(), "k": k, "v": v}) for t, k, v in events))
             os.utime(hidden, (BEGIN.timestamp() + place, BEGIN.timestamp() + place))
             paths.append(path)
-        for path in reversed(paths):  # the first last: when it is seen, so are the others
+        for path in reversed(paths):  # the first file comes last: when Spark sees it, it sees the others, too
             path.with_name(f".{path.name}").rename(path)
         self.query.processAllAvailable()
         return paths
 
     def dropped(self) -> dict[int, int]:
-        """Batch -> how many rows the watermark dropped, of all operators."""
+        """Batch -> how many rows the watermark dropped in all operators."""
         return {
             p["batchId"]: sum(o["numRowsDroppedByWatermark"] for o in p["stateOperators"])
             for p in self.query.recentProgress
@@ -85,6 +85,6 @@ class EventJob:
         }
 
     def batches_without_input(self) -> set[int]:
-        """Those that Spark planned only to move state on: their offsets are those of the batch before."""
+        """Batches that Spark planned only for the watermark: their offsets equal those of the batch before."""
         ends = {int(file.name): file.read_text().splitlines()[2:] for file in (self.folder / "ck" / "offsets").glob("[0-9]*")}
         return {batch for batch, end in ends.items() if ends.get(batch - 1) == end}

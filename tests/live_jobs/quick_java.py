@@ -1,12 +1,13 @@
-"""Settings for a JVM that ends after a few batches, killed or by itself.
+"""Settings for a JVM that ends after a few batches.
 
-It spends most of its time compiling what it will hardly run: here without the second compiler, and with the plain collector.
+Such a JVM spends most of its time compiling code that hardly runs.  These settings turn off its second compiler, and choose the
+simplest collector.
 """
 
 from __future__ import annotations
 
 _OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 QUICK_JAVA = {"spark.driver.extraJavaOptions": _OPTIONS}
-"""Of a session's."""
+"""Settings of a session."""
 QUICK_JAVA_ENVIRONMENT = {"JDK_JAVA_OPTIONS": _OPTIONS}
-"""Of a program whose session isn't made here."""
+"""Variables for a program that makes its own session."""

@@ -1,4 +1,4 @@
-"""A session whose new queries keep their state in RocksDB."""
+"""Lets the new queries of a session keep their state in RocksDB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 
 @contextlib.contextmanager
 def rocksdb(spark: Any) -> Iterator[None]:
-    """New queries keep their state in RocksDB with change logs, which column families need."""
+    """Within it, new queries keep their state in RocksDB with change logs, as column families need."""
     conf = {
         "spark.sql.streaming.stateStore.providerClass": ROCKSDB,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",

@@ -1,4 +1,4 @@
-"""Log lines: one event a line, in two forms, and what goes on failing is said once."""
+"""Log lines: one event a line, in two forms; a failure that repeats is logged once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORDS = st.text() | st.integers() | st.booleans() | st.none() | st.floats() | st
 
 @pytest.fixture
 def written() -> Iterator[io.StringIO]:
-    """What is logged, as text; `write_logs` again for another form."""
+    """The log as text; call `write_logs` again for the other form."""
     root, ours = logging.getLogger(), logging.getLogger("millpond")
     before = (root.handlers[:], root.level, ours.level)
     out = io.StringIO()

@@ -1,4 +1,4 @@
-"""What the compiled library answers is what Python answers, and what Python refuses it doesn't answer."""
+"""The compiled library gives Python's answers, and gives none for input that Python refuses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_records_are_found_where_the_plain_walk_finds_them_and_nowhere_else(type
 
 
 def stored(block: bytes) -> bytes:
-    """As an SST keeps a block packed by LZ4; nobody checks the checksum here."""
+    """A block packed by LZ4 as in an SST; nobody checks the checksum here."""
     size, head = len(block), b""
     while size >= 0x80:
         head, size = head + bytes((size & 0x7F | 0x80,)), size >> 7
@@ -217,7 +217,7 @@ def test_values_lie_where_their_slots_say_and_nothing_is_read_of_a_null() -> Non
 
 
 def lz4_stream(random_: random.Random, content: bytes) -> bytes:
-    """As Spark writes it, in blocks of odd sizes, some of them raw."""
+    """A stream as Spark writes it, in blocks of odd sizes, some of them raw."""
     out, at = b"", 0
     while at < len(content):
         block = content[at : at + random_.choice([1, 20, 300, 5000])]
@@ -273,7 +273,7 @@ def test_blocks_are_held_against_the_checksum_that_rocksdb_wrote() -> None:
         again = calls.check_blocks(broken, begins[at : at + 1], sizes[at : at + 1])
         assert again is not None
         assert not again.any()
-    # Short ones are never called right.
+    # A block that is cut off is never right.
     short = calls.check_blocks(bytes(300), np.array([0]), np.array([240]))
     assert short is not None
     assert not short.any()

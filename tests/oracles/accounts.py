@@ -1,4 +1,4 @@
-"""Accounts recomputed in plain Python, and the client side of examples/entity.py: for the tests of that example."""
+"""The accounts of examples/entity.py, recomputed in plain Python, and the client side of that example."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Command(NamedTuple):
 
 
 class Account:
-    """What one account must have answered to its commands so far."""
+    """The answers that one account must have given so far."""
 
     def __init__(self) -> None:
         self.balance = self.version = 0
-        self.log: list[tuple[Any, ...]] = []  # (command, *answer), all that were ever answered
+        self.log: list[tuple[Any, ...]] = []  # (command, *answer) of all answered commands
         self.known: dict[str, tuple[Any, ...]] = {}
 
     def take(self, said: Command) -> tuple[Any, ...]:
@@ -57,7 +57,7 @@ class Account:
 
 
 def recomputed(written: Iterable[Command]) -> dict[str, Account]:
-    """All accounts after these commands; an account's come in the order of the broker."""
+    """All accounts after these commands; each account takes its commands in the broker's order."""
     accounts: dict[str, Account] = defaultdict(Account)
     for said in sorted(written, key=lambda c: (c.partition, c.offset)):
         accounts[said.account].take(said)
@@ -65,7 +65,7 @@ def recomputed(written: Iterable[Command]) -> dict[str, Account]:
 
 
 def check_tables(pond: millpond.Pond, accounts: dict[str, Account]) -> None:
-    """The tables hold these accounts, none of whose answers was forgotten, and no others.  Read at one batch."""
+    """Check at one batch that the tables have exactly these accounts, with all of their answers."""
     with pond.cut("account") as cut:
         state = {r["account"]: (r["balance"], r["version"], r["commands"]) for r in cut["account_state"].scan()}
         answers = {(r["account"], r["command"]): tuple(r[name] for name in ANSWER) for r in cut["account_answers"].scan()}
@@ -76,7 +76,7 @@ def check_tables(pond: millpond.Pond, accounts: dict[str, Account]) -> None:
 
 
 def write_all(broker: str, topic: str, commands: Iterable[Command]) -> list[Command]:
-    """Write them without waiting in between, and say where the broker put each."""
+    """Write commands without waiting in between; returns them with the places that the broker gave them."""
     from confluent_kafka import Producer
 
     written: list[Command] = []
@@ -94,13 +94,13 @@ def write_all(broker: str, topic: str, commands: Iterable[Command]) -> list[Comm
 
 
 def serving(pond: Path, broker: str, topic: str) -> list[str]:
-    """The command that runs the job, with a time limit; what it takes beside it is in `submit_arguments`."""
+    """The command that runs the job, with a time limit; it also needs `submit_arguments`."""
     program = [sys.executable, str(PROGRAM), "serve", str(pond), "--bootstrap", broker, "--topic", topic, "--partitions", "2"]
     return ["timeout", "-k", "5", "600", *program]
 
 
 def submit_arguments(jars: Path) -> str:
-    """What spark-submit would be given, as PYSPARK_SUBMIT_ARGS.  An account's commands come in many chunks, and a task may fail."""
+    """The value of PYSPARK_SUBMIT_ARGS.  By its settings, commands come in many small chunks, and a task may fail."""
     conf = {
         "spark.master": "local[2,4]",
         "spark.driver.memory": "1g",
@@ -113,13 +113,13 @@ def submit_arguments(jars: Path) -> str:
 
 
 def batches(pond: Path, log: str = "commits") -> int:
-    """How many batches the job has committed; of `offsets`, how many it has planned."""
+    """The number of batches that the job has committed, or planned if `log` is `offsets`."""
     entries = pond / "jobs" / "account" / "checkpoint" / log
     return max((int(path.name) for path in entries.glob("[0-9]*")), default=-1) + 1
 
 
 def client() -> ModuleType:
-    """The example's program, for the functions of its client."""
+    """The example as a module, which has the functions of its client."""
     spec = spec_from_file_location("entity_client", PROGRAM)
     assert spec is not None
     assert spec.loader is not None

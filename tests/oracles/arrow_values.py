@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def shown(table: pyarrow.Table) -> list[str]:
-    """The values of each column; as Arrow writes them where Python has no object for one."""
+    """The values of each column; if Python has no object for one, as Arrow prints them."""
     texts = []
     for column in table.columns:
         try:

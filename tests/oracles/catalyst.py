@@ -1,5 +1,6 @@
-"""Spark's own evaluation of expressions, row by row and error by error: no job is run, each expression is compiled by Spark's
-code generation and applied to rows that tests made."""
+"""Spark's own evaluation of expressions, row by row and error by error.
+
+No job runs: Spark's code generation compiles each expression, and applies it to rows of the test."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ public class RowOracle {
 
 
 def compile_java(spark: Any, name: str, source: str) -> Any:
-    """An object of a class that is compiled from Java in the session's JVM."""
+    """Compile Java in the session's JVM; returns an object of the class."""
     jvm, gateway = spark._jvm, spark.sparkContext._gateway
     compiler = jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(jvm.Thread.currentThread().getContextClassLoader())
@@ -89,11 +90,11 @@ def compile_java(spark: Any, name: str, source: str) -> Any:
 
 
 class SparkFailed(Exception):
-    """What Spark threw for a row."""
+    """Spark threw this for a row."""
 
 
 class Catalyst:
-    """Columns of these types, and rows of them; expressions over them by Spark and by Millpond."""
+    """Columns and rows, and expressions over them, evaluated by Spark and by Millpond."""
 
     def __init__(self, spark: Any, ddl: str) -> None:
         self._spark = spark
@@ -121,7 +122,7 @@ class Catalyst:
     def optimized(self, texts: list[str], *, lenient: bool = False) -> list[Any]:
         """The expressions of Spark's optimized plan for SQL texts; None where Spark has no such function for these types.
 
-        lenient:  or finds anything else wrong with it
+        lenient:  also None if Spark finds anything else wrong with it
         """
         from pyspark.errors import AnalysisException
 
@@ -143,7 +144,7 @@ class Catalyst:
         return out
 
     def _made_by_the_optimizer(self, text: str) -> Any:
-        """Expressions that no SQL writes: `@MakeDecimal l1 true`."""
+        """Expressions that SQL can't write: `@MakeDecimal l1 true`."""
         name, column, *rest = text[1:].split()
         child = self._output.apply([f.name for f in self.fields].index(column))
         classes = self._jvm.org.apache.spark.sql.catalyst.expressions
@@ -173,7 +174,7 @@ class Catalyst:
         return found
 
     def java_texts(self, patterns: list[int], *, single: bool) -> list[str]:
-        """What this JVM writes for bit patterns of floats or doubles."""
+        """The texts that this JVM writes for bit patterns of floats or doubles."""
         data = b"".join(struct.pack(">I", p) if single else struct.pack(">q", p) for p in patterns)
         return str(self._helper.texts(data, single)).splitlines()
 
@@ -182,9 +183,9 @@ class Catalyst:
         return str(self._helper.letters("\0".join(texts), change == "toUpperCase")).split("\0")[:-1]
 
     def by_spark(self, expression: Any, *, compiled: bool = True) -> list[Any]:
-        """What Spark makes of each row, in stored form; SparkFailed for a row that it fails on.
+        """Spark's value for each row, in stored form; SparkFailed for a row that fails.
 
-        compiled:  by its generated code, which takes some time to make; else by its interpreter
+        compiled:  use Spark's generated code, which takes some time to make; otherwise its interpreter
         """
         one = self._jvm.PythonUtils.toSeq([expression])
         data = bytes(self._helper.run(one, self._output, self._bytes, len(self.fields), compiled))
@@ -217,13 +218,13 @@ class Catalyst:
         return translate(expression, self._scope)
 
     def by_millpond(self, expression: Expression) -> list[Any]:
-        """What is made of each row here; the error for a row that fails."""
+        """Millpond's value for each row, or the error for a row that fails."""
         evaluate = compile_expression(expression, ())
         return [attempt(evaluate, row) for row in self.rows]
 
 
 def form(value: Any) -> Any:
-    """Equal for equal bits only; tuples and lists differ."""
+    """A form in which only equal bits are equal; tuples and lists differ."""
     if isinstance(value, tuple | list):
         return type(value).__name__, [form(v) for v in value]
     return bits(value)

@@ -1,4 +1,4 @@
-"""What a streaming query emitted, in a form that can be compared bit by bit; shared by tests of live jobs."""
+"""The rows that a streaming query emitted, in a form for comparing bit by bit."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.schema.types import SparkType, parse_type
 
 
 def stored_sql(name: str, type_: SparkType) -> str:
-    """SQL that shows a column in stored form, as far as Python can't take it otherwise."""
+    """SQL that gives a column in stored form, if Python can't take it as it is."""
     if type_.kind == "timestamp":
         return f"unix_micros({name})"
     if type_.kind == "timestamp_ntz":
@@ -35,7 +35,7 @@ def stored_sql(name: str, type_: SparkType) -> str:
 
 
 def plain(value: Any) -> Any:
-    """A value that Spark's Python gives, in stored form: tuples, lists, bytes."""
+    """A value that PySpark gives, in stored form: tuples, lists, bytes."""
     if isinstance(value, tuple):
         return tuple(plain(v) for v in value)
     if isinstance(value, list):
@@ -67,7 +67,7 @@ def bits(value: Any, *, as_set: bool = False) -> Any:
 
 
 class Emitted:
-    """A sink that keeps, by key, the newest row that Spark emitted."""
+    """A sink that keeps the rows that Spark emitted, by batch."""
 
     def __init__(self) -> None:
         self.frames: dict[int, list[dict[str, Any]]] = {}

@@ -1,4 +1,4 @@
-"""Rules and models that each record meets, put, removed and swapped while the job runs."""
+"""Each record meets rules or models, which are put, removed and swapped while the job runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from inputs.small_models import linear
 
 
 def match(events: Any, control: Any) -> Any:
-    """The rules that let an event pass, each with its value."""
+    """The rules that each event passes, with their values."""
     rules = sorted((rule, row["least"]) for rule, row in control.items())
     met = [",".join(f"{rule}>{least}" for rule, least in rules if amount > least) for amount in events["amount"]]
     return events.assign(rules=met)
 
 
 class Control(Model):
-    """What each key has, and all versions.
+    """Control state: the row of each key, and all versions.
 
-    table:  the job's
+    table:  the beginning of the names of the job's tables
     key:    the column of the control records that is their key
     """
 
@@ -37,7 +37,7 @@ class Control(Model):
         self.versions: Rows = []
 
     def change(self, planned: Planned, record: Row, values: Row) -> None:
-        """A record; None for its values where it is removed."""
+        """Take a control record that puts or removes."""
         key, action, before = record[self.key], record["action"], self.control.pop(record[self.key], None)
         row = {"version": len(self.versions) + 1, **values, "since": planned.started_ms, "since_batch": planned.batch}
         row["replaced"] = before and before["version"]
@@ -112,7 +112,7 @@ class Broadcast(Kind):
 
 
 class Served(Control):
-    """type -> the model that serves it; and how many records each version has scored."""
+    """type -> the model that serves it; version -> how many records it has scored."""
 
     unknown = frozenset({"average", "duration_seconds", "fastest", "seconds", "slowest"})
 

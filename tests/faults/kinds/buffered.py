@@ -1,4 +1,4 @@
-"""Rows that wait in the state of their shard until there are enough of them, or the first has waited for long enough."""
+"""Rows wait in the state of their shard until there are enough of them, or the first has waited long enough."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Waiting(Model):
 
 
 def shard_of(n: int) -> int:
-    """Where Spark's hash of a row sends it."""
+    """The shard to which Spark's hash sends a row."""
     hashed = xxhash.xxh64_intdigest(f"row {n}".encode(), xxhash.xxh64_intdigest(n.to_bytes(8, "little"), 42))
     return SHARDS[hashed % len(SHARDS)]
 

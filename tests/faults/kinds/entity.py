@@ -1,4 +1,4 @@
-"""Accounts of examples/entity.py, which answer commands on a real broker, some of them sent twice."""
+"""Accounts of examples/entity.py answer commands on a real broker; some commands are sent twice."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Accounts(Model):
 
 
 def some_commands(chance: random.Random, written: list[Command], count: int) -> list[Command]:
-    """The next commands, one in five of them once more."""
+    """The next commands; one in five is a command sent again."""
     found: list[Command] = []
     for n in range(count):
         before = [*written, *found][-60:]

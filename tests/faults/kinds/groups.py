@@ -13,7 +13,7 @@ from faults.job import PARTITIONS, attempts, example, read
 from faults.storm import Kind
 from faults.undisturbed import Model, Planned, Tables, by, in_order
 
-ROWS_A_FILE = 1500  # more than it takes to judge which are hot
+ROWS_A_FILE = 1500  # enough to decide which groups are hot
 
 
 class Views(Model):
@@ -38,7 +38,7 @@ class Views(Model):
 
 
 class Visitors(Model):
-    """page -> its hosts, in the order of their batches.  That a batch is applied twice shows in what it tells: only new ones."""
+    """page -> its hosts, in the order of their batches.  A batch emits pages with new hosts only, so it can't be applied twice unseen."""
 
     sink = "attempts"
 
@@ -83,7 +83,7 @@ class Groups(Kind):
         self.events.add([{"n": n, "page": page, "host": f"h{self.chance.randrange(60)}"} for n, page in pages.items()])
 
     def tried(self) -> bool:
-        """Rows of one group were split."""
+        """One group is hot, and its rows were split."""
         return len(millpond.HotKeys(self.pond, "views").found()) == 1
 
     @classmethod

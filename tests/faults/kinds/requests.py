@@ -1,10 +1,10 @@
 """Sessions by timers, time-outs, TTLs and initial state: four of the examples over one stream.
 
-sessions     a host's requests, cut where none came for the gap; what ended by the watermark is emitted and leaves the state
-counter      requests of a host and the time of its newest; its time-out passes where it lies before the watermark and the
-             batch has no request of it
-recent       a row is over when a batch is planned at its time or later: then functions don't see it, and it leaves the state
-page_totals  counts that begin with the old job's
+sessions     a gap without requests ends a host's session; once the watermark passes its end, it is emitted and leaves the state
+counter      a host's number of requests and the time of its newest; its time-out passes if it lies before the watermark and the
+             batch has no request of the host
+recent       a row has expired if a batch is planned at its time or later: functions don't see it, and it leaves the state
+page_totals  counts that begin with those of an older job
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ SCHEMA = "host string, page string, time timestamp, file string, line long"
 
 
 class Visits:
-    """Requests whose time goes on from file to file, in no order and up to 5 minutes behind what came before: none is too late.
+    """Requests in no order, up to 5 minutes behind those of earlier files: none is too late.
 
-    Hosts come and go, so that their sessions end and they are forgotten.  All times are multiples of 5 minutes, so that ends,
-    time-outs and watermarks meet, and a host has several at one time: their lines tell which was the last, and no file has its
-    rows in that order.
+    Hosts come and go, so their sessions end and they are forgotten.  All times are multiples of 5 minutes, so ends, time-outs and
+    watermarks coincide, and a host has several requests at the same time.  Of these, the last is the one with the highest line; no
+    file has its rows in that order.
     """
 
     def __init__(self, chance: random.Random) -> None:
         self._chance, self._minute, self._lines = chance, 0, 0
 
     def next(self, first_page: int = 3) -> Rows:
-        """Of the next file."""
+        """The rows of the next file."""
         before, self._minute = self._minute, self._minute + self._chance.choice((5, 10, 25))
         minutes = [self._minute, *(self._chance.randrange(before - 5, self._minute + 1, 5) for _ in range(11))]
         self._chance.shuffle(minutes)
@@ -56,7 +56,7 @@ class Visits:
 
 
 class Requests(Model):
-    """What is made of requests, in the order of their times and, at one time, of their lines."""
+    """A state made of requests, ordered by time and line."""
 
     order = ("ms", "line")
     sink = "attempts"
@@ -65,7 +65,7 @@ class Requests(Model):
 class OpenSessions(Requests):
     """host -> its requests in open sessions.
 
-    touching:  whether a request goes on with a session that ends just then
+    touching:  whether a request at the very end of a session still belongs to it
     """
 
     watermark, sink, touching = True, "files", False
@@ -99,7 +99,7 @@ class OpenSessions(Requests):
             yield host, sessions
 
     def row(self, session: Rows) -> Row:
-        """What is emissions of a session."""
+        """The row of a session."""
         return {"started_ms": session[0]["ms"], "last_ms": session[-1]["ms"], "requests": len(session)}
 
     def tables(self) -> Tables:
@@ -147,7 +147,7 @@ class Hosts(Requests):
 
 @dataclass
 class Lasting:
-    """Rows of a variable with a TTL, by key: in the state, and taken out of it."""
+    """Rows of a variable with a TTL, by key: those in the state, and those that left it."""
 
     live: dict[Any, Row] = field(default_factory=dict)
     over: dict[Any, Row] = field(default_factory=dict)
@@ -197,7 +197,7 @@ class Recent(Requests):
 
     def with_expired(self) -> Tables:
         last, pages = ({**rows.over, **rows.live} for rows in (self._last, self._pages))
-        # Elements of a list aren't kept.
+        # Expired elements of a list aren't kept.
         return {**self.tables(), "recent_last": in_order(last), "recent_pages": in_order(pages)}
 
     def tried(self) -> bool:
@@ -207,7 +207,7 @@ class Recent(Requests):
 class Totals(Requests):
     """page -> its row of table page_totals_total.
 
-    known:  page -> hits, of the old job
+    known:  page -> hits in the old job
     """
 
     def __init__(self, known: Counter[str]) -> None:
@@ -234,12 +234,12 @@ class Totals(Requests):
         return {"page_totals_total": in_order(self._rows)}
 
     def tried(self) -> bool:
-        """Pages came that the old job knew, and not all of them."""
+        """Some pages came that the old job knew, and some of its pages didn't come."""
         return bool(self._seen & set(self._known)) and bool(set(self._known) - self._seen)
 
 
 class Timers(Kind):
-    """The first kill cuts off the batch that takes in the initial state."""
+    """Four jobs over one stream.  The first kill interrupts the batch that takes in the initial state."""
 
     def __init__(self, folder: Path, chance: random.Random) -> None:
         super().__init__(folder, chance)
@@ -258,7 +258,7 @@ class Timers(Kind):
     def start(cls, spark: Any, folder: Path) -> Iterator[Any]:
         counter, initial_state, recent, sessions = map(example, ("counter", "initial_state", "recent", "sessions"))
         pond, before = folder / "pond", read(spark, folder / "before", SCHEMA)
-        # The old job has come to its end before the new one begins with its table, also where it was killed before.
+        # The old job comes to its end before the new one begins with its table, also after a kill.
         initial_state.start_before(before, pond, partitions=PARTITIONS, trigger="available-now").wait_for_end()
         requests = read(spark, folder / "in", SCHEMA)
 
@@ -273,7 +273,7 @@ class Timers(Kind):
 
 
 class Windows(OpenSessions):
-    """The same with the sum of the requests' lines."""
+    """Session windows: the same sessions, with the sum of the requests' lines."""
 
     touching = True
 
@@ -290,7 +290,7 @@ class Windows(OpenSessions):
 
 
 class Sessions(Kind):
-    """An aggregation in the JVM: no Python worker runs its tasks."""
+    """An aggregation in the JVM: its tasks need no Python worker."""
 
     kills = ("commit", "job")
 
