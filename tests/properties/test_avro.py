@@ -1,4 +1,4 @@
-"""Rows in Avro, written here as Avro's specification says, are read back; damaged ones give a typed error or a row."""
+"""Rows in Avro, written as its specification says, can be read; damaged ones give a typed error or a row."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def element(type_: SparkType, value: Any, random: Random) -> bytes:
 
 
 def blocks(items: list[bytes], random: Random) -> bytes:
-    """Any writer may end a block where it likes, and say its size or not."""
+    """Items as blocks: a writer may end a block anywhere, and may leave out its size."""
     out, at = b"", 0
     while at < len(items):
         count = random.randint(1, len(items) - at)

@@ -1,4 +1,4 @@
-"""Columns of many rows hold what each row holds, whatever the types, and damaged rows never give another value."""
+"""Columns of many rows have the values of each row, for all types; damaged rows never give another value."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def array_of(column: Column) -> Any:
 
 
 def scattered(rows: list[bytes], gaps: list[bytes]) -> Spans:
-    """The rows with bytes between them that mean nothing."""
+    """The rows, with meaningless bytes between them."""
     spans = span([part for row, gap in zip(rows, gaps, strict=True) for part in (gap, row)])
     return Spans(spans.data, spans.begin[1::2], spans.size[1::2])
 

@@ -1,4 +1,4 @@
-"""Whatever Spark wraps around a row, the row comes out; lists and checksums too."""
+"""Every encoding of Spark's gives the row back; also lists, and rows with checksums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys sort as their columns do and come back as they were, also those that are longer than the store allows."""
+"""Encoded keys sort as their columns do and decode to the same key, even if they are longer than the store allows."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_bytes_sort_as_values_do_and_come_back(name: str, data: st.DataObject) -
     keys = data.draw(st.lists(st.tuples(st.one_of(st.none(), present), st.integers(-3, 3)), max_size=12))
     encoded = [codec.encode(key) for key in keys]
     assert [codec.decode(e) for e in encoded] == keys
-    columns = list(codec.order)  # a window moves behind the number
+    columns = list(codec.order)  # the window comes after the number
     by_value = sorted(keys, key=cmp_to_key(lambda a, b: compare([a[i] for i in columns], [b[i] for i in columns])))
     by_bytes = sorted(keys, key=codec.encode)
     # 0.0 and -0.0 are equal as values; Spark never has -0.0 in a key.

@@ -1,4 +1,4 @@
-"""Every read of a replica is the dict of the batch that it names, in whatever order of batches, crashes, gaps and rewinds."""
+"""Every read of a replica gives the rows of the batch that it names, in any order of batches, crashes, gaps and rewinds."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ CHANGES = st.lists(st.tuples(KEYS, st.one_of(st.none(), st.integers(-5, 5))), ma
 
 
 class Run:
-    """One run of a job as the log has it: what was there after each batch, and what was ever deleted.
+    """One run of a job: the rows after each batch, and all deleted rows.
 
     contents:  batch -> rows
-    deleted:   (key, batch, the value that was deleted by it)
+    deleted:   (key, batch, the value that the batch deleted)
     """
 
     def __init__(self, contents: dict[int, dict[str, int]] | None = None, deleted: set[tuple[str, int, int]] | None = None) -> None:
@@ -48,19 +48,19 @@ class Run:
         self.deleted = deleted or set()
 
     def until(self, batch: int) -> Run:
-        """The beginning of it, from which another run may go on."""
+        """The first batches of this run, from which another run may go on."""
         contents = {b: rows for b, rows in self.contents.items() if b <= batch}
         return Run(contents, {d for d in self.deleted if d[1] <= batch})
 
     def last_values(self, key: str, batch: int) -> set[int]:
-        """The values with which a key was deleted by then."""
+        """The values that a key had when it was deleted, up to this batch."""
         return {value for k, b, value in self.deleted if k == key and b <= batch}
 
 
 class ReplicaMachine(RuleBasedStateMachine):
     """Batches are committed, logs cleaned, jobs replaced and rewound, followers killed.
 
-    Every read is judged by the batch that it names.  Its fingerprint says of which run, also where the job was replaced meanwhile.
+    Every read is compared with the batch that it names.  The fingerprint says of which run, even if the job was replaced meanwhile.
     """
 
     in_memory = True
@@ -74,7 +74,7 @@ class ReplicaMachine(RuleBasedStateMachine):
         self.run = Run()
         self.committed: dict[str, tuple[Run, int]] = {}  # by the fingerprint of the batch
         self.copy: tuple[WrittenCheckpoint, Run] | None = None
-        self.reached: dict[str, set[int]] = {}  # by lineage: the batches that its replicas have stood at
+        self.reached: dict[str, set[int]] = {}  # lineage -> the batches at which its replicas have been
         self.serving: list[Any] = []
         self.follower: Follower | None = None
 
@@ -150,9 +150,9 @@ class ReplicaMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.copy is not None)
     @rule(changes=st.one_of(st.none(), CHANGES))
     def copy_takes_its_place(self, changes: list[tuple[str, int | None]] | None) -> None:
-        """The same job, rewound, and going another way from there.
+        """Rewind the same job, and let it go on with other batches.
 
-        The follower looks before the log is cleaned up: once the replica's batch is gone, nothing tells that it was another one.
+        The follower looks before the log is cleaned up.  Once the log of the replica's batch is gone, nothing shows the rewind.
         """
         assert self.copy is not None
         clock = self.checkpoint.clock
@@ -178,7 +178,7 @@ class ReplicaMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_was_read_at_a_batch_is_still_known(self) -> None:
-        """Through builds in between: only batches that were cleaned up before they could be read are refused, and never guessed."""
+        """Also after another build.  Reads of batches that were cleaned up too early are refused, and never guessed."""
         if not self.serving:
             return
         codec, decode = KeyCodec(KEY), decoder(VALUE)
@@ -210,7 +210,7 @@ class ReplicaMachine(RuleBasedStateMachine):
             assert [o for o, _ in iter_range(both, "0/default", b"", None, reverse=True)] == sorted(shown, reverse=True)
 
     def named(self, snapshot: Any) -> tuple[Run, int]:
-        """The run and the batch that a snapshot says it is of."""
+        """The run and the batch that a snapshot names."""
         record = snapshot.record()
         assert record.status == "live"
         run, batch = self.committed[record.fingerprint]
@@ -239,7 +239,7 @@ class LmdbReplicaMachine(ReplicaMachine):
     @precondition(lambda self: self.follower is not None and self.serving)
     @rule(flushed=st.booleans())
     def machine_starts_again(self, flushed: bool) -> None:
-        """Nothing is trusted but what was flushed; that has every row that had expired, where no batch was missed."""
+        """Only flushed data counts.  It has every row that had expired, unless the follower missed a batch."""
         assert self.follower is not None
         assert self.follower.journal is not None
         is_whole = flushed and self.follower.journal.flush() and self.is_caught_up()

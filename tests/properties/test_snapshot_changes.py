@@ -1,4 +1,4 @@
-"""The changes between two snapshots make the new state of the old one, whatever RocksDB did between them."""
+"""The changes between two snapshots turn the old state into the new one, whatever RocksDB did in between."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROUND = st.lists(
         st.tuples(st.just("put"), KEYS, st.binary(max_size=4)),
         st.tuples(st.just("delete"), KEYS, st.just(b"")),
         st.tuples(st.just("flush"), st.just(b""), st.just(b"")),
-        # Of a part of the keys only: what is on several levels stays so.
+        # Compact only a part of the keys, so that others stay on several levels.
         st.tuples(st.just("compact"), KEYS, KEYS),
     ),
     max_size=25,
@@ -73,7 +73,7 @@ def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list
             assert replica == model == dict(iter_snapshot(storage, "0", str(version)))
             models.append(dict(model))
         writer.close()
-        # Also over several versions, and backwards.
+        # Changes over several versions, and backwards.
         last = len(rounds)
         for version in range(1, last):
             assert applied(models[version], changed(storage, str(version), str(last))) == models[last]

@@ -1,4 +1,4 @@
-"""Records found many at once are the records that are found one by one, and damage is told in the same words."""
+"""Finding many records at once gives the same as finding them one by one, and the same errors for damage."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def taken_out(found: RecordSpans) -> list[Record]:
 
 
 def words_of(random_: random.Random, words: int) -> bytes:
-    """As rows are: mostly zeros, and numbers that look like lengths."""
+    """Bytes like those of rows: mostly zeros, and numbers that look like lengths."""
     return b"".join(struct.pack("<q", random_.choice([0, 0, 1, 8, 24, 32, -1, random_.getrandbits(63)])) for _ in range(words))
 
 

@@ -1,4 +1,4 @@
-"""What RocksDB writes, we read as RocksDB reads it: any keys, any levels, any block size, any compression."""
+"""We read RocksDB's files as RocksDB does: any keys, any levels, any block size, any compression."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=l
 
 
 def apply(database: Rdict, model: dict[bytes, bytes], change: tuple[str, bytes, bytes]) -> None:
-    """One change to a database and to what it should hold."""
+    """Make a change in a database and in the expected content."""
     kind, key, value = change
     if kind == "put":
         database[key] = value
@@ -59,7 +59,7 @@ def apply(database: Rdict, model: dict[bytes, bytes], change: tuple[str, bytes, 
 def test_a_snapshot_holds_what_was_put_and_not_deleted(changes: list[Any], written: tuple[str, int, bool], few_bytes: int) -> None:
     compression, block_bytes, xxh3 = written
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)  # numpy for everything, or for nothing
+        patch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)  # always numpy, or never
         patch.setattr(sst, "WINDOW_BYTES", 1000)
         writer = SnapshotWriter(Path(scratch, "0"), compression=compression, block_bytes=block_bytes, xxh3=xxh3)
         model: dict[bytes, bytes] = {}
@@ -106,7 +106,7 @@ def test_merges_are_joined_in_the_order_they_were_written(
 ) -> None:
     monkeypatch.setattr(sst_blocks, "_FEW_BYTES", few_bytes)
     writer = SnapshotWriter(tmp_path / "0", compression="none")
-    # Round -> every how many keys are appended to, in round 3 none; the others are put anew.
+    # Round -> which keys are appended to: every key, every second or none.  The other keys get a new value.
     rounds = {1: 2, 2: 1, 3: 0, 4: 1}
     expected: dict[bytes, bytes] = {}
     for number, every in rounds.items():
@@ -161,7 +161,7 @@ def test_a_range_delete_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_rocksdb_itself_reads_the_same_list_where_it_can(tmp_path: Path) -> None:
-    """With the comma, which is what RocksDB's own operator joins with."""
+    """With a comma, the delimiter of RocksDB's own operator."""
     writer = SnapshotWriter(tmp_path / "0", compression="none")
     for number in range(3):
         for i in range(200):

@@ -1,4 +1,4 @@
-"""Keys of random nested types, NULL at every level: a struct that is NULL is another key than a struct of NULLs, at every door.
+"""Keys of random nested types with NULL at every level: at every door, a NULL struct and a struct of NULLs are different keys.
 
 The oracle is Spark's order as Python's sort has it: NULL first, structs member by member, a shorter array before a longer one.
 """
@@ -33,13 +33,13 @@ from suite.sizes import examples
 TABLE = "ck.aggregate_0"
 SECOND = 1_000_000
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
-# Few values, so that keys differ in nothing but where they are NULL.
+# Few values, so that many keys differ only in their NULLs.
 ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "integer": st.integers(-1, 1),
     "long": st.sampled_from([-(2**63), 0, 2**53 + 1]),
     "string": st.sampled_from(["", "a", "a\0b"]),
     "binary": st.sampled_from([b"", b"\0", b"\0\xff"]),
-    # The last of each lies outside the years that Python's datetime has.
+    # The last value of each lies outside the years of Python's datetime.
     "date": st.sampled_from([-1, 0, 4_000_000]),
     "timestamp": st.sampled_from([0, SECOND, -(2**62)]),
     "timestamp_ntz": st.sampled_from([0, SECOND, 2**62]),
@@ -50,7 +50,7 @@ ATOMS: dict[str, st.SearchStrategy[Any]] = {
 
 @st.composite
 def types(draw: st.DrawFn, depth: int = 3) -> SparkType:
-    """An atom, a struct or an array, structs the most."""
+    """An atom, a struct or an array; mostly structs."""
     kind = draw(st.sampled_from(["atom", "struct", "struct", "array"])) if depth else "atom"
     if kind == "atom":
         return atomic(draw(st.sampled_from(list(ATOMS))))
@@ -62,7 +62,7 @@ def types(draw: st.DrawFn, depth: int = 3) -> SparkType:
 
 
 def values(type_: SparkType) -> st.SearchStrategy[Any]:
-    """In stored form, NULL every third time."""
+    """Values in stored form; every third is NULL."""
     if type_.kind == "struct":
         present: st.SearchStrategy[Any] = st.tuples(*(values(f.type) for f in type_.fields))
     elif type_.kind == "array":
@@ -89,7 +89,7 @@ def compare(left: Any, right: Any) -> int:
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[tuple[Field, ...], list[tuple[Any, ...]]]:
-    """Columns of a key, a window of Spark's among them at times, and keys, each once."""
+    """Columns of a key, sometimes with a window, and distinct keys."""
     fields = tuple(Field(f"k{i}", type_) for i, type_ in enumerate(draw(st.lists(types(), min_size=1, max_size=3))))
     strategies = [values(f.type) for f in fields]
     if draw(st.booleans()):
@@ -202,7 +202,7 @@ def test_reads_have_one_row_a_key_in_order_and_find_each(
             whole = rows_table(pa, rows_of.definition, expected, "ck", 1)
             assert rows_of.to_arrow().equals(whole)
             assert millpond.read_arrow(checkpoint.path, TABLE).sort_by("v").equals(whole.sort_by("v"))
-            if expected:  # a part of a key: one column, and a member of a struct
+            if expected:  # parts of a key: one column, and a member of a struct
                 part = data.draw(st.sampled_from(expected))
                 name = data.draw(st.sampled_from(names))
                 assert list(rows_of.scan({name: part[name]})) == [row for row in expected if row[name] == part[name]]
@@ -219,7 +219,7 @@ def _hashable(key: tuple[Any, ...]) -> _Key:
 
 
 class _Key(tuple[Any, ...]):
-    """A key row that goes into a dict, whatever it holds."""
+    """A key row that can be a dict's key, whatever its values."""
 
     __slots__ = ()
 

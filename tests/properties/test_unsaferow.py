@@ -1,4 +1,4 @@
-"""Any row survives being written as Spark writes it, and damaged bytes give a typed error or a row, never anything else."""
+"""A row, written as Spark writes it, reads as the same row; damaged bytes give a typed error or a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m random_queries --count 1000 --seed 7`: random queries against Spark; what fails is made small and printed."""
+"""`python -m random_queries --count 1000 --seed 7`: compare random queries with Spark; print failures as small cases."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from random_queries.case import parse_case
 
 
 def main() -> int:
-    """Run it; 0 where all agree or are refused by name."""
+    """Run the queries; returns 0 if all agree or are refused by name."""
     parser = argparse.ArgumentParser(prog="random_queries", description=__doc__)
     parser.add_argument("--count", type=int, default=400)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -37,7 +37,7 @@ def main() -> int:
             campaign = Campaign(spark, Path(folder), minimise=not given.plain, save=given.save)
             for path in given.cases:
                 print(f"{path.stem}: {campaign.judge(parse_case(path.read_text())) or 'agrees'}", flush=True)
-            with contextlib.suppress(KeyboardInterrupt):  # what was found till then is told
+            with contextlib.suppress(KeyboardInterrupt):  # prints what was found so far
                 campaign.run(given.seed, range(given.first, given.first + given.count))
         finally:
             spark.stop()

@@ -1,4 +1,4 @@
-"""A case's DataFrame: its input as files or as nothing, what it groups, and what it does after."""
+"""The DataFrame of a case: its input, the aggregation, and the steps before and after."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from random_queries.case import Case, quoted
 
 
 def plain_frame(spark: Any, case: Case) -> Any:
-    """A DataFrame of the case's columns with no stream below, for the analyzer alone."""
+    """A DataFrame with the case's columns and no stream, for the analyzer only."""
     columns = ", ".join(f"CAST(NULL AS {type_}) AS {quoted(name)}" for name, type_ in case.columns.items())
     return spark.sql(f"SELECT {columns}")
 
 
 def write_input(spark: Any, case: Case, folder: Path) -> Path:
-    """The case's rows as one Parquet file a batch, in order of their times; what is there already is left."""
+    """Write one Parquet file for each batch, in order of file times; existing files stay."""
     text = repr((case.columns, case.batches))
     target = folder / hashlib.sha256(text.encode()).hexdigest()[:16]
     for number, rows in enumerate(case.batches):
@@ -26,7 +26,7 @@ def write_input(spark: Any, case: Case, folder: Path) -> Path:
 
 
 def write_batch(spark: Any, case: Case, rows: list[list[str]], target: Path, number: int) -> None:
-    """One file."""
+    """Write one file."""
     file = target / f"{number:03}.parquet"
     if file.exists():
         return
@@ -42,13 +42,13 @@ def write_batch(spark: Any, case: Case, rows: list[list[str]], target: Path, num
 
 
 def stream(spark: Any, case: Case, folder: Path) -> Any:
-    """The input as a stream, a file a batch."""
+    """The input as a stream, one file in each batch."""
     schema = plain_frame(spark, case).schema
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def whole_frame(spark: Any, case: Case, source: Any, after: list[list[Any]] | None = None) -> Any:
-    """The case's DataFrame over a source."""
+    """The whole DataFrame of a case over a source."""
     if case.watermark:
         source = source.withWatermark(*case.watermark)
     return after_frame(grouped_frame(after_frame(source, case.before), case), case.after if after is None else after)

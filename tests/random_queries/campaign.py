@@ -1,4 +1,4 @@
-"""Many cases, one after the other: what agreed, what was refused by which reason, what failed."""
+"""Runs many cases, and counts which agreed, which were refused for which reason, and which failed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from random_queries.run import QueryRun, run_case, session_of
 _AT_ONCE = 4
 _CHUNK = 40
 _OF_A_KIND = 2
-"""so many failures of a kind are made small"""
+"""the number of failures of a kind to make small"""
 _NOT_IN_THE_STATE = (
     "is the time of the batch that a row was emitted in",
     "of Apache DataSketches, which takes Spark's own functions to read",
@@ -39,13 +39,13 @@ _OUTCOMES = ("agreed", "not in the state", "refused in part", "FAILED")
 
 
 def _outcome(reasons: list[str]) -> str:
-    """agreed, refused in part, or "not in the state": with nothing refused but what nobody can tell from the state."""
+    """ "agreed", "refused in part", or "not in the state" if only values are refused that the state doesn't have."""
     known = [any(words in reason for words in _NOT_IN_THE_STATE) for reason in reasons]
     return "agreed" if not reasons else "not in the state" if all(known) else "refused in part"
 
 
 def spark_session(folder: Path) -> Any:
-    """A session as the tests have it."""
+    """A session like that of the tests."""
     from millpond.spark.session import session
 
     conf = {
@@ -84,11 +84,11 @@ class Campaign:
         self._minimise = minimise
         self._save = save
         self._number = 0
-        # Not a block for each case: two threads would take each other's filters away.
+        # One block for all cases: two threads would remove each other's filters.
         warnings.simplefilter("ignore", MillpondWarning)
 
     def run(self, seed: int, numbers: Iterable[int]) -> None:
-        """The cases of a seed by their numbers, so many in each server."""
+        """Run the cases of a seed by their numbers; each server gets some of them."""
         began = time.monotonic()
         pending = list(numbers)
         while pending:
@@ -114,7 +114,7 @@ class Campaign:
                 shutil.rmtree(run.pond, ignore_errors=True)
 
     def attempt(self, case: Case) -> tuple[QueryRun | None, tuple[str, str] | None]:
-        """Run and judge one case by what needs no server: its run, and the kind and detail of a failure."""
+        """Run a case, and check it through the doors that need no server; returns the run, and a failure's kind and detail."""
         self._number += 1
         table = f"t{self._number}"
         run = None
@@ -145,7 +145,7 @@ class Campaign:
         return run, None
 
     def through_server(self, runs: list[tuple[str, Case, QueryRun]]) -> list[tuple[str, Case, tuple[str, str]]]:
-        """The same runs through a server and the command line: those that failed there."""
+        """Check the same runs through a server and the command line; returns those that failed there."""
         failed = []
         readable = [
             (seed, case, run) for seed, case, run in runs if run.definition is not None and (run.checkpoint / "commits").exists()
@@ -189,7 +189,7 @@ class Campaign:
             (self._save / f"{name}.txt").write_text(f"{kind}\n{detail}\n")
 
     def judge(self, case: Case, *, by_server: bool = True) -> tuple[str, str] | None:
-        """Kind and detail of how one case fails, through every door or those that need no server; None where it doesn't."""
+        """How a case fails, as kind and detail, through all doors or those without a server; None if it doesn't fail."""
         run, failure = self.attempt(case)
         try:
             if failure is None and run is not None and by_server:
@@ -200,7 +200,7 @@ class Campaign:
         return failure
 
     def result(self) -> dict[str, Any]:
-        """The same as figures."""
+        """The result as numbers."""
         taken = sum(self.counts[name] for name in _OUTCOMES)
         return {
             "taken_by_spark": taken,
@@ -212,7 +212,7 @@ class Campaign:
         }
 
     def describe(self) -> str:
-        """What it came to, with the share of what was refused and why."""
+        """The result in words, with what was refused and why."""
         result = self.result()
         lines = [
             f"{result['taken_by_spark']} queries that Spark takes: {dict(self.counts)}; "

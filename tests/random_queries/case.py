@@ -1,4 +1,4 @@
-"""One streaming query as data: what it reads, what it does, how it is started; text in and out, so that it can be kept."""
+"""One streaming query as data: its input, its steps, its settings.  It can be written as text and read again."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ COMPILED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMo
 class Case:
     """A query over a few small files.
 
-    columns:     of the input, name and SQL type
-    batches:     per batch its rows, per row an SQL literal for each column
-    conf:        of the job's session
-    definer:     settings that the session has otherwise in which `define` is called
+    columns:     name and SQL type of each input column
+    batches:     the rows of each batch; a row is an SQL literal for each column
+    conf:        settings of the job's session
+    definer:     settings that differ in the session that calls `define`
     watermark:   column and delay, or nothing
-    before:      steps between the source and the aggregation, as `after`
-    keys:        SQL of the grouping expressions, with their aliases; None in place of all: no aggregation
+    before:      steps between the source and the aggregation, in the form of `after`
+    keys:        SQL of the grouping expressions, with their aliases; None if there is no aggregation
     aggregates:  SQL of the aggregates, with their aliases
     after:       steps: `select` with expressions, `where` with a condition, `withColumn` with name and expression,
                  `withColumnRenamed`, `drop`, `orderBy`, `limit`, `dropDuplicates`, `groupBy` with keys and aggregates,
-                 `join` with the SQL of what never changes, its columns and the kind of join
+                 `join` with the SQL of a static side, its columns and the kind of join
     volatile:    output columns that change with the batch
     mode:        update, complete or append
     door:        start, publish, define, or none
-    says_zone:   whether `define` is told the job's time zone
-    restart:     None, or what a second run over the same checkpoint has otherwise; it reads the last batch
+    says_zone:   whether `define` gets the job's time zone
+    restart:     None, or the members that differ in a second run over the same checkpoint, which reads the last batch
     """
 
     columns: dict[str, str]
@@ -56,7 +56,7 @@ class Case:
     note: str = ""
 
     def to_json(self) -> str:
-        """The case as text, without what is as by default, a row a line."""
+        """The case as text, without defaults, a row a line."""
         default = {f.name: f.default_factory() if callable(f.default_factory) else f.default for f in fields(self)}  # type: ignore[misc]
         members = {name: value for name, value in asdict(self).items() if value != default.get(name)}
         batches = members.pop("batches")
@@ -69,10 +69,10 @@ class Case:
 
 
 def parse_case(text: str) -> Case:
-    """What `to_json` wrote, or somebody by hand."""
+    """Parse a case that `to_json` or a person wrote."""
     return Case(**json.loads(text))
 
 
 def quoted(name: str) -> str:
-    """A name as SQL has it."""
+    """A name, quoted for SQL."""
     return "`" + name.replace("`", "``") + "`"

@@ -1,9 +1,9 @@
-"""Holds a table against what Spark emitted, batch by batch, through every door.
+"""Compares a table with what Spark emitted, batch by batch, through every door.
 
-1. The checkpoint's commits are taken away and given back one by one, so that a follower applies each batch as it comes.
-2. Each batch: rows that Spark emitted are in the table, bit by bit; rows that it didn't emit are as they were; there are as many
-   as Spark counted in its state.  The same by `read_arrow`, which follows nothing.
-3. The last batch is asked through all doors, which must agree.
+1. Remove the checkpoint's commits and put them back one by one, so that a follower applies each batch.
+2. At each batch: the table has the rows that Spark emitted, bit by bit; all other rows are unchanged; and there are as many as
+   Spark counted in its state.  `read_arrow`, which needs no follower, gives the same.
+3. Read the last batch through all doors, which must agree.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _BETWEEN = " | "
 
 
 class WrongError(AssertionError):
-    """A table isn't what Spark has.
+    """A table differs from Spark.
 
-    kind:  a short word for the class of failure, the same for a minimised case
+    kind:  a short word for the kind of failure, which a minimised case shares
     """
 
     def __init__(self, kind: str, detail: str) -> None:
@@ -40,7 +40,7 @@ class WrongError(AssertionError):
 
 
 class Shown(NamedTuple):
-    """An output column of Spark's and where the table has it: column by column as `parts`, one, or the members of a window."""
+    """An output column of Spark's, and its columns in the table as `parts`: one column, or the members of a window."""
 
     place: int
     field: Field
@@ -49,9 +49,9 @@ class Shown(NamedTuple):
 
 
 def check_run(run: QueryRun, twin: QueryRun | None = None) -> list[str]:
-    """Raise WrongError where the table and Spark differ; reasons of what was refused by name.
+    """Raise WrongError if the table and Spark differ; returns the reasons of what was refused by name.
 
-    twin:  the same query in update mode, where the run is in append mode: what the state holds before it is emitted
+    twin:  for a run in append mode, the same query in update mode, which shows the state's rows before they are emitted
     """
     if isinstance(run.error, MillpondError):
         if run.error.condition in ("NOT_DERIVABLE", "SPARK_CONNECT"):
@@ -97,14 +97,14 @@ def _reason(sentence: str) -> str:
 
 
 class Check:
-    """One table's batches, one after the other."""
+    """Checks the batches of one table, one after the other."""
 
     def __init__(self, run: QueryRun, twin: QueryRun | None, definition: TableDefinition) -> None:
         self.run = run
         self.definition = definition
         self.batches = run.batches if twin is None else twin.batches
         self.strict = twin is not None or run.case.mode != "append"
-        # Of a second run the rows before it aren't known by these names.
+        # In a second run the earlier rows may have other names.
         self.before: Counter[str] | None = Counter() if run.restarted_at is None else None
         self.unknown: set[str] = set()
         words = " ".join(str(s) for s in (run.case.aggregates, run.case.after, run.case.restart))
@@ -113,7 +113,7 @@ class Check:
         self._sets = _sets_of(run.case)
 
     def batch(self, number: int, table: Any) -> None:
-        """One batch of the table, as of now."""
+        """Check the table at its present batch."""
         rows = table.scan()
         definition = table.definition
         if rows.cut.position.batch != number:
@@ -122,7 +122,7 @@ class Check:
             raise WrongError("names", f"two columns have one name: {definition.columns}")
         counted = self.run.batches.get(number, Batch()).state_rows
         living = sum(1 for row in rows if not row.final)
-        # Where Spark sorts, it runs the batch twice, and counts twice.
+        # To sort, Spark runs the batch twice, and counts twice.
         if counted not in (None, living, 2 * living if self._sorted else None) and not self._filtered and definition.having is None:
             raise WrongError("count", f"batch {number}: {living} rows where Spark counts {counted} in its state")
         self._leave_out_what_goes_by_java(rows)
@@ -139,7 +139,7 @@ class Check:
         self._arrow(number, definition, rows, warm, "to_arrow")
 
     def _leave_out_what_goes_by_java(self, rows: Any) -> None:
-        """Where `define` doesn't know the job's Java, a value that hangs on it is an error of that name: not compared any more."""
+        """If `define` doesn't know the job's Java, a value that depends on it is an error; leave such columns out."""
         if self.run.case.door == "define":
             errors = [(name, error.condition) for row in rows for name, error in row.errors.items()]
             found = {name for name, condition in errors if condition == "JAVA_UNKNOWN"}
@@ -148,7 +148,7 @@ class Check:
                 self.before = None
 
     def first_doors(self, table: Any) -> None:
-        """Reads of Python beside the scan."""
+        """Check reads of Python besides the scan."""
         ask_table(table, WrongError)
 
     def _compare(self, number: int, batch: Batch, definition: TableDefinition, rows: list[dict[str, Any]]) -> None:
@@ -167,7 +167,7 @@ class Check:
         if self.run.case.mode == "complete" and have != emitted:
             raise WrongError(*_difference(number, shown, lost, have - emitted, self.run))
         if self.before is not None:
-            # What wasn't emitted is as it was, but for columns that change with the batch.
+            # Rows that weren't emitted are unchanged, except for columns that change with the batch.
             steady = [s for s in shown if s.field.name not in volatile]
             rest = Counter(self._ours(row, steady) for row in rows) - Counter(self._theirs(row, steady) for row in batch.rows)
             if new := rest - self.before:
@@ -176,11 +176,11 @@ class Check:
         self.before = Counter(self._ours(row, steady) for row in rows)
 
     def shown(self, fields: tuple[Field, ...], definition: TableDefinition) -> Iterator[Shown]:
-        """Where each output column is in the table.  Raises WrongError where it is neither there nor named in a warning."""
+        """The place of each output column in the table.  Raises WrongError if a column is missing and no warning names it."""
         types = {c.name: c.type for c in (*definition.key, *definition.values)}
         raw = {v.name for v in definition.values if v.raw is not None}
         warned = " ".join(definition.warnings)
-        # A whole table of buffers has Spark's own names, and says so.
+        # A table of raw buffers has Spark's own names, and says so.
         is_raw = bool(warned) and len(definition.values) == len(raw) and "The column" not in warned
         order = []
         for place, field in enumerate(fields):
@@ -205,7 +205,7 @@ class Check:
             raise WrongError("order of columns", f"{values} where Spark has {order}")
 
     def _is_window(self, field: Field) -> bool:
-        """Whether it may be one of Spark's windows, whose members are columns; any other struct is one column."""
+        """Whether it may be a window, whose members are columns of the table; any other struct is one column."""
         members = field.type.fields
         is_one = [f.name for f in members] == ["start", "end"] and all(f.type.kind.startswith("timestamp") for f in members)
         return is_one and any("window(" in key for key in (*self.run.case.keys, *map(str, self.run.case.after)))
@@ -215,7 +215,7 @@ class Check:
         for s in shown:
             value = row[s.place]
             if not self.run.case.aggregates and value == 0.0 and isinstance(value, float):
-                value = 0.0  # the state of dropDuplicates has one zero; what passes through has its own
+                value = 0.0  # the state of dropDuplicates has one kind of zero, the emitted row has the input's
             if len(s.parts) > 1 or (s.parts and s.parts[0] != s.field.name):
                 members = value if value is not None else (None,) * len(s.field.type.fields)
                 out += [bits(to_python(f.type)(v)) for f, v in zip(s.field.type.fields, members, strict=True)]
@@ -227,7 +227,7 @@ class Check:
         return _BETWEEN.join(repr(bits(row[part], as_set=s.as_set)) for s in shown for part in s.parts)
 
     def _arrow(self, number: int, definition: TableDefinition, rows: Any, table: Any, door: str) -> None:
-        """The same rows by Arrow; of `read_arrow` in any order."""
+        """Check the same rows through Arrow; those of `read_arrow` come in any order."""
         named = [(c.name, c.type) for c in (*definition.key, *definition.values)]
         if [n for n, _ in named] != table.column_names:
             raise WrongError(f"{door} names", f"{table.column_names} where the table has {[n for n, _ in named]}")
@@ -256,12 +256,12 @@ def _refuses(read: Callable[[], Any]) -> None:
 
 
 def _plain(type_: SparkType) -> str:
-    """The type without collations, which a schema says beside its columns."""
+    """The type without collations, which a schema has elsewhere."""
     return re.sub(r" collate \w+", "", str(type_))
 
 
 def _sets_of(case: Case) -> set[str]:
-    """Columns that are collect_set, or something that may be simplified to it: the table has its elements in another order."""
+    """Columns of collect_set, or of what Spark may simplify to it: the order of the elements isn't compared."""
     found: set[str] = set()
 
     def note(text: str, name: str) -> None:
@@ -272,7 +272,7 @@ def _sets_of(case: Case) -> set[str]:
     for texts in (case.aggregates, *(t for word, *given in steps if word in ("select", "groupBy") for t in given)):
         for text in texts:
             note(text, re.sub(r".* AS ", "", text, flags=re.DOTALL).strip("`").replace("``", "`"))
-    for _ in steps:  # a name may stand for what a later step made
+    for _ in steps:  # a name may mean the column of a later step
         for word, *given in steps:
             if word == "withColumn":
                 note(given[1], given[0])
@@ -285,13 +285,13 @@ def _sets_of(case: Case) -> set[str]:
 
 
 def _word(name: str, fields: tuple[Field, ...], definition: TableDefinition) -> str:
-    """What the members of a window are called by: a session that has Spark's own name is called "session" where nothing else is."""
+    """The word in the names of a window's members: "session" for a session with Spark's own name, if no other column has it."""
     taken = {"session_start", "session_end"} & {f.name for f in fields}
     return "session" if name == "session_window" and not taken and "session_start" in definition.columns else name
 
 
 def _beside(name: str, users: set[str]) -> str:
-    """The name of a window's member: one that the query gives to a column is numbered."""
+    """The name of a window's member; it gets a number if the query uses it for another column."""
     given, n = name, 2
     while given in users:
         given, n = f"{name}_{n}", n + 1
@@ -299,7 +299,7 @@ def _beside(name: str, users: set[str]) -> str:
 
 
 def _difference(number: int, shown: list[Shown], lost: Counter[str], extra: Counter[str], run: QueryRun) -> tuple[str, str]:
-    """Which columns differ, as far as rows that are alike tell."""
+    """Which columns differ, found by comparing similar rows."""
     names = [part for s in shown for part in s.parts]
     best = names
     for a in list(lost)[:8]:

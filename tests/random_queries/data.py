@@ -1,4 +1,4 @@
-"""Random values of Spark's types, as SQL literals, with those among them that are easily taken for another."""
+"""Random values of Spark's types as SQL literals, among them values that are easily confused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Draw = random.Random
 
 
 def literal(rng: Draw, type_: str) -> str:
-    """SQL of a value of this type; NULL now and then."""
+    """The SQL of a value of this type; sometimes NULL."""
     if rng.random() < 0.12:
         return "NULL"
     if type_.startswith("struct<"):
@@ -61,7 +61,7 @@ def _cast(text: str, type_: str) -> str:
 
 
 def split_types(text: str) -> list[str]:
-    """Types between commas that aren't inside of brackets."""
+    """The types between commas outside of brackets."""
     parts, depth, begin = [], 0, 0
     for place, letter in enumerate(text):
         depth += (letter in "<(") - (letter in ">)")
@@ -72,7 +72,7 @@ def split_types(text: str) -> list[str]:
 
 
 def split_members(text: str) -> list[tuple[str, str]]:
-    """Names and types of a struct."""
+    """The names and types of a struct's members."""
     return [(name, type_) for name, _, type_ in (part.partition(":") for part in split_types(text))]
 
 

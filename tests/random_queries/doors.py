@@ -1,4 +1,4 @@
-"""The doors that a table is read by: Python, Arrow, a server by its client and by plain requests, the command line."""
+"""The doors of a table: Python, Arrow, a server through its client and plain requests, the command line."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ Failure = Callable[[str, str], Exception]
 
 
 def arrow_rows(table: Any, types: list[SparkType]) -> list[tuple[Any, ...]]:
-    """Rows of a pyarrow.Table in stored form: no value goes through Python's dates."""
+    """Rows of a pyarrow.Table in stored form; Python's dates aren't used."""
     columns = [[_stored(value, type_) for value in column] for column, type_ in zip(table.columns, types, strict=True)]
     return list(zip(*columns, strict=True)) if columns else [()] * table.num_rows
 
 
 def has_arrow(definition: TableDefinition) -> bool:
-    """Whether Arrow has a form for all columns, by docs/types.md."""
+    """Whether Arrow has a form for all columns, according to docs/types.md."""
     return all(_arrow_holds(c.type) for c in (*definition.key, *definition.values))
 
 
@@ -66,13 +66,13 @@ def _stored(value: Any, type_: SparkType) -> Any:
 
 
 def cells(row: Any) -> dict[str, Any]:
-    """The values of a row; of one that can't be computed None, as the doors without Python's errors have it."""
+    """The values of a row; None for one that can't be computed, as at the doors that can't raise Python's errors."""
     failed = getattr(row, "errors", {})
     return {name: None if name in failed else value for name, value in row.items()}
 
 
 def _text(rows: Any) -> list[str]:
-    """Rows as text that is equal for equal rows alone, the conditions of their errors included."""
+    """Rows as text, equal only for equal rows, with the conditions of errors."""
     return [
         repr([[bits(v) for v in cells(row).values()], {n: e.condition for n, e in getattr(row, "errors", {}).items()}])
         for row in rows
@@ -84,7 +84,7 @@ def _key_of(table: Any, row: Any) -> dict[str, Any]:
 
 
 def ask_table(table: Any, wrong: Failure, *, door: str = "") -> None:
-    """Reads of a table that must agree with its scan: each row by its key, ranges, pages, backwards, counts."""
+    """Check reads that must agree with the scan: rows by key, ranges, pages, backwards, counts."""
     rows = table.scan()
     texts = _text(rows)
     if _text(table.scan(reverse=True)) != texts[::-1]:
@@ -139,10 +139,10 @@ def serving(ponds: list[Path], home: Path) -> Iterator[str]:
 
 
 def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
-    """The same table by a server: client, JSON, CSV, Arrow.
+    """Check the same table through a server: client, JSON, CSV, Arrow.
 
     remote:  millpond.connect(address)
-    table:   of an opened pond, at the same batch
+    table:   the table of an opened pond, at the same batch
     """
     import httpx
     import pyarrow as pa
@@ -169,7 +169,7 @@ def ask_server(address: str, remote: Any, table: Any, wrong: Failure) -> None:
     writers = [(name, to_text(type_)) for name, type_ in typed_columns(table.definition)]
     lines = [[_csv_cell(row, name, text) for name, text in writers] for row in rows]
     read = list(csv.reader(io.StringIO(answer.content.decode("utf-8", "surrogateescape"), newline="")))
-    if answer.status_code != 200 or [line or [""] for line in read] != [names, *lines]:  # one column that is NULL is an empty line
+    if answer.status_code != 200 or [line or [""] for line in read] != [names, *lines]:  # a row of one NULL is an empty line
         raise wrong("http csv", f"{answer.status_code}: {answer.text[:600]} where Python has {lines[:3]}")
     answer = httpx.get(path, timeout=30, headers={"Accept": "application/vnd.apache.arrow.stream"})
     if not has_arrow(table.definition):
@@ -196,7 +196,7 @@ def _csv_cell(row: Any, name: str, text: Callable[[Any], str]) -> str:
 
 
 def _url_words(table: Any, row: Any) -> str | None:
-    """The key of a row as a URL has it; None where a column can't be named there."""
+    """The key of a row in the form of a URL; None if a URL can't name one of the columns."""
     words = []
     for column in table.definition.key:
         if column.name.startswith("_") or column.name.endswith("__isnull"):
@@ -211,7 +211,7 @@ def _url_words(table: Any, row: Any) -> str | None:
 
 
 def ask_command_line(place: str, home: Path, table: Any, wrong: Failure) -> None:
-    """The same table by `millpond scan` and `millpond get`."""
+    """Check the same table through `millpond scan` and `millpond get`."""
     from click.testing import CliRunner
 
     from millpond.cli import main

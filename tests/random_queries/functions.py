@@ -1,6 +1,6 @@
-"""What people write in aggregations: the aggregate functions of Spark's manual, and expressions over what they give.
+"""What people write in aggregations: the aggregate functions of Spark's manual, and expressions over their results.
 
-A template's `{n}` is a column of a kind (KINDS), drawn anew for each place; `{a}` is any.  What Spark refuses is drawn anew.
+In a template, `{n}` is a column of a kind (KINDS), drawn for each place; `{a}` is any.  If Spark refuses one, another is drawn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ KINDS: dict[str, str] = {
     "o": "boolean tinyint smallint int bigint float double decimal string binary date timestamp interval time struct array",
     "a": "",
 }
-"""letter -> how the names of types begin that it stands for"""
+"""letter -> how the names of its types begin"""
 
 AGGREGATES = """
 count(*)
@@ -121,7 +121,7 @@ min_by(make_interval(1, {w} % 5), {w})
 """.strip().splitlines()
 
 ARGUMENTS = ["{x}", "{x}", "{x}", "{x}", "{x}", "coalesce({x}, {x})", "nullif({x}, {x})", "if({b}, {x}, NULL)"]
-"""what stands where a template wants a column `{x}`"""
+"""replacements for a template's column `{x}`"""
 
 ON_VALUES = """
 n|{n} + 1
@@ -312,7 +312,7 @@ o|{o} = {o}
 o|{o} < {o}
 o|greatest({o}, {o})
 """.strip().splitlines()
-"""kind|expression: over a column of that kind; `count_me` is a column of count(*)"""
+"""kind|expression over a column of that kind; `count_me` is a column of count(*)"""
 
 ON_KEYS = """
 s|upper({s})

@@ -1,4 +1,4 @@
-"""A random query: drawn from a seed, and asked of Spark's analyzer, which says what it refuses before anything runs."""
+"""Draws a random query from a seed.  Spark's analyzer says which parts it refuses before anything runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from random_queries.functions import AGGREGATES, ARGUMENTS, KINDS, NAMES, ON_KEY
 from random_queries.minimise import without_unused
 
 ZONES = ["UTC", "UTC", "America/New_York", "Asia/Kolkata", "Europe/Berlin", "Pacific/Apia"]
-# Examples that go by the time or the session; and those that are made to fail.
+# Examples that depend on the time or the session, and those that are meant to fail.
 _OF_NOW = re.compile(r"current_|\bnow\(|\brand|\buuid|raise_error|assert_true", re.IGNORECASE)
 _PLACE = re.compile(r"\{(\w)\}")
 Columns = dict[str, str]
 
 
 class Drawn:
-    """Draws of one case."""
+    """The draws of one case."""
 
     def __init__(self, spark: Any, seed: str) -> None:
         self.spark = spark
@@ -29,13 +29,13 @@ class Drawn:
         self._plain: Any = None
 
     def plain(self, case: Case) -> Any:
-        """The case's input for the analyzer, made once."""
+        """The case's input for the analyzer, cached."""
         if self._plain is None:
             self._plain = after_frame(plain_frame(self.spark, case), case.before)
         return self._plain
 
     def data(self) -> tuple[Columns, list[list[list[str]]]]:
-        """Columns and batches: keys with few values, a time for windows, values of all types."""
+        """Draw columns and batches: keys with few values, a time for windows, values of all types."""
         rng = self.rng
         types = rng.sample(LEAVES, 5) + rng.sample(NESTED, 2)
         names = [f"k{n}" for n in range(3)] + [f"v{n}" for n in range(4)]
@@ -55,7 +55,7 @@ class Drawn:
         return columns, batches
 
     def fill(self, template: str, columns: Columns, *, plain: bool = False) -> str | None:
-        """A template with columns in its places; None where there is none of that kind."""
+        """A template with columns filled in; None if there is no column of a kind."""
         missing = False
 
         def place(found: re.Match[str]) -> str:
@@ -75,7 +75,7 @@ class Drawn:
         return None if missing else text
 
     def name(self, taken: list[str], fallback: str) -> str:
-        """An alias, now and then a hostile one; not taken yet, in any case of its letters."""
+        """A new alias, sometimes a hostile one; no other name equals it, even if case is ignored."""
         rng = self.rng
         name = rng.choice(NAMES) if rng.random() < 0.35 else fallback
         return fallback if name.lower() in [t.lower() for t in taken] else name
@@ -105,14 +105,14 @@ def draw_case(spark: Any, seed: str) -> Case:
         door=rng.choice(["start", "start", "publish", "define"]), partitions=rng.choice([1, 2, 2, 3]),
     )  # fmt: skip
     if case.door == "define" and rng.random() < 0.5:
-        # Every other setting is the job's, as the manual wants it: ANSI mode changes what an expression is.
+        # The manual asks for the job's other settings, since ANSI mode changes an expression's meaning.
         case = change(case, definer={ZONE: rng.choice(ZONES)})
     if case.door == "define":
         case = change(case, says_zone=rng.random() < 0.7)
     if rng.random() < 0.06:
         wanted = rng.sample([c for c, t in columns.items() if not t.startswith("map")], 2)
         case = change(case, before=[["dropDuplicates", wanted]])
-        if rng.random() < 0.4:  # of nothing else: its table has the keys alone
+        if rng.random() < 0.4:  # only these columns: the table has nothing but keys
             mode = rng.choice(["append", "update"])
             return without_unused(change(case, before=[*case.before, ["select", [quoted(w) for w in wanted]]], mode=mode))
     if rng.random() < 0.06:
@@ -126,14 +126,14 @@ def draw_case(spark: Any, seed: str) -> Case:
 
 
 def change(case: Case, **members: Any) -> Case:
-    """The case with other members."""
+    """The case with some members replaced."""
     from dataclasses import replace
 
     return replace(case, **members)
 
 
 def _accepts(make: Any) -> Any:
-    """What it makes; None where Spark refuses it."""
+    """The result of the call; None if Spark refuses it."""
     from pyspark.errors import PySparkException
 
     try:
@@ -172,7 +172,7 @@ def _with_keys(drawn: Drawn, case: Case) -> Case:
                 text = f"{filled} AS {quoted(name)}"
             if name.lower() in [n.lower() for n in names]:
                 continue
-            # Spark's state takes no keys that are equal in several spellings.
+            # Spark's state takes no keys of which different bytes are equal.
             collated = "ollate" in text or any("collate" in t and quoted(n) in text for n, t in case.columns.items())
             if collated and rng.random() < 0.95:
                 continue
@@ -181,7 +181,7 @@ def _with_keys(drawn: Drawn, case: Case) -> Case:
                 keys.append(text)
                 names.append(name)
                 break
-    if len(keys) == 1 and keys[0].startswith("session_window"):  # Spark wants another key beside it
+    if len(keys) == 1 and keys[0].startswith("session_window"):  # Spark requires another key
         keys.append("s AS beside")
     rng.shuffle(keys)
     return change(case, keys=keys)
@@ -197,7 +197,7 @@ def _with_aggregates(drawn: Drawn, case: Case) -> Case:
         if len(aggregates) >= wanted:
             break
         text = drawn.fill(rng.choice(AGGREGATES), case.columns, plain=rng.random() < 0.75)
-        # Spark keeps no copy of a collated text in a buffer: what it emits of first(k) may be the bytes of a later row.
+        # A buffer doesn't copy a collated text: first(k) may emit the bytes of a later row.
         if text is None or any("collate" in t and quoted(n) in text for n, t in case.columns.items()):
             continue
         if rng.random() < 0.1:
@@ -220,7 +220,7 @@ def _with_aggregates(drawn: Drawn, case: Case) -> Case:
 
 
 def _chained(drawn: Drawn, case: Case) -> Case:
-    """Now and then a second aggregation over the windows of the first."""
+    """Sometimes add a second aggregation over the windows of the first."""
     windows = [re.sub(r".* AS ", "", k) if " AS " in k else quoted("window") for k in case.keys if k.startswith("window(t")]
     if case.mode != "append" or not windows or drawn.rng.random() > 0.2:
         return case
@@ -308,7 +308,7 @@ def _expression(drawn: Drawn, columns: Columns) -> str | None:
 
 
 def _example(drawn: Drawn, columns: Columns) -> str | None:
-    """An example of Spark's manual, with a column in the place of one literal; None if no column has the literal's type."""
+    """An example of Spark's manual with a column instead of one literal; None if no column has the literal's type."""
     rng = drawn.rng
     function = rng.choice(computable(drawn.spark))
     variant = rng.choice(function.variants)
@@ -317,12 +317,12 @@ def _example(drawn: Drawn, columns: Columns) -> str | None:
     if not fitting or _OF_NOW.search(variant.over("")):
         return None
     column = quoted(rng.choice(fitting))
-    # Small: such a number is often how long a text or an array gets.
+    # Keep it small: such a number is often the length of a text or an array.
     return variant.over(f"CAST(pmod({column}, 12) AS int)" if word == "int" else column)
 
 
 def _with_restart(drawn: Drawn, case: Case) -> Case:
-    """Now and then a second run, with a renamed column or another HAVING, over the same checkpoint."""
+    """Sometimes add a second run over the same checkpoint, with a renamed column or another HAVING."""
     rng = drawn.rng
     if rng.random() > 0.12 or len(case.batches) < 2 or case.mode == "append" or case.definer:
         return case

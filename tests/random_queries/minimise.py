@@ -1,4 +1,4 @@
-"""A case that fails, made small: whatever can go while it fails the same way goes, the largest parts first."""
+"""Makes a failing case small: removes parts, the largest first, as long as it fails in the same way."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Judge = Callable[[Case], tuple[str, str] | None]
 
 
 def minimise(judge: Judge, case: Case, kind: str, detail: str) -> tuple[Case, str]:
-    """The smallest case found that fails in the same way, and how.
+    """The smallest case found that fails in the same way, and its failure.
 
-    judge:  how a case fails, None where it doesn't
+    judge:  returns how a case fails, or None
     """
     tries, tried, progress = 0, {case.to_json()}, True
     while progress and tries < _MOST_TRIES:
@@ -46,16 +46,16 @@ def _same(found: str, kind: str) -> bool:
 
 
 def without_unused(case: Case) -> Case:
-    """The case without the columns of its input that it doesn't name; one stays."""
+    """The case without input columns that it doesn't name; at least one stays."""
     names = list(case.columns)
     words = " ".join([*case.keys, *case.aggregates, *case.watermark, *map(str, (case.after, case.before, case.restart))])
-    written = [re.escape(name).replace("`", "``?") for name in names]  # between backquotes a backquote is two
+    written = [re.escape(name).replace("`", "``?") for name in names]  # between backquotes, a backquote is doubled
     used = [n for n, name in enumerate(written) if re.search(rf"(?<!\w){name}(?!\w)", words)] or [0]
     batches = [[[row[n] for n in used] for row in rows] for rows in case.batches]
     return replace(case, columns={names[n]: case.columns[names[n]] for n in used}, batches=batches)
 
 
-# ---------------------------------------------------------------- steps: the case with its n-th part gone, None after the last
+# ---------------------------------------------------------------- steps: the case without its n-th part, None after the last
 
 
 def _plain_options(case: Case, at: int) -> Case | None:
@@ -71,7 +71,7 @@ def _plain_options(case: Case, at: int) -> Case | None:
 
 
 def _fewer(member: str) -> Callable[[Case, int], Case | None]:
-    """Without one of a list, the last first: later steps build on earlier ones."""
+    """Leave out one member of a list, the last first, since later steps build on earlier ones."""
 
     def step(case: Case, at: int) -> Case | None:
         items: list[Any] = getattr(case, member)
@@ -82,7 +82,7 @@ def _fewer(member: str) -> Callable[[Case, int], Case | None]:
 
 
 def _one_batch(case: Case, at: int) -> Case | None:
-    """Only one batch; then without one of them."""
+    """Keep only one batch; then leave one out."""
     if len(case.batches) < 2 or case.restart is not None:
         return None
     options = [[rows] for rows in case.batches]
@@ -91,7 +91,7 @@ def _one_batch(case: Case, at: int) -> Case | None:
 
 
 def _fewer_rows(case: Case, at: int) -> Case | None:
-    """Half of a batch's rows, then all but one."""
+    """Leave out half of a batch's rows, then single ones."""
     options = list(_row_options(case))
     return replace(case, batches=options[at]) if at < len(options) else None
 

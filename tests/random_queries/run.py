@@ -1,4 +1,4 @@
-"""A case as a streaming query of Spark: what it emitted at each batch, in stored form, and what Millpond made of its plan."""
+"""Runs a case as a streaming query of Spark: the rows that it emits in each batch, in stored form, and Millpond's definition."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from random_queries.case import ANSI, INTERPRETED, PROVIDER, ZONE, Case
 _SECONDS = 90
 _UTC = {ZONE: "UTC", ANSI: "true", PROVIDER: "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"}
 _ALWAYS = {
-    # Spark's own evaluation without compiling each query: most of a small query's time otherwise.
+    # Spark interprets each query, since compiling takes most of a small query's time.
     **INTERPRETED,
     "spark.sql.timeType.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -30,11 +30,11 @@ _ALWAYS = {
 
 @dataclass
 class Batch:
-    """What one batch emitted, and what Spark said of it.
+    """The rows that a batch emitted, and what Spark reported.
 
     fields:  the output columns
-    rows:    their values in stored form, as `checkpoint.unsaferow` has it
-    state_rows:  rows of the aggregation's state after it, None where that isn't known
+    rows:    their values in the stored form of `checkpoint.unsaferow`
+    state_rows:  the number of rows in the aggregation's state after it, None if unknown
     """
 
     fields: tuple[Field, ...] = ()
@@ -45,13 +45,13 @@ class Batch:
 
 @dataclass
 class QueryRun:
-    """One run of a case: its pond, and what was emitted.
+    """One run of a case: its pond, and the emitted rows.
 
-    refused:  what Spark said to the query, where it refused to start it
-    error:    what Millpond said, where it refused
-    failed:   how the query ended, where it failed at a batch
-    goes_on:  where the second definition was refused: whether Spark goes on rightly with it, None where nothing was refused
-    functions: the aggregate functions that Spark stored, in its plan's words
+    refused:  Spark's error, if it refused to start the query
+    error:    Millpond's error, if it refused
+    failed:   the query's error, if it failed at a batch
+    goes_on:  if the second definition was refused, whether Spark goes on correctly with it; otherwise None
+    functions: the aggregate functions that Spark stored, as its plan names them
     """
 
     case: Case
@@ -69,7 +69,7 @@ class QueryRun:
 
 
 class Collector:
-    """A sink that takes each batch's rows as Spark's own bytes: no second query, no type that Python lacks."""
+    """A sink that takes each batch's rows as Spark's own bytes, which needs no second query and works for all types."""
 
     def __init__(self, batches: dict[int, Batch]) -> None:
         self.batches = batches
@@ -90,7 +90,7 @@ class Collector:
 
 
 def session_of(spark: Any, conf: dict[str, str]) -> Any:
-    """A session of its own over the same JVM, and the active one of this thread, by whose settings Spark parses."""
+    """A new session in the same JVM; it becomes the thread's active session, by whose settings Spark parses."""
     session = spark.newSession()
     session._jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session._jsparkSession)
     for name, value in {**_UTC, **_ALWAYS, **conf}.items():
@@ -99,15 +99,15 @@ def session_of(spark: Any, conf: dict[str, str]) -> Any:
 
 
 def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = "") -> QueryRun:
-    """Run it to the end of its input.
+    """Run a case to the end of its input.
 
     folder:  gets `input`, shared by all cases, and the case's own pond
-    mode:    another output mode than the case's
+    mode:    an output mode that replaces the case's
     """
     pond = folder / f"pond-{table}{mode}"
     run = QueryRun(case, pond, pond / "jobs" / table / "checkpoint", table)
     source = write_input(session_of(spark, {}), case, folder / "input")
-    if case.restart is not None:  # the last batch is for the second run
+    if case.restart is not None:  # the last batch belongs to the second run
         first = pond.with_name(pond.name + "-input")
         shutil.copytree(source, first)
         (first / f"{len(case.batches) - 1:03}.parquet").unlink()
@@ -127,11 +127,11 @@ def run_case(spark: Any, case: Case, folder: Path, table: str, *, mode: str = ""
 
 
 def _goes_on(spark: Any, run: QueryRun, source: Path, before: Path, mode: str, functions: str) -> bool:
-    """Whether Spark, alone, goes on with the second definition as if it had been there from the beginning.
+    """Whether Spark goes on with the second query as if it had run from the beginning.
 
-    It must emit the same, and store the same functions in the same order: where it doesn't, rows agree by chance.
+    It must emit the same rows, and store the same functions in the same order: otherwise rows only agree by chance.
 
-    functions:  what the first definition stored
+    functions:  the functions that the first query stored
     """
     case, emitted = run.case, []
     assert case.restart is not None
@@ -207,11 +207,11 @@ def _run_once(spark: Any, run: QueryRun, source: Path, after: list[list[Any]], m
 
 
 class Refused(Exception):
-    """Spark doesn't take the query."""
+    """Spark refuses the query."""
 
 
 def _refuse_what_spark_refuses(session: Any, frame: Any, mode: str) -> None:
-    """Raise Refused where Spark's own check of streaming plans says no, before Millpond sees the query."""
+    """Raise Refused if Spark's own check of streaming plans refuses the query, before Millpond sees it."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -237,7 +237,7 @@ def _wait(run: QueryRun, query: Any) -> None:
 
 
 def _functions(query: Any) -> str:
-    """The aggregate functions whose buffers Spark stores, in their order, as its own plan names them.
+    """The aggregate functions whose buffers Spark stores, in order, as its plan names them.
 
     Empty if Spark makes no plan: the state has other buffers.
     """

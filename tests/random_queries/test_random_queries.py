@@ -1,4 +1,4 @@
-"""Random queries give in Millpond what Spark emits, at every batch and through every door, or are refused by name."""
+"""For random queries, Millpond gives what Spark emits, at every batch and through every door, or refuses by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How old an answer is: since its commit, or, where a copy has lost when that was, since its batch began."""
+"""The age of an answer: since its commit, or since its batch began if a copy has lost the time of the commit."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_batch_that_ran_long_is_as_young_as_its_commit(job: WrittenCheckpoint)
 
 
 def test_a_copy_is_as_old_as_its_batch(job: WrittenCheckpoint, tmp_path: Path) -> None:
-    shutil.copytree(job.path, tmp_path / "copy", copy_function=shutil.copy)  # as `cp -r`, without times
+    shutil.copytree(job.path, tmp_path / "copy", copy_function=shutil.copy)  # as `cp -r` does, without file times
     lag = lag_of(tmp_path / "copy")
     assert lag.age_from == "batch_start"
     assert lag.age_seconds == pytest.approx(HOUR, abs=30)

@@ -1,4 +1,4 @@
-"""Whether a row that isn't there expired: never no where it may have."""
+"""Whether a missing row has expired: the answer is never no if it may have."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_of_rows_that_arent_kept_when_they_expire_it_is_unknown(
             assert not pond[name].get(key)
             cold = millpond.read_row(job.checkpoint, name, key)
             assert not cold
-            # What lies in the list still, over as it is, is known.
+            # A list may still have expired elements: then the answer is known.
             is_there = bool(pond[name].with_closed().get(key))
             assert pond[name].get(key).evicted is (True if is_there else None)
             assert cold.evicted is (True if is_there else None)

@@ -1,4 +1,4 @@
-"""Who follows, where the replica lives, and what makes it be built again."""
+"""Who follows, where the replica lies, and when it is built again."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_four_numbers_tell_how_far_behind_a_reader_is(job: WrittenCheckpoint
         assert caught.value.condition == "REPLICA_BEHIND"
 
 
-# What another format of a replica doesn't have: these fields, and tables.
+# A replica of another format may lack these fields, and its tables.
 _ANOTHER_FORMAT = """
     del stores["lineage"], stores["unread"]
     stores["format"] = 0
@@ -200,7 +200,7 @@ with environment.begin(write=True) as transaction:
 def test_deleting_the_replica_under_a_running_pond_is_safe(job: WrittenCheckpoint, tmp_path: Path) -> None:
     home = tmp_path / "home"
     with millpond.open(job.path, replica_dir=home) as pond:
-        home.rename(tmp_path / "gone")  # at once: the follower may write into a folder while it is being deleted
+        home.rename(tmp_path / "gone")  # by a rename: otherwise the follower may write into the folder during the deletion
         shutil.rmtree(tmp_path / "gone")
         wait_until(lambda: bool(list(home.glob("replicas/*/current"))))
         commit(job, [("a", 2)])
@@ -307,7 +307,7 @@ def test_a_replica_folder_that_cannot_be_made(job: WrittenCheckpoint, tmp_path: 
 
 
 def test_a_full_disk_is_said_and_nothing_is_lost(job: WrittenCheckpoint, tmp_path: Path) -> None:
-    """The address space stands for the disk here; tests/faults fills a real one."""
+    """Here a limit of the address space acts as a full disk; tests/faults fills a real one."""
     small = ReplicaSettings(map_size_bytes=256 * 1024)
     with millpond.open(job.path, replica_dir=tmp_path / "home", settings=small) as pond:
         commit(job, [(f"key {n} " + "x" * 400, n) for n in range(2000)])

@@ -1,4 +1,4 @@
-"""Changes, earlier batches and rows that expired, through builds, restarts and replaced jobs."""
+"""Changes, earlier batches and expired rows, across builds, restarts and replaced jobs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_changes_are_told_in_order_with_what_was_before(job: WrittenCheckpoint, 
         commit(job, ("a", None), ("d", 1))
         pond.catch_up(10)
         changes = pond[TABLE].changes(begin.token)
-        # a was written again as it was in batch 1: nothing changed.
+        # Batch 1 wrote a again with the same value: nothing changed.
         assert summary(changes) == [
             ("update", 1, ("b", 1), ("b", 2)),
             ("insert", 1, None, ("c", 5)),
@@ -118,7 +118,7 @@ def test_batches_that_were_cleaned_up_unread_are_one_change_and_say_so(job: Writ
             ("insert", newest, None, ("c", 1)),
         ]
         assert [c.first_batch for c in changes] == [1, 2, 2, 2]
-        # b was in the state when it was last seen, and what it was in the end nobody knows.
+        # b was in the state when the follower last saw it; nobody knows its last value.
         assert changes[2].final is None
         assert pond[TABLE].get(k="b").evicted
         assert not pond[TABLE].get(k="b")
@@ -155,7 +155,7 @@ def test_a_token_of_a_job_that_was_replaced_is_refused(job: WrittenCheckpoint, o
         pond.catch_up(10)
         token = pond[TABLE].changes().token
         shutil.rmtree(job.path)
-        other.path.rename(job.path)  # at once: were it built at its first batch, the changes since then would be known
+        other.path.rename(job.path)  # by a rename: a replica built at the first batch would know all changes since
         pond.catch_up(10)
         assert values(pond[TABLE].scan()) == {"a": 103}
         assert condition(lambda: pond[TABLE].changes(token)) == "HISTORY_GONE"
@@ -264,7 +264,7 @@ def test_a_row_that_expired_and_came_back_is_live(job: WrittenCheckpoint, opened
         commit(job, ("a", None))
         pond.catch_up(10)
         assert table.get(k="a")["v"] == 8
-        assert table.at(batch=1).get(k="a") == {}  # it has expired since, with another value: what it was then isn't kept
+        assert table.at(batch=1).get(k="a") == {}  # it expired later with another value, and its value at batch 1 isn't kept
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ def test_a_definition_that_cant_be_read_any_more_stops_no_follower(job: WrittenC
     with opened(None) as pond:
         create_beside(job.path).storage.write("tables/t.json", b"{")
         commit(job, ("a", 2))
-        table = pond._tables["t"]  # the catalogue itself is refused by name
+        table = pond._tables["t"]  # asking the catalogue would raise
         deadline = time.monotonic() + 10
         while table.get(k="a")["v"] != 2:
             assert time.monotonic() < deadline
@@ -353,7 +353,7 @@ def test_a_definition_that_cant_be_read_any_more_stops_no_follower(job: WrittenC
 
 
 def test_history_that_is_asked_for_later_begins_where_the_replica_is(job: WrittenCheckpoint, opened: Open) -> None:
-    """A job that has ended commits no batch that would begin it."""
+    """A job that has ended commits no batch, so nothing else would begin the history."""
     with opened(None) as pond, pytest.raises(MillpondError) as refused:
         pond[TABLE].changes()
     assert refused.value.condition == "HISTORY_GONE"
@@ -391,7 +391,7 @@ def test_whoever_names_what_is_kept_is_told_where_another_process_decides(
         ):
             caplog.clear()
             with millpond.open(job.path, replica_dir=tmp_path / "home", retention=retention):
-                time.sleep(0.7)  # a second try to follow doesn't say it again
+                time.sleep(0.7)  # a second try doesn't log it again
             lines = [r.getMessage() for r in caplog.records if "retention.ignored" in r.getMessage()]
             assert len(lines) == ignored, retention
             assert all(TABLE in line and str(other.pid) in line for line in lines)

@@ -1,4 +1,4 @@
-"""When the job at a path is another one, readers are refused until a new replica serves; they never see a mixture."""
+"""When another job takes a path, reads are refused until a new replica serves; no read sees a mixture."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job(tmp_path: Path) -> WrittenCheckpoint:
 
 @pytest.fixture(params=["following", "attached"])
 def pond(job: WrittenCheckpoint, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[millpond.Pond]:
-    """One pond that follows; and one that only reads what the other keeps up to date."""
+    """A pond that follows; or one that only reads a replica that another pond keeps up to date."""
     home = tmp_path / "home"
     with millpond.open(job.path, replica_dir=home) as follower:
         if request.param == "following":
@@ -55,7 +55,7 @@ def read_batch(pond: millpond.Pond) -> tuple[int, dict[str, int]]:
 
 
 def wait_for_fourth_batch(pond: millpond.Pond) -> None:
-    """A copy comes file by file: until it is whole, what is read is refused, or right for the batch that it names."""
+    """While a copy arrives file by file, a read is refused, or right for the batch that it names."""
     deadline = time.monotonic() + 20
     while True:
         assert time.monotonic() < deadline
@@ -71,7 +71,7 @@ def wait_for_fourth_batch(pond: millpond.Pond) -> None:
 
 
 def assert_refused(pond: millpond.Pond) -> None:
-    time.sleep(0.002)  # a look at the checkpoint counts for a millisecond
+    time.sleep(0.002)  # one look at the checkpoint is reused for a millisecond
     with pytest.raises(ReplicaError) as caught:
         read_batch(pond)
     assert caught.value.condition == "JOB_REPLACED"
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_was_rewound_in_place(job: WrittenCheckpoint, pond: mi
     for batch in (3, 2):
         (job.path / "commits" / str(batch)).unlink()
     time.sleep(0.002)
-    try:  # there is a batch to build from, and that may already be done
+    try:  # there is a batch to build from, and the build may be done already
         assert read_batch(pond) == (1, {"a": 1, "b": 1})
     except ReplicaError as error:
         assert error.condition == "JOB_REPLACED"
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_was_rewound_in_place(job: WrittenCheckpoint, pond: mi
 
 
 def test_a_rewound_job_that_is_already_further_than_the_replica(job: WrittenCheckpoint, pond: millpond.Pond) -> None:
-    """The numbers go on as if nothing had happened: only the content of the log tells."""
+    """The batch numbers go on as if nothing had happened: only the content of the log shows the rewind."""
     assert read_batch(pond) == (3, {"a": 3, "b": 3})
     moved = job.path.with_name("being rewritten")
     job.path.rename(moved)
@@ -151,7 +151,7 @@ def test_the_same_checkpoint_moved_away_and_back_is_the_same_job(
 
 
 def test_a_checkpoint_restored_file_by_file_is_the_same_job(job: WrittenCheckpoint, pond: millpond.Pond, tmp_path: Path) -> None:
-    """Nothing is refused meanwhile, and nothing is built again."""
+    """Meanwhile no read is refused, and no replica is built again."""
 
     def generations() -> list[str]:
         return sorted(path.name for path in (tmp_path / "home").rglob("generation-*"))
@@ -160,7 +160,7 @@ def test_a_checkpoint_restored_file_by_file_is_the_same_job(job: WrittenCheckpoi
     assert len(built) == 1
     for file in [path for path in job.path.rglob("*") if path.is_file()]:
         restored = file.with_name(f".{file.name}.restored")
-        shutil.copy(file, restored)  # another inode, and the time of now
+        shutil.copy(file, restored)  # another inode, and a new file time
         restored.rename(file)
         assert read_batch(pond) == (3, {"a": 3, "b": 3})
     pond.catch_up(20)

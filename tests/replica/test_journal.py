@@ -1,4 +1,4 @@
-"""Expired rows on disk: whatever is torn off or damaged, what is read was written, and in its order."""
+"""Expired rows on disk: after any cut or damage, reads give only rows that were written, and in their order."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_tail_torn_at_any_byte_is_never_read_and_is_cut_off_before_more_is_add
     found = some(1, 2, 3)
     data = segments(written(tmp_path / "whole", found))[0].read_bytes()
     ends = [decode_segment(data[:n]).end for n in range(len(data) + 1)]
-    assert len(set(ends)) == 5  # nothing, the header, and each batch
+    assert len(set(ends)) == 5  # nothing, the header, and each further batch
     for size in range(len(data)):
         for rest in (b"", b"\0" * 64, b"\xa5" * 29):
             folder = tmp_path / f"{size}-{len(rest)}"

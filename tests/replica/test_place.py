@@ -1,4 +1,4 @@
-"""Where a replica may lie: not on a network file system, by what the kernel says of mounts."""
+"""A replica may not lie on a network file system; the kernel's list of mounts shows that."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from millpond.replica.folder import file_system, kind_in
 
-# Lines as Linux writes them; a folder's blanks are octal numbers.
+# Lines as Linux writes them; a blank in a folder's name is an octal number.
 MOUNTS = r"""/dev/sda1 / ext4 rw,relatime 0 0
 proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
 filer:/home /home nfs4 rw,relatime,vers=4.2,rsize=1048576,proto=tcp,addr=10.0.0.2 0 0
@@ -33,7 +33,7 @@ filer:/x /mnt/over nfs rw,vers=3 0 0
         ("/home/local/replica", "ext4"),
         ("/mnt/my share/replica", "cifs"),
         ("/mnt/tab\tand\\back/x", "fuse.sshfs"),
-        ("/mnt/over/x", "nfs"),  # the last of two mounts on one folder is the one that is seen
+        ("/mnt/over/x", "nfs"),  # of two mounts on one folder, the later one is visible
     ],
 )
 def test_the_innermost_mount_tells_the_kind(path: str, kind: str) -> None:
@@ -49,7 +49,7 @@ def test_this_machines_own_mounts_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nfs4", "fuse.sshfs"])
 def test_a_replica_on_a_network_file_system_is_refused(tmp_path: Path, kind: str) -> None:
-    """The kernel's list of mounts has one more line for this process and its children: a file is mounted over it."""
+    """A file mounted over the kernel's list gives this process and its children one more line."""
     unshare = shutil.which("unshare")
     able = unshare and subprocess.run([unshare, "-m", "mount", "-t", "tmpfs", "x", str(tmp_path)], capture_output=True, check=False)
     if not able or able.returncode != 0:

@@ -1,4 +1,4 @@
-"""What is kept over a restart of the machine, which LMDB isn't trusted after: expired rows, as far as they were flushed."""
+"""After a restart of the machine LMDB isn't trusted; flushed expired rows are still there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Job:
         return WrittenCheckpoint(self.root / "ck", job_id=job_id, key=TIME, watermarked=self.watermarked)
 
     def commit(self, *changes: tuple[int, int | None], snapshot: bool = False) -> None:
-        """Commit a batch; keys of None expire, and the watermark is behind them."""
+        """Commit a batch; keys with None expire, and the watermark has passed them."""
         gone = [minute for minute, value in changes if value is None]
         self.checkpoint.watermark_ms = max([self.checkpoint.watermark_ms, *(minute * 60_000 for minute in gone)])
         self.checkpoint.plan([((minute * 60_000_000,), value) for minute, value in changes], snapshot=snapshot)
@@ -48,7 +48,7 @@ class Job:
         return place
 
     def reboot(self) -> None:
-        """Pretend that the machine was started again: what isn't flushed may be anything."""
+        """Pretend that the machine restarted: data that wasn't flushed may be anything."""
         for generation in self.place.glob("generation-*"):
             (generation / "boot").write_text("another boot")
             (generation / "data.mdb").write_bytes(b"torn" * 4096)
@@ -179,7 +179,7 @@ def test_another_job_at_the_path_gets_nothing_of_the_one_before(job: Job) -> Non
 @pytest.mark.parametrize("reboot", [True, False])
 @pytest.mark.parametrize("back_to", [2, 4])
 def test_a_job_that_was_rewound_gets_nothing_of_what_it_takes_back(job: Job, reboot: bool, back_to: int) -> None:
-    """Batches from 3 on run again, with other rows: what expired in the first run of them mustn't be told."""
+    """Batches from 3 on run again with other rows.  Rows that expired only in their first run mustn't appear."""
     saved = job.root / "saved"
     with job.open() as pond:
         for minute in range(5):
@@ -321,7 +321,7 @@ def test_a_disk_that_takes_nothing_doesnt_stop_the_replica(job: Job) -> None:
         job.commit((0, None))
         pond.catch_up(10)
     (job.place / "closed.json").unlink()
-    (job.place / "closed.json").mkdir()  # nothing can be renamed to it
+    (job.place / "closed.json").mkdir()  # no file can be renamed to a folder
     with job.open() as pond:
         job.commit((1, None))
         pond.catch_up(10)
@@ -364,7 +364,7 @@ def test_a_journal_that_was_damaged_is_written_anew_from_the_replica(job: Job) -
 
 
 def test_a_killed_process_leaves_nothing_out(job: Job) -> None:
-    """LMDB has what a process applied before it was killed; the next one brings the journal up to it."""
+    """LMDB has everything that the killed process applied; the next process completes the journal from it."""
     with job.open() as pond:
         job.commit((0, None))
         pond.catch_up(10)

@@ -1,4 +1,4 @@
-"""The external sort against a dict."""
+"""The external sort, compared with a dict."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ pytestmark = pytest.mark.skipif(library.library() is None, reason="the compiled 
 
 
 def shapes(random_: random.Random) -> tuple[list[bytes], int]:
-    """Keys to choose from, and how long a value is at most."""
+    """Keys to choose from, and the greatest length of a value."""
     front = random_.choice([b"", b"", b"\x01/page/", b"\x00" * 9])
     tails = [random_.randbytes(random_.randint(0, random_.choice([1, 3, 20]))) for _ in range(random_.randint(1, 300))]
-    # Ends that are zeros, which a shorter key's missing bytes are taken for.
+    # Keys that end with zeros can be confused with shorter ones that are padded.
     return [front + tail for tail in tails] + [front, front + b"\x00", front + b"\x00\x00"], random_.choice([0, 3, 200, 40_000])
 
 

@@ -1,4 +1,4 @@
-"""Files that a running job replaces, leaves behind, writes late or cleans up never show in an answer."""
+"""A running job replaces files, leaves some behind, writes some late and cleans up; no answer shows that."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_batch_that_failed_and_was_run_again_with_other_input_shows_the_second
 
 
 def test_what_a_second_attempt_of_the_same_task_leaves_behind_is_not_read(job: WrittenCheckpoint) -> None:
-    """A speculative or killed task leaves its temporary file; of two that finish, the later replaces the same name."""
+    """A speculative or killed task leaves its temporary file.  Of two tasks that finish, the later replaces the file."""
     with millpond.open(job.path, replica_dir="memory://") as pond:
         job.plan([("a", 7)], snapshot=False)
         folder = job.path / "state/0/1"
@@ -69,7 +69,7 @@ def test_what_a_second_attempt_of_the_same_task_leaves_behind_is_not_read(job: W
 
 
 def test_state_files_that_appear_after_their_commit_are_waited_for(job: WrittenCheckpoint) -> None:
-    """An object store, or a copy, may show commits/N first."""
+    """On an object store, or in a copy, commits/N may appear first."""
     with millpond.open(job.path, replica_dir="memory://") as pond:
         job.plan([("a", 9), ("bb", 9)], snapshot=False)
         late = job.path / "state/0/0/4.delta"
@@ -122,7 +122,7 @@ def test_a_clean_up_during_a_bootstrap_is_met_with_another_bootstrap(tmp_path: P
 
 
 def rewound(tmp_path: Path) -> WrittenCheckpoint:
-    """Rewound from batch 5 to batch 2 by deleting logs, and run again with other input: the old snapshot of version 5 stays."""
+    """A job rewound from batch 5 to 2 by deleting logs, and run again with other input: the old snapshot of version 5 stays."""
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     checkpoint.clock = int(time.time() * 1000) - 7_200_000
     for n in range(6):
@@ -160,13 +160,13 @@ def test_a_snapshot_that_outlived_a_rewind_in_place_is_refused_by_name(tmp_path:
     report = inspect_job(open_jobs(checkpoint.path)[0])
     assert {u.condition for u in report.unread} == {"REWOUND_IN_PLACE"}
     for file in checkpoint.path.rglob("5.snapshot"):
-        file.unlink()  # what the hint says
+        file.unlink()  # as the hint says
     with millpond.open(checkpoint.path, replica_dir="memory://") as pond:
         assert read(pond) == {"a": 105, "bb": 105, "new": 5}
 
 
 def test_a_replica_that_follows_goes_on_over_a_rewind_only_by_its_changes(tmp_path: Path) -> None:
-    """What was applied from change files is right; a snapshot that is too old is never begun with."""
+    """Rows applied from change files are right; a follower never starts from the outdated snapshot."""
     checkpoint = WrittenCheckpoint(tmp_path / "ck")
     for n in range(3):
         checkpoint.plan([("a", n)], snapshot=False)

@@ -1,4 +1,4 @@
-"""The text of doubles by both of Java's algorithms.  tests/spark/derive/test_scalar.py holds that of the JVM at hand against it."""
+"""The text of doubles by both of Java's algorithms.  tests/spark/derive/test_scalar.py compares it with the installed JVM's."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.scalar.casts import Casting, compile_cast
 from millpond.scalar.text.java_text import java_text
 from millpond.schema.types import atomic
 
-# Value, the text of Java 17, the text of Java 25: as both printed it.
+# Value, the text that Java 17 printed, the text that Java 25 printed.
 TEXTS = [
     (2.0**55, "3.6028797018963968E16", "3.602879701896397E16"),
     (2e23, "1.9999999999999998E23", "2.0E23"),
@@ -60,7 +60,7 @@ def test_where_the_java_isnt_known_only_what_differs_is_an_error():
     assert refused.value.condition == "JAVA_UNKNOWN"
     with pytest.raises(MillpondError):
         compile_cast(atomic("double"), decimal, unknown)(2.0**55)
-    # The texts differ in a digit that the decimal doesn't have.
+    # The texts differ in a digit beyond those of the decimal.
     assert compile_cast(atomic("double"), atomic("decimal(20,2)"), unknown)(2.0**-44 / 3 * 1e3) is not None
     assert str(compile_cast(atomic("double"), decimal, Casting("ansi", 17))(2.0**55)) == "36028797018963968"
     assert str(compile_cast(atomic("double"), decimal, Casting("ansi", 21))(2.0**55)) == "36028797018963970"

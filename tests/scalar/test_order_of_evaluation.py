@@ -1,4 +1,4 @@
-"""Operands are evaluated in Spark's order, so that what Spark doesn't look at can't fail."""
+"""Operands are evaluated in Spark's order: one that Spark skips can't fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values come back as they went in, and what isn't a value of a type is refused with a hint."""
+"""Values survive conversion both ways; a value of a wrong type is refused with a hint."""
 
 from __future__ import annotations
 

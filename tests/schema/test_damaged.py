@@ -1,4 +1,4 @@
-"""A definition whose JSON is damaged in any one place is refused by name, or means something: never another error."""
+"""A definition whose JSON is damaged in one place is refused by name, or is valid; there is no other error."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 VALUES: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "", "x", [], [None], [[]], [0], {}, {"a": 1})
-# Of each definition; all of it in most.
+# So many places of each definition: most have fewer.
 PLACES = 150
 FILES = sorted([*GOLDEN.glob("*/definition.json"), *GOLDEN.glob("types/jobs/*/tables/*.json")])
 
 
 def places(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Every member and element of a tree, by what holds it."""
+    """Every member and element of a tree, with its container."""
     for key in list(node) if isinstance(node, dict) else range(len(node)) if isinstance(node, list) else ():
         yield node, key
         yield from places(node[key])

@@ -1,4 +1,4 @@
-"""The name of an operator's tables: what its file may hold."""
+"""What the file that names an operator's tables may contain."""
 
 from __future__ import annotations
 

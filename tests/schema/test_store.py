@@ -1,4 +1,4 @@
-"""A store's schema is the same after it was written as JSON; what isn't one is refused."""
+"""A store's schema survives JSON; anything else is refused."""
 
 from __future__ import annotations
 

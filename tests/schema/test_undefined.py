@@ -1,4 +1,4 @@
-"""Columns that Millpond names keep their names; a user's columns that are called alike are numbered, and none is lost."""
+"""Columns that Millpond names keep their names.  A user's column of the same name gets a number; none is lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of every Spark type keep themselves through JSON and through text."""
+"""Values of every Spark type survive JSON and text."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def _decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:
 
 
 def _far(name: str) -> st.SearchStrategy[Any]:
-    """Dates and times of any year that Spark has, most of them without a Python object."""
+    """Dates and times of any of Spark's years; most have no Python object."""
     return _integers(32 if name == "date" else 64).map(to_python(atomic(name)))
 
 
-# The first text that hypothesis draws builds its table of characters, which takes seconds.
+# With the first text, hypothesis builds its table of characters, which takes seconds.
 patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LONG = 2**63
-# A Spark string holds any bytes: those outside UTF-8 are surrogate escapes.
+# A Spark string may have any bytes: those outside UTF-8 become surrogate escapes.
 STRINGS = st.text() | st.binary().map(lambda b: b.decode("utf-8", "surrogateescape"))
 
 ATOMS: dict[str, st.SearchStrategy[Any]] = {

@@ -14,7 +14,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 @pytest.fixture
 def odd_names(tmp_path: Path) -> Path:
-    """The pond of types with columns that look like something else: table long is keyed by `_limit`, string by `k__isnull`."""
+    """The pond of types with misleading column names: table long has the key `_limit`, string has `k__isnull`."""
     pond = tmp_path / "odd"
     shutil.copytree(GOLDEN / "types", pond)
     for table, name in (("long", "_limit"), ("string", "k__isnull"), ("date", "a b&c=ü/%41")):

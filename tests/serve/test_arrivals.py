@@ -35,13 +35,13 @@ def commit(job: WrittenCheckpoint, value: int) -> None:
 
 @pytest.fixture
 def pond(tmp_path: Path) -> Path:
-    """A pond of one job that isn't the one that is waited for."""
+    """A pond with one job, which isn't the job that requests wait for."""
     commit(job(tmp_path / "pond", "early"), 1)
     return tmp_path / "pond"
 
 
 def wait_for_early(client: httpx.Client) -> None:
-    """Return when the server follows; a job without a batch is never ready."""
+    """Wait until the server follows; with a job that has no batch it never gets ready."""
     deadline = time.monotonic() + 60
     while client.get("/tables/early.aggregate_0/count").status_code != 200:
         assert time.monotonic() < deadline

@@ -1,4 +1,4 @@
-"""The forms of an answer: each says the same rows, and where they come from."""
+"""The forms of an answer: each has the same rows, and says where they come from."""
 
 from __future__ import annotations
 

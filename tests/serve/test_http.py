@@ -32,7 +32,7 @@ def client(http_door: str) -> Iterator[httpx.Client]:
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:
-    """The error of an answer, once its shape is what the manual promises."""
+    """The error of an answer; checks its shape as the manual has it."""
     body = answer.json()
     assert answer.headers["content-type"] == "application/json"
     assert set(body) == {"error"}

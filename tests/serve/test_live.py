@@ -1,4 +1,4 @@
-"""A server whose job goes on: changes in order, pages of one batch, bounds that are waited for, ETags that end with their batch."""
+"""A server of a running job: changes come in order, pages are of one batch, requests wait for bounds, a batch ends its ETags."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from spark_files.checkpoint import WrittenCheckpoint
 
 @pytest.fixture(params=["1", "2"], ids=["one process", "two workers"])
 def live(request: pytest.FixtureRequest, serve: Any, tmp_path: Path) -> Iterator[tuple[WrittenCheckpoint, str]]:
-    """A job that a server follows, with the history of its table."""
+    """A job with a server that follows it and keeps the history of its table."""
     job = WrittenCheckpoint(tmp_path / "job")
     _commit(job, a=1, b=1)
     with serve(job.path, "--workers", request.param, "--history", f"{_table(job)}=1000") as (address, _):

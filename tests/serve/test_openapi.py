@@ -1,6 +1,6 @@
-"""The OpenAPI document is true: schemathesis asks what it allows and what it forbids, and holds every answer against it.
+"""The OpenAPI document is true: schemathesis asks what it allows and what it forbids, and checks every answer by it.
 
-A seed makes a failure repeatable; the document's own keys can't be guessed, so names of tables and columns are given to it.
+A seed makes failures repeatable.  Schemathesis can't guess names of tables and columns, so the test gives them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from millpond.settings import ServeSettings
 
 SEED = int(os.environ.get("MILLPOND_SEED", "20261121"))
 CHECKS = [status_code_conformance, content_type_conformance, response_schema_conformance]
-# What there is; the rest of what is asked is schemathesis' own.
+# Existing tables and columns; schemathesis makes up everything else.
 TABLES = ("long", "string", "price", "timestamp", "struct", "map")
 EXAMPLES = 25
 
@@ -65,7 +65,7 @@ def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_
             _wait_briefly(members)
         answer = case.call(base_url=http_door)
         answered.append(answer.status_code)
-        # A bound that isn't met is 503; nothing else is wrong with this server.
+        # A bound that isn't met gives 503; this server gives it for no other reason.
         assert answer.status_code < 500 or answer.json()["error"]["condition"] == "NOT_UP_TO_BOUND", answer.text
         case.validate_response(answer, checks=CHECKS)
 
@@ -74,7 +74,7 @@ def test_every_answer_is_one_that_the_document_names(route: Any, api: Any, http_
 
 
 def _wait_briefly(members: Any) -> None:
-    """Nobody will make the table that is asked for: a time that the server takes becomes a short one."""
+    """Shorten valid waiting times, since the tables asked for will never come."""
     for name in ("_wait_seconds", "wait_seconds"):
         value = members.get(name) if isinstance(members, dict) else None
         if isinstance(value, int | float) and 0.1 < value <= ServeSettings().max_seconds:

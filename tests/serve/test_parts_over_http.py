@@ -1,4 +1,4 @@
-"""A table in parts over HTTP: the short way and the long way give the merged row, and so do client, pages and changes."""
+"""A table in parts over HTTP: the short way, the long way, the client, pages and changes all give the merged row."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from spark_files.checkpoint import VALUE, WrittenCheckpoint
 LONG = atomic("long")
 KEY = (Field("salt", atomic("integer")), Field("k", atomic("string")))
 SUM = Expression("aggregate", LONG, options={"function": "sum", "buffers": [0], "mode": "ansi"})
-# Cut and hashed in the store, and not without the part's bytes.
+# The store cuts and hashes this key; it wouldn't without the part's bytes.
 LONG_KEY = "z" * 504
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
 
 
 def written(path: Path) -> WrittenCheckpoint:
-    """Two batches: a is in all parts, b in one, c and a long key in two, overflow beyond a long."""
+    """Two batches: a is in all parts, b in one, c and a long key in two; the sum of overflow exceeds a long."""
     job = WrittenCheckpoint(path, key=KEY)
     table = TableDefinition(
         table="t",
@@ -61,7 +61,7 @@ def test_every_way_gives_the_merged_rows(serve: Callable[..., Any], tmp_path: Pa
                 assert [row["v"] for row in short.json()["rows"]] == ([expected[key]] if key in expected else [])
             assert [table["key"] for table in http.get("/tables").json()["tables"]] == [["k"]]
             assert http.get("/tables/t/rows?k=overflow").json()["error"]["condition"] == "VALUE_OUT_OF_RANGE"
-        # The row that overflows would end every scan.
+        # The overflowing row would end every scan with an error.
         job.plan([((0, "overflow"), None), ((1, "overflow"), None)], snapshot=False)
         job.commit()
         with millpond.connect(url) as pond:

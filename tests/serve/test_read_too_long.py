@@ -1,4 +1,4 @@
-"""A read that takes longer than it may is ended, in Python and over HTTP; short reads of the same table go on."""
+"""A read that takes too long ends with an error, in Python and over HTTP; short reads of the same table go on."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ TABLE = "job.aggregate_0"
 ALL = millpond.Retention(history_batches=None)
 ROWS = 60_000
 GROUPS = 600
-# A part of what any machine takes for so many rows, and many times what it takes for a hundred.
+# Far too short for so many rows on any machine, and far longer than a hundred rows take.
 SECONDS = 0.03
-# No part of the key's beginning: every row is looked at.
+# Not the beginning of the key, so a read goes through every row.
 LAST_COLUMN = {"n": ROWS - 1}
 
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> WrittenCheckpoint:
-    """As many rows of a key of two columns: `g`, a hundred rows each, and `n`."""
+    """A job with ROWS rows.  The key is `g`, with a hundred rows each, and `n`."""
     job = WrittenCheckpoint(tmp_path_factory.mktemp("long") / "job", key=(Field("g", atomic("long")), Field("n", atomic("long"))))
     job.plan([((n % GROUPS, n), -n - 1) for n in range(ROWS)], snapshot=False)
     job.commit()
@@ -42,7 +42,7 @@ def checkpoint(job: WrittenCheckpoint) -> Path:
 
 @pytest.fixture(scope="module")
 def home(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the replica is, so that nobody builds it while time counts; it knows what the second batch did to all rows."""
+    """The replica's folder.  The replica is built before time counts, and knows what the second batch did to all rows."""
     place = tmp_path_factory.mktemp("long-home")
     with millpond.open(job.path, replica_dir=place, retention=ALL) as pond:
         assert pond[TABLE].count() == ROWS
@@ -54,7 +54,7 @@ def home(job: WrittenCheckpoint, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="module")
 def in_no_time(checkpoint: Path, home: Path) -> Iterator[Any]:
-    """The table of a pond whose reads may take no time."""
+    """The table of a pond whose reads may take hardly any time."""
     settings = ReplicaSettings(read_deadline_seconds=SECONDS)
     with millpond.open(checkpoint, replica_dir=home, retention=ALL, settings=settings) as pond:
         yield pond[TABLE]
@@ -83,7 +83,7 @@ def test_a_long_read_is_ended(in_no_time: Any, question: str) -> None:
 
 
 def test_what_the_hint_says_helps(in_no_time: Any) -> None:
-    assert in_no_time.count() == ROWS  # that is known, and not counted
+    assert in_no_time.count() == ROWS  # the replica knows this number
     assert in_no_time.get(g=7, n=7)["v"] == 7
     assert [row["n"] for row in in_no_time.scan(limit=3)] == [0, GROUPS, 2 * GROUPS]
     assert len(in_no_time.scan(g=GROUPS - 1)) == ROWS // GROUPS
@@ -132,6 +132,6 @@ def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home:
         assert client.get("/count").json()["count"] == ROWS
         assert client.get("/rows", params={"g": 7, "n": 7}).json()["rows"] == [{"g": 7, "n": 7, "v": 7}]
         assert len(client.get("/rows", params={"g": 7}).json()["rows"]) == ROWS // GROUPS
-        # Waiting for a batch is a read as well: nobody may ask for longer.
+        # Waiting for a batch is part of a read: a longer wait is refused.
         refused_wait = client.get("/rows", params={"g": 7, "_min_batch": 5, "_wait_seconds": 1})
         assert (refused_wait.status_code, refused_wait.json()["error"]["condition"]) == (400, "INVALID_BOUND")

@@ -1,4 +1,4 @@
-"""Microsoft's emulator of Azure's blobs (Azurite, from npm), a process of its own.  Fetched once into the user's cache folder."""
+"""Azurite, Microsoft's emulator of Azure's blobs, a process of its own.  npm fetches it once into the user's cache folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ import pytest
 
 VERSION = "3.35.0"
 CONTAINER = "millpond"
-# The account that every Azurite has, and its key: both stand in Microsoft's manual.
+# The account of every Azurite, and its key, from Microsoft's manual.
 ACCOUNT = "devstoreaccount1"
 _KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _API = "2023-11-03"
@@ -30,7 +30,7 @@ _API = "2023-11-03"
 
 @cache
 def azurite_server() -> str:
-    """The address of an emulator with one container; skips the test where it can't be had."""
+    """The address of an emulator with one container.  Skips the test if npm can't fetch it."""
     program = _program()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -53,7 +53,7 @@ def azurite_server() -> str:
 
 
 def use_azurite(monkeypatch: pytest.MonkeyPatch, url: str) -> str:
-    """Let this process use that server; the URI of its container."""
+    """Let this process use that server; returns the URI of its container."""
     for name in [n for n in os.environ if n.startswith("AZURE_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AZURE_STORAGE_USE_EMULATOR", "true")
@@ -71,7 +71,7 @@ def _program() -> Path:
     folder = cache_folder / "millpond-tests" / f"azurite-{VERSION}"
     program = folder / "node_modules" / ".bin" / "azurite-blob"
     if not program.exists():
-        # Beside its place first: an installation that was interrupted, or two at the same time, leave half of one.
+        # Install beside the final place, then rename: an interrupted or a second installation would leave half of one.
         folder.parent.mkdir(parents=True, exist_ok=True)
         beside = tempfile.mkdtemp(prefix="azurite-", dir=folder.parent)
         atexit.register(shutil.rmtree, beside, ignore_errors=True)
@@ -82,16 +82,16 @@ def _program() -> Path:
             pytest.skip("npm didn't fetch Azurite in five minutes")
         if done.returncode != 0:
             pytest.skip(f"npm can't fetch Azurite: {done.stderr[-500:]}")
-        with contextlib.suppress(OSError):  # another process has put its own there
+        with contextlib.suppress(OSError):  # another process was first
             os.rename(beside, folder)
     return program
 
 
 def _create_container(url: str) -> None:
-    """PUT, signed with the account's key as Azure wants it."""
+    """Create the container by a PUT, signed with the account's key."""
     headers = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": _API}
     named = "".join(f"{name}:{value}\n" for name, value in headers.items())
-    # Verb, eleven headers that aren't there, ours, and what is asked for; an emulator has the account in its path as well.
+    # The verb, eleven absent headers, our headers, and the resource; an emulator repeats the account in the path.
     text = "PUT" + 12 * "\n" + named + f"/{ACCOUNT}/{ACCOUNT}/{CONTAINER}\nrestype:container"
     signed = base64.b64encode(hmac.digest(base64.b64decode(_KEY), text.encode(), hashlib.sha256)).decode()
     headers |= {"Authorization": f"SharedKey {ACCOUNT}:{signed}"}

@@ -1,4 +1,4 @@
-"""A Kafka broker for tests, a process of its own, one for each process that runs tests; and Spark's jars to read it with."""
+"""A Kafka broker for each process that runs tests, and the jars that Spark needs to read from it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from servers.maven import dependency, fetched_jars
 
 VERSION = "4.1.0"
 CONNECTOR = "4.2.0"
-# One by one: not all that the connector's pom names is in every registry, and Spark has the rest itself.
+# A list, because not every registry has all that the connector's pom names; Spark has the rest itself.
 _JARS = [
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{CONNECTOR}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -47,7 +47,7 @@ log.dirs={folder}/log
 
 @cache
 def kafka_broker() -> str:
-    """The address of a broker.  Skips where Maven can't fetch it."""
+    """The address of a broker.  Skips the test if Maven can't fetch it."""
     jars = fetched_jars(
         f"kafka-{VERSION}-1",
         [dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"), dependency("org.slf4j:slf4j-simple:1.7.36")],
@@ -73,12 +73,12 @@ def kafka_broker() -> str:
 
 
 def connector_jars() -> Path:
-    """A folder with Spark's connector to Kafka.  Skips where Maven can't fetch it."""
+    """A folder with Spark's connector to Kafka.  Skips the test if Maven can't fetch it."""
     return fetched_jars(f"spark-kafka-{CONNECTOR}-1", [dependency(jar, alone=True) for jar in _JARS])
 
 
 def create_topic(broker: str, topic: str, partitions: int) -> None:
-    """A new topic, which is there when this returns."""
+    """Create a topic, and wait until it is there."""
     from confluent_kafka.admin import AdminClient, NewTopic
 
     admin = AdminClient({"bootstrap.servers": broker})
@@ -92,6 +92,6 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _end(broker: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
-    os.kill(broker.pid, signal.SIGKILL)  # nothing of it is kept
+    os.kill(broker.pid, signal.SIGKILL)  # nobody needs its data
     broker.wait()
     folder.cleanup()

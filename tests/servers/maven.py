@@ -19,7 +19,7 @@ _ALONE = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId><
 
 
 def dependency(coordinates: str, *, alone: bool = False) -> str:
-    """group:artifact:version as a pom has it; `alone` without what it depends on."""
+    """group:artifact:version in the form of a pom; `alone` leaves out its own dependencies."""
     group, artifact, version = coordinates.split(":")
     return (
         f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>"
@@ -28,10 +28,10 @@ def dependency(coordinates: str, *, alone: bool = False) -> str:
 
 
 def fetched_jars(name: str, dependencies: list[str], *, wanted: Callable[[str], bool] = lambda _: True) -> Path:
-    """A folder with these jars and those that they need.  Skips the test where there is no Maven that reaches its registry.
+    """A folder with these jars and those that they need.  Skips the test if there is no Maven, or it can't fetch them.
 
-    name:    of the folder; changes with the versions
-    wanted:  says of a jar's name whether it is kept
+    name:    the folder's name, which must change with the versions
+    wanted:  returns whether to keep the jar of that name
     """
     maven = shutil.which("mvn")
     if maven is None:
@@ -53,7 +53,7 @@ def fetched_jars(name: str, dependencies: list[str], *, wanted: Callable[[str], 
     for jar in (fetched / "lib").iterdir():
         if not wanted(jar.name):
             jar.unlink()
-    with contextlib.suppress(OSError):  # another process was there first
+    with contextlib.suppress(OSError):  # another process was first
         (fetched / "lib").rename(jars)
     shutil.rmtree(fetched)
     return jars

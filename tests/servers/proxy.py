@@ -17,10 +17,10 @@ _SIGNED = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, 
 class Faults:
     """What a proxy does to requests.
 
-    before:  called with each (method, path with query) before it is passed on: None to pass it on, a status to answer with instead,
-             or a word: `drop` closes the connection, `cut` does so in the middle of the answer, `hang` answers after `hang_seconds`
-    stale:   answer listings with what they were when this was set
-    seen:    every request, with what became of it
+    before:  called with (method, path with query) of each request.  Returns None to pass it on, a status to answer with, or a word:
+             `drop` closes the connection, `cut` closes it in the middle of the answer, `hang` closes it after `hang_seconds`
+    stale:   give the listings as they were when this was set
+    seen:    every request, and its outcome
     """
 
     def __init__(self) -> None:
@@ -31,13 +31,13 @@ class Faults:
         self.seen: list[tuple[str, str, int | str]] = []
 
     def count(self) -> int:
-        """Requests so far."""
+        """The number of requests so far."""
         return len(self.seen)
 
 
 @contextlib.contextmanager
 def proxy(target: str) -> Iterator[tuple[str, Faults]]:
-    """A proxy in front of an S3 server: its address, and what it shall do wrong."""
+    """A proxy in front of an S3 server: its address, and its faults."""
     faults = Faults()
     host = target.removeprefix("http://")
 
@@ -82,7 +82,7 @@ def proxy(target: str) -> Iterator[tuple[str, Faults]]:
             try:
                 headers = {k: v for k, v in self.headers.items() if k.lower() not in ("connection", "content-length")}
                 if headers.get("authorization", "Bearer ") == "Bearer ":
-                    headers["authorization"] = _SIGNED  # Google's client to a server of another host doesn't say who asks
+                    headers["authorization"] = _SIGNED  # Google's client sends no credentials to a server of another host
                 connection.request(self.command, self.path, body or None, headers)
                 answer = connection.getresponse()
                 found = (answer.status, answer.getheaders(), answer.read())
@@ -107,7 +107,7 @@ def proxy(target: str) -> Iterator[tuple[str, Faults]]:
         daemon_threads = True
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            pass  # clients go away in the middle; that is what this is for
+            pass  # clients are meant to go away in the middle
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

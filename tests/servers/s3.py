@@ -1,4 +1,4 @@
-"""An S3 server for tests: moto's, a process of its own."""
+"""An S3 server for tests (moto's), a process of its own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from millpond.settings import ReplicaSettings
 from millpond.storage import open_storage
 
 BUCKET = "millpond"
-# Names on a page of a listing; S3 itself has 1000.
+# The number of names on a page of a listing; S3 itself has 1000.
 PAGE = 20
 
 
@@ -57,7 +57,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def environment(url: str) -> dict[str, str]:
-    """What a program needs to use that server."""
+    """Environment variables for a program that uses that server."""
     return {
         "AWS_ENDPOINT_URL": url,
         "AWS_REGION": "us-east-1",
@@ -77,7 +77,7 @@ def use(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
         monkeypatch.setenv(name, value)
 
 
-# As the defaults, but sooner: tests don't wait for a poll.
+# Shorter than the defaults, so that tests don't wait for a poll.
 QUICK = ReplicaSettings(remote_poll_seconds=0.02, remote_idle_poll_seconds=0.02, remote_silence_seconds=1.0, remote_lag_seconds=2.0)
 
 
@@ -89,5 +89,5 @@ def upload(source: Path, uri: str) -> None:
 
 
 def delete(storage: Any, path: str) -> None:
-    """Delete one object: storages have no such call, since Millpond deletes nothing."""
+    """Delete one object.  Storages have no such call, since Millpond deletes nothing."""
     storage._obstore.delete(storage._store, storage._prefix + path)

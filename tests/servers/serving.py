@@ -1,4 +1,4 @@
-"""Servers for tests: `millpond serve`, each a process of its own on a free port."""
+"""`millpond serve` for tests, each a process of its own on a free port."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Serve = Callable[..., contextlib.AbstractContextManager[tuple[str, "subprocess.P
 def serving(
     folder: Path | str, *options: str, home: Path, stderr: IO[bytes] | None = None, apart: bool = False, **environment: str
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """Serve a folder with these options; gives the address and the process, which is ended at the end.
+    """Serve a folder with these options: yields the address and the process, and ends the process.
 
-    apart:  in a session and a process group of its own
+    apart:  the process gets its own session and process group
     """
     command = [sys.executable, "-m", "millpond.cli", "serve", str(folder), "--port", "0", "--json", *options]
     variables = {**os.environ, "MILLPOND_HOME": str(home), **environment}
@@ -39,7 +39,7 @@ def serving(
 
 
 def write_certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1, and its key."""
+    """Write a certificate of 127.0.0.1, and its key."""
     if shutil.which("openssl") is None:
         pytest.skip("this machine has no openssl")
     cert, key = folder / "cert.pem", folder / "key.pem"

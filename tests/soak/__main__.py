@@ -1,4 +1,4 @@
-"""`python -m soak --kills 1000 --seed 7`: run a soak, say its seed, and write what it came to."""
+"""`python -m soak --kills 1000 --seed 7`: run a soak, print its seed, and write the result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TESTS = Path(__file__).parent.parent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; 0 where every answer was right."""
+    """Run a soak; returns 0 if every answer was right."""
     parser = argparse.ArgumentParser(prog="soak", description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
@@ -38,13 +38,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _mount_and_run(folder / "home", again)
     home = given.home or folder / "home"
     print(f"seed {given.seed}, {given.kills} kills, in {folder}", flush=True)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # then every process is ended, as after an error
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # all processes end, as after an error
     began = time.monotonic()
     soak = Soak(folder, home, seed=given.seed, can_fill=given.home is not None)
     try:
         soak.run(given.kills)
     except AssertionError as wrong:
-        soak.wrong = soak.wrong or [str(wrong)]  # what was judged wrong is told there already
+        soak.wrong = soak.wrong or [str(wrong)]  # the log already has all wrong answers
     planned = [
         {batch: [found.file, found.watermark_ms, found.started_ms] for batch, found in run.planned.items()}
         for run in soak.oracle.runs
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _mount_and_run(home: Path, arguments: Sequence[str]) -> None:
-    """Go on as the same program with a small file system at `home`, in a mount namespace; return where that can't be had."""
+    """Run the same program again in a mount namespace, with a small file system at `home`; returns only if that is impossible."""
     unshare = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--mount", "--map-root-user"]
     mount = 'mount -t tmpfs -o "size=$1" none "$2" && shift 2 && exec "$@"'
     shell = [*unshare, "sh", "-c", mount, "sh", str(_DISK_BYTES), str(home)]

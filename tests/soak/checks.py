@@ -1,16 +1,16 @@
-"""Every answer that a reader logged, against the recomputation of the batch and the run of the job that it names.
+"""Compares every answer in a reader's log with the recomputation of the batch and the job's run that it names.
 
-1. `batch_started_ms` tells the run: it began between two starts of the job. Offsets and watermark must be those of its batch.
-2. Rows that aren't final are exactly the state after the batch, in key order. Final ones are what the row was when it expired.
-3. A final row may be missing only where it expired long ago, or while nobody could see that batch (`owed`, judged at the end).
-4. A reader's answers never go back, in runs and batches.
-5. Changes, replayed on the state of the batch where they began, give the state of each batch in between and of the last one:
-   each `old` is what was there, no key twice in a batch, no batch left out.
-6. HISTORY_GONE is right only where the job was replaced since.
-7. An answer as of an earlier batch is held against that batch by 1 and 2. It may be refused only where the batch is yet to come, is
-   older than the history that the reader began with in this run, or is inside of batches that were cleaned up before they were read
-   and are known as one; then no change may come of it alone. Which run it was is known where the answers before and after agree.
-8. A bound that isn't met names a batch before the one that was asked for.
+1. `batch_started_ms` shows the run: it lies between two starts of the job. Offsets and watermark must be those of the batch.
+2. Rows that aren't final are exactly the state after the batch, in key order. A final row has the values that it expired with.
+3. A final row may be missing only if it expired long ago, or in a batch that nobody could see (`owed`, judged at the end).
+4. A reader's answers never go back in runs or batches.
+5. Changes, replayed on the state of the batch where they began, give the state of each batch in between and of the last one.
+   Each `old` is the value before the change; no batch has a key twice, and no batch is missing.
+6. HISTORY_GONE is right only if the job was replaced since.
+7. An answer as of an earlier batch must fit that batch by 1 and 2. It may be refused only if the batch is yet to come, is older
+   than the history that the reader began with in this run, or is one of several batches that were cleaned up before anybody read
+   them and that count as one; then no change may be of that batch alone. The run is known if the answers before and after agree.
+8. A bound that isn't met names a batch before the requested one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from soak.model import JobRun, Key, Values, values_of
 
 # Rows that expired within this must still be shown; readers keep them for 20 s of the job's own time.
 OWED_SECONDS = 10
-# What readers may meet while processes are killed, disks are full and jobs are replaced: "not now", and never a wrong answer.
+# Readers may get these errors while processes are killed, disks are full and jobs are replaced. They never get a wrong answer.
 PASSING = frozenset(
     {
         "REPLICA_BUILDING",
@@ -42,12 +42,12 @@ PASSING = frozenset(
 
 
 class NotKnownYetError(Exception):
-    """The job's own log of that batch hasn't been seen yet: judge later."""
+    """The oracle doesn't have the job's log of that batch yet: judge later."""
 
 
 @dataclass(slots=True)
 class Counts:
-    """What was judged."""
+    """How many answers were judged."""
 
     answers: Counter[str] = field(default_factory=Counter)
     rows: int = 0
@@ -69,9 +69,9 @@ class Counts:
 class _Chain:
     """Changes that one reader follows in one run.
 
-    last:   all changes up to this batch were replayed
+    last:   the batch up to which all changes were replayed
     state:  the rows after it
-    group:  changes of one later batch, told so far
+    group:  the changes of one later batch so far
     """
 
     run: JobRun
@@ -92,12 +92,12 @@ class ReaderLog:
         self._done = 0
         self._chain: _Chain | None = None
         self._refused: list[dict[str, Any]] = []
-        self._began: dict[int, int] = {}  # run -> the first batch from which on its changes were followed
-        self._alone: set[tuple[int, int]] = set()  # (run, batch) whose changes came alone
-        self._as_one: set[tuple[int, int]] = set()  # (run, batch) that was said to be known only together with others
+        self._began: dict[int, int] = {}  # run -> the first batch whose changes were followed
+        self._alone: set[tuple[int, int]] = set()  # (run, batch) whose changes came for that batch alone
+        self._as_one: set[tuple[int, int]] = set()  # (run, batch) that a reader was refused because it counts as one with others
 
     def judge(self) -> None:
-        """Judge what has been written since, as far as the job's own log is known."""
+        """Judge the lines written since the last call, as far as the job's log is known."""
         if not self.path.exists():
             return
         with self.path.open("rb") as file:
@@ -115,7 +115,7 @@ class ReaderLog:
                 self._done += len(line)
 
     def unjudged(self) -> bool:
-        """Whether answers are left that couldn't be judged."""
+        """Whether some answers couldn't be judged yet."""
         return b"\n" in self.path.read_bytes()[self._done :]
 
     def _judge(self, entry: dict[str, Any]) -> None:
@@ -219,7 +219,7 @@ class ReaderLog:
         recent = (key for held in run.held[max(0, batch - 40) : batch + 1] for key in held.expired)
         for key in (*run.held[batch].live, *recent):
             if key not in found and page in (None, key[0]):
-                # What expired may be forgotten by the time that an earlier batch is asked for.
+                # Expired rows may be forgotten by the time that somebody asks for an earlier batch.
                 self._missing(run, batch, key, owed=entry["op"] != "at")
 
     # ------------------------------------------------------------ changes

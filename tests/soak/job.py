@@ -1,4 +1,4 @@
-"""The soak's Spark job: `python -m soak.job INPUT POND PROVIDER`, a process group of its own that is killed as one."""
+"""The soak's Spark job: `python -m soak.job INPUT POND PROVIDER`. It has its own process group, which is killed as one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from soak.orphans import end_with_parent
 from soak.reader import BY_WINDOW
 
 PARTITIONS = 3
-# So few batches stay readable that a follower which is away for a moment finds that Spark has cleaned up before it.
+# So few batches stay readable that Spark cleans up some while a follower is away for a moment.
 RETAINED = 2
 
 
@@ -43,14 +43,14 @@ def main(incoming: str, pond: str, provider: str) -> None:
         .select(F.col("window.start").alias("start"), "page", "hits", "bytes", "run")
     )
     tables = Path(pond, "jobs", "views", "tables")
-    (tables / f"{BY_WINDOW}.json").unlink(missing_ok=True)  # `start` wants one definition of a store
+    (tables / f"{BY_WINDOW}.json").unlink(missing_ok=True)  # `start` takes one definition of a store
     job = millpond.start(views, table="views", pond=pond, partitions=PARTITIONS, trigger="200 milliseconds", strict=True)
     define_by_window(tables)
     job.wait_for_end()
 
 
 def define_by_window(tables: Path) -> None:
-    """A second table of the same store, in which start and end of the window aren't columns of their own."""
+    """Define a second table of the same store, which has the window as one column."""
     definition = json.loads((tables / "views.json").read_text())
     (place,) = {column["index"] for column in definition["key"] if column["path"]}
     window = {"name": "window", "type": definition["key_schema"]["fields"][place]["type"], "index": place, "path": []}

@@ -1,9 +1,9 @@
-"""What the soak's job must hold after each of its batches, recomputed in plain Python from the job's own source offsets.
+"""The state of the soak's job after each batch, recomputed in plain Python from the job's own source offsets.
 
-The job counts events by page and window of event time, behind a watermark. Spark decides how many files a batch reads (a kill
-between two of its logs makes it two), and that is all that is taken from it: `offsets/N` names the last file of batch N.
+The job counts events by page and window of event time, with a watermark. Only one fact comes from Spark: how many files a batch
+reads (two after a kill between two of its logs). `offsets/N` names the last file of batch N.
 
-    late       an event whose window ended by the watermark of the batch before: it is dropped
+    late       an event whose window ended by the watermark of the batch before: Spark drops it
     expired    a window that ended by the batch's own watermark: it leaves the state at the end of the batch
     watermark  of the next batch: the newest event so far, less the delay; it never goes back
 """
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 WINDOW_MS, DELAY_MS = 5_000, 6_000
 PAGES = tuple(f"/p{n}" for n in range(8))
-# Event time that passes from one file to the next.
+# The event time from one file to the next.
 _STEP_MS = 1_500
 _BEGIN_MS = 1_772_366_400_000  # 2026-03-01 12:00 UTC
 
@@ -29,7 +29,7 @@ Key = tuple[str, int]
 
 
 class Values(NamedTuple):
-    """What the job has of one page and window; `run` is the number of the job's run, the same in each of its events."""
+    """The job's row of one page and window; `run` is the number of the job's run, which each event has."""
 
     hits: int
     bytes: int
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 
 def events_of(seed: int, run: int, number: int) -> list[Event]:
-    """The events of one input file: some of them behind the watermark, at least one not."""
+    """The events of one input file: some are behind the watermark, at least one isn't."""
     chance = random.Random(f"{seed}/{run}/{number}")
     now = _BEGIN_MS + number * _STEP_MS
     late = [0, *(chance.choice([0, 500, 2_000, 5_000, 9_000, 16_000]) for _ in range(chance.randint(5, 14)))]
@@ -84,21 +84,21 @@ def parse_offsets(text: str) -> Planned:
 
 @dataclass(slots=True)
 class Held:
-    """What the job holds after a batch; `watermark_ms` is the one that this batch leaves to the next."""
+    """The job's state after a batch; `watermark_ms` is the watermark of the next batch."""
 
     live: dict[Key, Values]
     watermark_ms: int
     planned: Planned
-    expired: dict[Key, Values]  # by this batch, as they were in the end
+    expired: dict[Key, Values]  # rows that expired in this batch, with their last values
 
 
 @dataclass
 class JobRun:
-    """One run of the job: from its start in an empty checkpoint until that is deleted.
+    """One run of the job: from its start in an empty checkpoint to the deletion of that checkpoint.
 
-    planned:  of each batch, as Spark wrote it
-    held:     of each batch so far recomputed
-    closed:   key -> the batch at which it expired, and what it was then
+    planned:  batch -> its plan, as Spark wrote it
+    held:     batch -> its state, for all batches recomputed so far
+    closed:   key -> the batch at which it expired, and its last values
     """
 
     seed: int
@@ -110,7 +110,7 @@ class JobRun:
     _newest_ms: int = 0
 
     def try_held(self, batch: int) -> Held | None:
-        """The state after a batch; None where the source's offsets up to it aren't known yet."""
+        """The state after a batch; None if the source's offsets up to it aren't known yet."""
         while len(self.held) <= batch:
             if len(self.held) not in self.planned:
                 return None
@@ -142,5 +142,5 @@ class JobRun:
 
 
 def values_of(row: dict[str, Any]) -> Values:
-    """The values of a row as a reader logged it."""
+    """The values of a row in a reader's log."""
     return Values(row["hits"], row["bytes"], row["run"])

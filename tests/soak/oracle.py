@@ -1,4 +1,4 @@
-"""The job's input, written ahead of it, and its runs: what Spark planned for each batch, noted before its clean-up removes it."""
+"""Writes the job's input ahead of it, and notes what Spark planned for each batch before Spark's clean-up removes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POLL_SECONDS = 0.03
 
 
 class Oracle:
-    """Feeds the job and notes `offsets/N` of each run.  A thread does both; `begin` tells it of a new run."""
+    """Feeds the job and notes `offsets/N` of each run, both in a thread.  `begin` starts a new run."""
 
     def __init__(self, seed: int, folder: Path, checkpoint: Path) -> None:
         self.runs: list[JobRun] = []
@@ -27,11 +27,11 @@ class Oracle:
         self._thread.start()
 
     def input_of(self, run: int) -> Path:
-        """Where a run's input lies."""
+        """The folder of a run's input."""
         return self._folder / f"in-{run}"
 
     def begin(self) -> int:
-        """The checkpoint is deleted, and a new run of the job will begin in its place; its number."""
+        """Delete the checkpoint, so that a new run of the job begins; returns the run's number."""
         self.note()
         with self._lock:
             shutil.rmtree(self._checkpoint, ignore_errors=True)
@@ -43,7 +43,7 @@ class Oracle:
             return number
 
     def note(self) -> None:
-        """Note what is planned by now."""
+        """Note the batches planned so far."""
         with self._lock:
             planned = self.runs[-1].planned if self.runs else {}
             folder = self._checkpoint / "offsets"
@@ -53,13 +53,13 @@ class Oracle:
                     try:
                         text = (folder / name).read_text()
                     except FileNotFoundError:
-                        continue  # a batch that Spark has cleaned up meanwhile
+                        continue  # Spark has cleaned up this batch meanwhile
                     planned[int(name)] = parse_offsets(text)
             if self.runs:
                 self._feed()
 
     def committed(self) -> int:
-        """The newest batch that is committed now, -1 where there is none."""
+        """The newest committed batch, -1 if there is none."""
         folder = self._checkpoint / "commits"
         return max((int(p.name) for p in folder.iterdir() if p.name.isdigit()), default=-1) if folder.is_dir() else -1
 

@@ -1,4 +1,4 @@
-"""No process of a soak outlives it, however it ends."""
+"""Ends the processes of a soak when the soak ends, however that happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 def end_with_parent(*, group: bool) -> None:
-    """End at once when the parent is gone; with `group` all processes of this one's group, such as Spark's JVM."""
+    """End this process as soon as its parent is gone; with `group`, its whole process group, such as Spark's JVM."""
     parent = os.getppid()
 
     def watch() -> None:

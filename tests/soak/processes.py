@@ -1,4 +1,4 @@
-"""The processes under fire: each is started, killed, paused and started again here, and only by the ids that were got here."""
+"""The processes under fire.  Only this module starts, kills and pauses them, and only by the ids that it got at their start."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import IO
 
 _TESTS = Path(__file__).parent.parent
-_SPAWNED = b"spawn_main"  # a worker of `serve`, and not Python's own tracker of resources
+_SPAWNED = b"spawn_main"  # a worker of `serve`, not Python's own resource tracker
 
 
 class Process:
     """A program that is started again whenever it ends.
 
-    unwanted:  exit codes it ended with on its own
+    unwanted:  the exit codes with which it ended by itself
     """
 
     def __init__(self, name: str, command: Callable[[], list[str]], log: Path) -> None:
@@ -32,7 +32,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Of the running process, which leads a group of its own."""
+        """The id of the running process, which leads its own group."""
         assert self.running is not None
         return self.running.pid
 
@@ -49,7 +49,7 @@ class Process:
         return log
 
     def alive(self) -> bool:
-        """Whether it runs; how it ended is kept where nobody killed it."""
+        """Whether it runs.  If it ended and nobody killed it, notes its exit code."""
         if self.running is None:
             return False
         code = self.running.poll()
@@ -64,7 +64,7 @@ class Process:
         return self._log.read_text(errors="replace")[-3000:]
 
     def kill(self) -> None:
-        """Kill it and whatever belongs to its group, such as Spark's JVM."""
+        """Kill it and its whole group, such as Spark's JVM."""
         if self.alive():
             self._killed = True
             os.killpg(self.pid, signal.SIGKILL)
@@ -72,12 +72,12 @@ class Process:
             self.running = None
 
     def members(self) -> list[int]:
-        """What can be paused: all of the group."""
+        """The processes to pause: the whole group."""
         group = self.pid
         return [pid for pid in _pids() if _group(pid) == group]
 
     def end(self) -> int | None:
-        """Ask it to end; its exit code."""
+        """Ask it to end; returns its exit code."""
         if not self.alive():
             return None
         assert self.running is not None
@@ -93,7 +93,7 @@ class Process:
 
 
 class Server(Process):
-    """`millpond serve --workers 2`: the process that keeps the others alive, a follower and two doors."""
+    """`millpond serve --workers 2`: a main process, and its workers: a follower and two doors."""
 
     url = ""
 
@@ -105,13 +105,13 @@ class Server(Process):
         return log if self.url else subprocess.PIPE
 
     def wait_for_url(self) -> None:
-        """The address, of the first start; later ones take the same port."""
+        """The address after the first start; later starts take the same port."""
         assert self.running is not None
         assert self.running.stdout is not None
         self.url = json.loads(self.running.stdout.readline())["url"]
 
     def worker(self, wanted: str) -> int | None:
-        """The id of its `follower`, or of a `door`; None where it hasn't got one just now."""
+        """The id of its `follower`, or of a `door`; None if there is none at the moment."""
         found: dict[str, int] = {}
         port = int(self.url.rpartition(":")[2])
         for pid in children(self.pid):
@@ -119,7 +119,7 @@ class Server(Process):
         return found.get(wanted)
 
     def kill(self) -> None:
-        """Kill the one that keeps the others alive; these end by themselves, and it may start again when they have."""
+        """Kill the main process.  Its workers then end by themselves; wait until they have."""
         if self.alive():
             self._killed = True
             orphans = children(self.pid)
@@ -139,12 +139,12 @@ class Server(Process):
 
 
 def python(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of ours."""
+    """The command that runs a module of the tests."""
     return [sys.executable, "-m", module, *arguments]
 
 
 def children(pid: int) -> list[int]:
-    """The workers that a server has spawned."""
+    """The ids of a server's workers."""
     found = []
     with contextlib.suppress(OSError):
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
@@ -155,7 +155,7 @@ def children(pid: int) -> list[int]:
 
 
 def signal_if_there(pid: int, number: int) -> None:
-    """Send a signal to a process of ours that may have ended."""
+    """Send a signal to one of our processes, which may have ended."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 

@@ -1,8 +1,7 @@
-"""A reader of the soak: it asks all the time and writes each answer to its log, one line each, which others judge.
+"""A reader of the soak: it asks all the time, and writes each answer to its log, one on each line. Others judge the log.
 
 `python -m soak.reader NAME DOOR PLACE HOME LOG SEED`: DOOR is `http` (PLACE is the server's address), `attached` (PLACE is the
-pond; others follow) or `following`. Started again after a kill, it goes on from the last token in its log, as a program would
-from its database.
+pond; others follow) or `following`. After a kill it goes on from the last token in its log, as a program would from its database.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from soak.model import PAGES, WINDOW_MS, Values
 from soak.orphans import end_with_parent
 
 TABLE = "views"
-# The same rows, their window one column: only keys whose columns are those of the state are looked up below the server's framework.
+# The same rows with the window as one column.  Only such keys, with the state's own columns, take the server's short way.
 BY_WINDOW = "views_by_window"
 RETENTION = millpond.Retention(closed_seconds=20.0, history_batches=1_000_000)
 _PAUSE_SECONDS = 0.04
@@ -40,7 +39,7 @@ _GET_SECONDS = 5.0
 
 
 class Log:
-    """Lines of JSON, each written at once: a kill leaves at most the last one torn."""
+    """A log of JSON lines, each written at once: a kill can only tear the last one."""
 
     def __init__(self, path: Path) -> None:
         whole = path.read_bytes() if path.exists() else b""
@@ -66,7 +65,7 @@ class Log:
 
 
 def row_of(row: dict[str, Any] | None) -> dict[str, Any] | None:
-    """A row as it is logged: times in milliseconds; None where there is none."""
+    """A row for the log, with times in milliseconds; None if there is no row."""
     if not row:
         return None
     start, values = round(row["start"].timestamp() * 1000), {name: row[name] for name in Values._fields}
@@ -74,13 +73,13 @@ def row_of(row: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def found_of(row: Any) -> dict[str, Any] | None:
-    """A row that was read, and whether it is final."""
+    """A row for the log, and whether it is final."""
     plain = row_of(row)
     return plain and {**plain, "final": row.final}
 
 
 def changes_of(answer: Any) -> dict[str, Any]:
-    """Changes as they are logged."""
+    """Changes for the log."""
     changes = [
         {
             "kind": c.kind,
@@ -94,7 +93,7 @@ def changes_of(answer: Any) -> dict[str, Any]:
 
 
 def source_of(answer: Any) -> dict[str, Any]:
-    """Where an answer comes from."""
+    """The position of an answer."""
     position = answer.position
     return {
         "batch": int(answer.batch),
@@ -121,11 +120,11 @@ class Reader:
         self._asks = list(asks), list(asks.values())
 
     def ask(self) -> None:
-        """One question."""
+        """Ask one question."""
         self._chance.choices(*self._asks)[0]()
 
     def _keys(self, count: int) -> list[dict[str, Any]]:
-        """Keys that were there lately, and some that never are."""
+        """Keys that were there lately, and some that never exist."""
         keys = [{"page": r["page"], "start": r["start"]} for r in self._chance.choices(self._known, k=count)] if self._known else []
         while len(keys) < count or self._chance.random() < 0.1:
             keys.append({"page": self._chance.choice(PAGES), "start": dt.datetime(2026, 2, 1, tzinfo=dt.UTC)})
@@ -141,7 +140,7 @@ class Reader:
         self._facts([key], [row], row)
 
     def _get_by_url(self) -> None:
-        """A row as programs ask that have no client of ours: `GET …/rows` with the whole key. Nothing is tried again."""
+        """Get a row as programs without our client do: `GET …/rows` with the whole key, without a second try."""
         key = self._keys(1)[0]
         window = {"start": key["start"].isoformat(), "end": (key["start"] + dt.timedelta(milliseconds=WINDOW_MS)).isoformat()}
         try:
@@ -151,7 +150,7 @@ class Reader:
             return
         body = answer.json()
         if answer.status_code != 200 and body["error"]["condition"] == "UNKNOWN_TABLE":
-            return  # the job starts, and has taken this definition away for a moment
+            return  # the starting job removes this definition for a moment
         if answer.status_code != 200:
             raise MillpondError(body["error"]["condition"], body["error"]["message"], hint=body["error"]["hint"])
         row, position = (body["rows"] or [None])[0], body["position"]
@@ -195,13 +194,13 @@ class Reader:
         self._log.write(op="scan", page=None, reverse=False, rows=rows, **first)
 
     def _at(self) -> None:
-        """All rows as of an earlier batch."""
+        """Read all rows as of an earlier batch."""
         batch = self._chance.randint(max(0, self._newest - 20), self._newest)
         try:
             table = self._table.at(batch=batch)
             rows = table.scan()
         except MillpondError as error:
-            if error.condition not in ("HISTORY_GONE", "NOT_UP_TO_BOUND"):  # the job was replaced: so many batches are yet to come
+            if error.condition not in ("HISTORY_GONE", "NOT_UP_TO_BOUND"):  # of the old job
                 raise
             facts = {name: error.context.get(name) for name in ("batch", "first", "newest")}
             self._log.write(op="not kept", batch=batch, condition=error.condition, context=facts)
@@ -211,7 +210,7 @@ class Reader:
         self._log.write(op="at", page=None, reverse=False, rows=[found_of(r) for r in rows], **source_of(rows))
 
     def _bounded(self) -> None:
-        """A row of a batch that there is or will be soon."""
+        """Read a row with a bound: a batch that exists or will soon."""
         wanted, key = self._newest + self._chance.choice([0, 0, 1]), self._keys(1)[0]
         try:
             row = self._table.get(key, bounds=millpond.Bounds(min_batch=wanted, wait_seconds=0.3))
@@ -225,7 +224,7 @@ class Reader:
         self._facts([key], [row], row)
 
     def _stream(self) -> None:
-        """Some changes as the server sends them by itself, from where the last stream or look ended."""
+        """Read some changes from the server's stream, from the end of the last stream or look."""
         if self._log.token is None:
             return
         connection = http.client.HTTPConnection(self._server.hostname or "", self._server.port, timeout=0.5)
@@ -235,7 +234,7 @@ class Reader:
             connection.request("GET", f"/tables/{TABLE}/changes", headers=headers)
             answer = connection.getresponse()
             if answer.status != 200:
-                return  # the same question as a look tells why
+                return  # asking without a stream gives the reason
             for _ in range(self._chance.choice([10, 20, 40])):
                 line = answer.readline()
                 if line.strip():
@@ -244,13 +243,13 @@ class Reader:
                     self._sent(dict(read.decode().rstrip("\n").split(": ", 1) for read in lines), known)
                     lines.clear()
         except (OSError, http.client.HTTPException):
-            pass  # the stream is quiet, or its server was killed: what came counts
+            pass  # the stream is quiet, or its server was killed: the changes so far count
         finally:
             connection.close()
 
     def _sent(self, event: dict[str, str], known: Known) -> None:
         if event.get("event") != "changes":
-            return  # the next look tells why the stream ended
+            return  # the next look gives the reason
         answer = msgspec.convert(decode_json(event["data"]), ChangesAnswer)
         changes = Changes(map(known.change, answer.changes), answer.cut, token=event["id"], more=answer.more)
         self._log.write(op="changes", sent=True, **changes_of(changes), **source_of(changes))
@@ -273,14 +272,14 @@ class Reader:
 
 
 def open_pond(door: str, place: str, home: str) -> Any:
-    """The pond or server, at a door."""
+    """Open the pond or server at a door."""
     if door == "http":
         return millpond.connect(place)
     return millpond.open(place, replica_dir=home, follow=door == "following", wait_seconds=10, retention={TABLE: RETENTION})
 
 
 def main(name: str, door: str, place: str, home: str, path: str, seed: str) -> None:
-    """Ask until told to end."""
+    """Ask until a signal ends it."""
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
     log, chance = Log(Path(path)), random.Random(f"{seed}/{name}/{os.getpid()}")

@@ -1,12 +1,12 @@
-"""A soak: a real job, a server, a follower and readers, with a storm over them; then everything that was answered is judged.
+"""A soak: a storm over a real job, a server, a follower and readers; then all answers are judged.
 
 1. Start the job in an empty checkpoint, the server on it, and the readers.
-2. Until enough was killed: a moment's rest, then a kill (SIGKILL) or a pause (SIGSTOP) of somebody; sometimes the job is replaced,
-   or the disk of the replicas filled. Who ended is started again. Spark itself cleans up its checkpoint all the while.
-3. End the job, let everybody catch up with its last batch, and end them.
-4. Judge what is left of the logs.
+2. Until there were enough kills: rest a moment, then kill (SIGKILL) or pause (SIGSTOP) a process. Sometimes replace the job, or
+   fill the disk of the replicas. Start again whatever ended. Meanwhile Spark itself cleans up its checkpoint.
+3. End the job, let all readers catch up with its last batch, and end them.
+4. Judge the rest of the logs.
 
-The seed fixes input and order of the faults; what they hit is up to the machine.
+The seed fixes input and order of the faults; what they hit depends on the machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from soak.oracle import Oracle
 from soak.processes import Process, Server, python, signal_if_there
 
 READERS = {"http-1": "http", "http-2": "http", "attached": "attached", "following": "following"}
-# Out of 100 faults by chance.  The job's kills are planned instead: a JVM takes ten seconds to come back.
+# Shares of 100 random faults.  The job's kills are planned, since a JVM takes ten seconds to come back.
 _VICTIMS = {"door": 30, "follower": 25, "following": 14, "http-1": 7, "http-2": 7, "attached": 9, "server": 6, "job": 2}
 _JOB_SHARE = 0.1
 _PAUSED = 0.2
@@ -36,13 +36,13 @@ _PAUSE_SECONDS = (0.3, 4.0)
 _FULL_SECONDS = (1.0, 4.0)
 _JOB_BATCHES = 4
 _JUDGE_SECONDS = 5.0
-# A JVM takes ten seconds to start, on a machine that does other things a hundred.
+# A JVM takes ten seconds to start, on a busy machine a hundred.
 _JOB_SECONDS = 300.0
 
 
 @dataclass(slots=True)
 class Storm:
-    """What happened."""
+    """The events of a storm."""
 
     kills: Counter[str] = field(default_factory=Counter)
     pauses: Counter[str] = field(default_factory=Counter)
@@ -52,7 +52,7 @@ class Storm:
 
 
 class Soak:
-    """See the module.  `folder` is empty; `home` may be a small file system, which is filled then."""
+    """See the module.  `folder` is empty.  If `home` is a small file system, the storm fills it."""
 
     def __init__(self, folder: Path, home: Path, *, seed: int, can_fill: bool) -> None:
         self.counts, self.storm = Counts(), Storm()
@@ -99,7 +99,7 @@ class Soak:
     # ------------------------------------------------------------ the storm
 
     def run(self, kills: int, say: object = print) -> None:
-        """The whole soak, with so many kills."""
+        """Run the whole soak, with so many kills."""
         try:
             self._begin()
             special = self._specials(kills)
@@ -126,7 +126,7 @@ class Soak:
         self._wait_until("all readers got answers", lambda: all(log.newest[1] >= 0 for log in self._logs.values()), 120)
 
     def _specials(self, kills: int) -> list[tuple[int, str]]:
-        """(after so many kills, what happens)."""
+        """The planned events: (after so many kills, what to do)."""
         some = max(1, kills // 50)
         what = ["_replace"] * some + ["_outage"] * some + ["_kill_server"] * some + (["_fill"] * 2 * some if self._can_fill else [])
         by_chance = [(self._chance.randrange(kills // 10, max(kills * 9 // 10, kills // 10 + 1)), name) for name in what]
@@ -159,7 +159,7 @@ class Soak:
             self.storm.kills[victim] += 1
 
     def _kill_job(self) -> None:
-        """Somewhere in a batch; not while it starts, or kills would hit Spark's start again and again."""
+        """Kill the job somewhere in a batch, not at its start: otherwise kills would hit Spark's start again and again."""
         self._wait_until("the job has gone on", lambda: self.oracle.committed() >= self._first_batch + _JOB_BATCHES, _JOB_SECONDS)
         self._rest(self._chance.random())
         self._first_batch = self.oracle.committed()
@@ -178,7 +178,7 @@ class Soak:
         self.storm.pauses[victim] += 1
 
     def _replace(self) -> None:
-        """Somebody deletes the checkpoint and starts the job over."""
+        """Delete the checkpoint, and start the job over."""
         self._wait_until("the job has gone on", lambda: self.oracle.committed() >= self._first_batch + _JOB_BATCHES, _JOB_SECONDS)
         self._job.kill()
         self.oracle.begin()
@@ -186,7 +186,7 @@ class Soak:
         self.storm.replaced += 1
 
     def _fill(self) -> None:
-        """The disk of the replicas is full for a while."""
+        """Fill the disk of the replicas for a while."""
         ballast = self._home / "ballast"
         with ballast.open("wb") as file:
             for size in (1 << 20, 1 << 12):
@@ -197,7 +197,7 @@ class Soak:
         self.storm.full += 1
 
     def _outage(self) -> None:
-        """Nobody follows until Spark has cleaned up what was to be applied next."""
+        """Stop all followers until Spark has cleaned up the next batch to apply."""
         self._wait_until("the job has gone on", lambda: self.oracle.committed() > self._first_batch, _JOB_SECONDS)
         follower = self._server.worker("follower") if self._server.alive() else None
         pids = [follower] if follower is not None else []
@@ -215,7 +215,7 @@ class Soak:
         self._paused = [paused for paused in self._paused if paused[1] is not pids]
 
     def _rest(self, seconds: float) -> None:
-        """Let time pass: who was paused goes on, who ended starts again, what was answered is judged."""
+        """Let time pass: continue paused processes, start ended ones again, judge new answers."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()
@@ -261,7 +261,7 @@ class Soak:
         )
         for reader in self._readers.values():
             code = reader.end()
-            if code not in (0, None, -signal.SIGTERM):  # the last: it had been started again a moment ago
+            if code not in (0, None, -signal.SIGTERM):  # the last, because it was started again a moment ago
                 self.wrong.append(f"{reader.name} ended with {code}")
         if self._server.end() != 0:
             self.wrong.append("the server didn't end well")

@@ -1,4 +1,4 @@
-"""The soak's judge finds what is wrong: one right log, and the same log with one thing wrong in it."""
+"""The soak's judge finds errors: it accepts a right log, and rejects the same log with one error in it."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Line = dict[str, Any]
 
 
 def a_run(number: int, batches: int, began_ms: int) -> JobRun:
-    """A run whose batches read a file each, but the fourth, which reads two."""
+    """A run whose batches read one file each, except the fourth, which reads two."""
     run = JobRun(SEED, number, began_ms)
     newest, watermark, file = 0, 0, -1
     for batch in range(batches):
         file += 2 if batch == 3 else 1
         run.planned[batch] = Planned(file, watermark, began_ms + 100 * batch)
-        newest = max(newest, events_of(SEED, number, file)[0].time_ms)  # the first of a file isn't late
+        newest = max(newest, events_of(SEED, number, file)[0].time_ms)  # the first event of a file isn't late
         watermark = max(watermark, newest - 6_000)
     assert run.try_held(batches - 1) is not None
     return run

@@ -1,4 +1,4 @@
-"""A hundred kills of a real job, its server, followers and readers: every answer is right, and no change is lost or told twice."""
+"""A hundred kills of a real job, its server, followers and readers: every answer is right, and no change is lost or repeated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_no_answer_is_wrong_while_everything_is_killed(tmp_path: Path) -> None:
     assert (found["disk_filled"] > 0) == found["disk_can_be_filled"]
     assert found["killed"]["job"] == KILLS // 10
     assert found["job_replaced"] >= 1
-    # It was a storm over something: answers of each kind, changes across kills, runs and clean-ups.
+    # The storm had something to hit: answers of each kind, changes across kills, runs and clean-ups.
     assert min(found["answers"][op] for op in ("get", "scan", "at", "changes", "begin")) > 0
     assert found["sent"] > 0
     assert found["by_url"] > 50

@@ -1,4 +1,4 @@
-"""The job of test_s3a.py: counts numbers by their remainder, with its checkpoint on S3.  A process of its own, since it needs jars.
+"""The job of test_s3a.py: it counts numbers by their remainder, with its checkpoint on S3.  It has its own process because of jars.
 
 python s3a_job.py JARS ENDPOINT CHECKPOINT BATCHES
 """
@@ -31,7 +31,7 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # Snapshots and clean-up happen while Millpond follows.
+        # Spark writes snapshots and cleans up while Millpond follows.
         "spark.sql.streaming.stateStore.minDeltasForSnapshot": "2",
         "spark.sql.streaming.stateStore.maintenanceInterval": "3s",
         "spark.sql.streaming.minBatchesToRetain": "4",
@@ -41,7 +41,7 @@ def main(jars: str, endpoint: str, checkpoint: str, batches: int) -> None:
         "spark.hadoop.fs.s3a.secret.key": "test",
         "spark.hadoop.fs.s3a.path.style.access": "true",
         "spark.hadoop.fs.s3a.connection.ssl.enabled": "false",
-        # The default since Hadoop 3.5 reads ahead as Parquet wants it, with an asynchronous client.
+        # Hadoop's default since 3.5 reads ahead for Parquet, and needs an asynchronous client.
         "spark.hadoop.fs.s3a.input.stream.type": "classic",
     }
     builder = SparkSession.builder.appName("s3a job")

@@ -1,4 +1,4 @@
-"""Rows wait in the state and come out once, as they were, many at a time or when their time is over."""
+"""Rows wait in the state and come out once, unchanged: many at a time, or when their time is over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SCHEMA = (
     "n long, flag boolean, b byte, s short, i int, f float, d double, price decimal(20,5), text string, raw binary, "
     "day date, t timestamp, local timestamp_ntz"
 )
-# In Berlin this hour came twice.
+# Berlin had this hour twice.
 TWICE = dt.datetime(2025, 10, 26, 0, 30, 0, 123456, tzinfo=dt.UTC)
 ROWS = [
     (
@@ -43,7 +43,7 @@ ROWS = [
     (2**53 + 1, False, 0, 0, 0, math.inf, -0.0, Decimal("-0.00001"), "", b"", dt.date(9999, 12, 31), TWICE + dt.timedelta(hours=1)),
     (None,) * 12,
     (-1, None, None, 1, None, None, math.nan, None, None, None, None, dt.datetime(1900, 1, 1, tzinfo=dt.UTC)),
-    # The ends of Python's calendar, which programs take for "never".
+    # The ends of Python's calendar, which programs use for "never".
     (1, *(None,) * 10, dt.datetime.min.replace(tzinfo=dt.UTC)),
     (2, *(None,) * 10, dt.datetime.max.replace(tzinfo=dt.UTC)),
 ]
@@ -69,7 +69,7 @@ def test_rows_come_out_as_they_were_and_are_shown_while_they_wait(on_rocksdb, tm
     frame = on_rocksdb.readStream.schema(SCHEMA).parquet(str(folder))
 
     def collect(batch, number):
-        # Spark's own texts of times, so that no clock of this machine has a say.
+        # Spark's own texts of times don't depend on this machine's clock.
         out.extend(batch.withColumn("t", F.unix_micros("t")).collect())
 
     waiting = buffered(frame, at_least=100, after_seconds=4, shards=2, partitions=2)
@@ -118,7 +118,7 @@ def test_a_shard_lets_go_of_all_it_has_as_soon_as_there_are_enough(on_rocksdb, t
         left = [row["n"] for row in opened["rows_waiting"].scan()]
         fill = {row["shard"]: row for row in opened["rows_fill"].scan()}
     assert sorted(left + [n for rows in releases.values() for _, n in rows]) == list(range(300))
-    assert len({shard for shard, _ in releases}) == 2  # both shards work
+    assert len({shard for shard, _ in releases}) == 2  # both shards have rows
     for (shard, _), rows in releases.items():
         assert len(rows) >= 40
         assert len({batch for batch, _ in rows}) == 1
@@ -135,7 +135,7 @@ def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -
 
     def start(shards):
         def collect(batch, number):
-            if number not in done:  # a batch is tried again where its run was stopped before it was committed
+            if number not in done:  # a batch runs again if the job stopped before its commit
                 out.extend((shards, *row) for row in batch.collect())
                 done.add(number)
 
@@ -159,7 +159,7 @@ def test_the_number_of_shards_may_change_while_rows_wait(on_rocksdb, tmp_path) -
             if shards == 2:
                 wait_until(lambda: len(out) >= 40)
     assert sorted(n for _, _, _, n in out) == list(range(40))
-    # Rows that were let go in a run that hadn't their shard any more.
+    # These rows came out in a run with fewer shards, which hadn't theirs.
     assert any(shard not in shard_values(shards, 4) for shards, shard, _, _ in out)
 
 
@@ -181,7 +181,7 @@ def test_a_shard_by_itself() -> None:
     assert tester.peekValueState("fill", 5) == (2, 1100, 0)
     assert see(3, 4) == [(1, 1), (1, 2), (1, 3), (1, 4)]
     assert tester.peekValueState("fill", 5) == (0, 0, 1)
-    assert tester.setProcessingTime(1100) == []  # the first row's time: it is gone
+    assert tester.setProcessingTime(1100) == []  # the time of the first row, which is gone
     assert see(5) == []
     assert tester.setProcessingTime(2099) == []
     assert [(row.release, row.n) for row in tester.setProcessingTime(2100)] == [(2, 5)]
@@ -193,7 +193,7 @@ def test_a_shard_by_itself() -> None:
 
 @pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York", "Pacific/Kiritimati"])
 def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch, zone) -> None:
-    """PySpark gives those of the state as local times: an hour in autumn is there twice, and the calendar's ends aren't there."""
+    """PySpark gives times of the state as local times, where an hour in autumn comes twice, and the calendar's ends don't exist."""
     from pyspark.sql import Row
     from pyspark.sql.streaming.tws_tester import TwsTester
     from pyspark.sql.types import StructType, TimestampType
@@ -210,14 +210,14 @@ def test_times_are_the_same_whatever_zone_the_worker_is_in(monkeypatch, zone) ->
     try:
         tester = TwsTester(processor, timeMode="ProcessingTime")
         kept = processor._waiting.get
-        # Rows of a state go through the JVM, as numbers, and PySpark makes times of these.
+        # Rows of a state go through the JVM as numbers, which PySpark turns into times.
         monkeypatch.setattr(processor._waiting, "get", lambda: (schema.fromInternal(schema.toInternal(row)) for row in kept()))
         tester.setProcessingTime(100)
         assert tester.test(5, [Row(t=t) for t in times]) == []
         shown = [row.t for row in tester.setProcessingTime(1100)]
         assert shown == times
         assert {t.utcoffset() for t in shown if t is not None} == {dt.timedelta(0)}
-        # Others get what they got before.
+        # Other users of PySpark get what they got before.
         assert schema.fromInternal(schema.toInternal((TWICE,))) == (TWICE.astimezone().replace(tzinfo=None),)
     finally:
         monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""What a watermark takes out of Spark's state is what Spark emits in append mode; and what it drops as late is late here.
+"""Rows that a watermark removes from Spark's state are those that append mode emits; rows that Spark drops as late are late here.
 
 The oracle is the same job: the rows that it emitted in each batch, and its own count of rows that the watermark dropped.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def events_of(batch: int, rng: random.Random) -> list[Event]:
-    """At most one event a window and key, some of them late: then Spark's count of what it drops counts events."""
+    """At most one event for each window and key, some of them late; so Spark's count of dropped rows counts events."""
     found: dict[tuple[int, str], Event] = {}
     for _ in range(12):
         minute = max(0, batch * 2 - rng.choice([0, 0, 1, 2, 5, 9]))
@@ -52,7 +52,7 @@ def sessions(frame: DataFrame) -> DataFrame:
 
 
 def emitted_by(run: EventJob) -> dict[int, set[tuple[Any, ...]]]:
-    """What the job emitted in each batch, as `shown` has it."""
+    """The rows that the job emitted in each batch, in the form of `shown`."""
     return {batch: {_emitted(row) for row in rows} for batch, rows in run.emitted.items()}
 
 
@@ -98,7 +98,7 @@ def test_rows_that_expired_are_the_rows_that_were_emitted(
             finals = {(c.batch, shown(c.final)) for c in gone if c.final is not None}
             every_final = {(batch, row) for batch, rows in by_batch.items() for row in rows}
             if provider == "snapshots":
-                # Snapshots don't show what a batch put before it took a row out; a batch without new input puts nothing.
+                # Snapshots don't show what a batch put before it removed a row; a batch without new input puts nothing.
                 idle = run.batches_without_input()
                 every_final = {(batch, row) for batch, row in every_final if batch in idle}
                 assert len(every_final) > 4

@@ -1,4 +1,4 @@
-"""Which Java Spark gets, on machines with one, with an old one, and with none."""
+"""Which Java Spark gets, on machines with a Java, with an old one, and with none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.spark.java import bundled_java, find_java, java_version, require_j
 
 
 def fake_java(folder: Path, version: str) -> Path:
-    """A program that answers `java -version` as Java does, and otherwise prints its arguments."""
+    """A program that answers `java -version` like Java, and otherwise prints its arguments."""
     java = folder / "bin" / "java"
     java.parent.mkdir(parents=True)
     banner = f'openjdk version "{version}" 2024-01-01'

@@ -1,4 +1,4 @@
-"""While a job runs, every answer is exactly the state of the batch that it names, on all partitions."""
+"""While a job runs, every answer is exactly the state of the batch in it, on all partitions."""
 
 from __future__ import annotations
 

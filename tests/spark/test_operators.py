@@ -1,6 +1,6 @@
-"""Every stateful operator under the user's names, live: through start, publish and define.
+"""Live jobs of every stateful operator have the user's names: through start, publish and define.
 
-What a table shows is held against a recomputation, or against Spark's own state reader.
+The oracle of a table is a recomputation, or Spark's own state reader.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ EVENTS = [("abca☃"[i % 5] if i % 7 else None, i % 6, START + dt.timedelta(seco
 
 @pytest.fixture(scope="module")
 def folders(spark, tmp_path_factory):
-    """Two files of events, one a batch."""
+    """Two files of events, one for each batch."""
     folder = str(tmp_path_factory.mktemp("events"))
     for rows in (EVENTS[:15], EVENTS[15:]):
         spark.createDataFrame(rows, "user string, n long, t timestamp").coalesce(1).write.mode("append").parquet(folder)
@@ -43,14 +43,14 @@ def events(spark, folders):
 
 
 def run(frame, pond, **options: Any):
-    """Start it under the name orders, to the end of its input."""
+    """Start it as orders, and run it to the end of its input."""
     with start(frame, table="orders", pond=pond, trigger="available-now", output_mode="append", partitions=2, **options) as job:
         assert job.wait_for_end(200)
     return job
 
 
 def plain_query(frame, checkpoint, mode: str = "append"):
-    """A query that Millpond knows nothing of, at the end of its input."""
+    """A query that Millpond doesn't know, at the end of its input."""
     writer = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start()
     assert query.awaitTermination(200)
@@ -58,7 +58,7 @@ def plain_query(frame, checkpoint, mode: str = "append"):
 
 
 def shown(path, *names: str) -> list[list[tuple[Any, ...]]]:
-    """The rows of these tables, sorted; every one is a table that somebody defined."""
+    """The rows of these tables, sorted; each table must have a definition."""
     with millpond.open(path, replica_dir="memory://") as pond:
         out = []
         for name in names:
@@ -71,7 +71,7 @@ def shown(path, *names: str) -> list[list[tuple[Any, ...]]]:
 
 
 def in_spark(spark, checkpoint, *columns: str, operator: int = 0, **options: str) -> list[tuple[Any, ...]]:
-    """What Spark's own reader finds, sorted; times in UTC."""
+    """The rows that Spark's own reader finds, sorted; times are in UTC."""
     reader = spark.read.format("statestore").option("operatorId", operator).options(**options)
     rows = reader.load(str(checkpoint)).selectExpr(*columns).collect()
     utc = [tuple(v.astimezone(dt.UTC) if isinstance(v, dt.datetime) else v for v in row) for row in rows]
@@ -79,7 +79,7 @@ def in_spark(spark, checkpoint, *columns: str, operator: int = 0, **options: str
 
 
 def ids(checkpoint: str) -> dict[int, str]:
-    """Operator id -> Spark's name, as the checkpoint has them."""
+    """Operator id -> Spark's name, from the checkpoint."""
     found = {}
     for folder in Path(checkpoint.removeprefix("file://"), "state").iterdir():
         single, many = folder / "_metadata" / "metadata", folder / "_metadata" / "v2"
@@ -109,7 +109,7 @@ def test_both_sides_of_a_join_over_drop_duplicates(spark, events, tmp_path):
     assert [r[:5] for r in left] == in_spark(spark, job.checkpoint, *row, storeName="left-keyWithIndexToValue")
     row = ("key.field0", "key.index", "value.who", "value.m", "value.at")
     assert [r[:5] for r in right] == in_spark(spark, job.checkpoint, *row, storeName="right-keyWithIndexToValue")
-    # All events lie within one minute: every row whose key isn't NULL has met itself.
+    # All events lie within one minute: every row with a key other than NULL has met itself.
     assert {r[5] for r in left if r[0] is not None} == {True}
     assert len({r[2:5] for r in left}) == len({e for e in EVENTS if e[0] is not None} | {r[2:5] for r in left if r[0] is None})
     with millpond.open(tmp_path, replica_dir="memory://") as pond:
@@ -274,7 +274,7 @@ def test_which_operator_gets_the_name_and_its_number(events):
         (join, True, (0, "symmetricHashJoin")),
         (join.select("user", "n").dropDuplicates(), True, (0, "dedupe")),
         (windows.join(other, F.expr("window = minute AND user = who")), True, (0, "symmetricHashJoin")),
-        # What only remembers which rows have passed gives way to an aggregation.
+        # An operator that only remembers which rows have passed gives way to an aggregation.
         (windows.limit(3), True, (1, "aggregation")),
         (counts.limit(3), False, (0, "aggregation")),
         (events.limit(3).groupBy("user").count(), False, (0, "aggregation")),
@@ -286,7 +286,7 @@ def test_which_operator_gets_the_name_and_its_number(events):
 
 
 def quiet(frame, mode):
-    """What is derived, whatever it warns of."""
+    """The derived definition, without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return derive(frame, table="t", output_mode=mode)

@@ -1,4 +1,4 @@
-"""Real-time mode is refused by name: by the running query, by the writer that would start one, and by the checkpoint it left."""
+"""Real-time mode is refused by name: a running query, a writer that would start one, and a checkpoint of one."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ CONF = {
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
     "spark.sql.streaming.realTimeMode.minBatchDuration": "2000ms",
-    # All tasks of all stages run at once, and the session has two cores: one for the source, one for the aggregation.
+    # All tasks of all stages run at once on the session's two cores: one for the source, one for the aggregation.
     "spark.sql.shuffle.partitions": "1",
 }
 
 
 @dataclass(frozen=True)
 class RealTimeJob:
-    """A query in real-time mode: Spark's own test source, the only one that comes without other jars."""
+    """A query in real-time mode.  It has Spark's own test source, the only one that needs no other jars."""
 
     frame: Any
     query: Any
@@ -116,9 +116,9 @@ def test_its_checkpoint_is_refused_by_every_reader(job, tmp_path):
 
 
 def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(job, tmp_path):
-    """What is refused is what the times show beyond doubt; each fact alone isn't enough."""
+    """A checkpoint is refused only if its times show real-time mode beyond doubt; one fact alone isn't enough."""
     job.query.stop()
-    # Its tasks end some time after `stop` has.
+    # The tasks end some time after `stop`.
     before = None
     while before != (now := sorted(map(str, job.checkpoint.rglob("*")))):
         before = now
@@ -133,11 +133,11 @@ def test_a_copy_of_it_or_a_micro_batch_job_with_such_times_isnt_taken_for_one(jo
             return error.condition == "UNSUPPORTED"
         return False
 
-    shutil.copytree(job.checkpoint, tmp_path / "kept")  # with the times
+    shutil.copytree(job.checkpoint, tmp_path / "kept")  # keeps the file times
     assert refuses(job.checkpoint)
     assert refuses(tmp_path / "kept")
     shutil.copytree(job.checkpoint, tmp_path / "copied", copy_function=shutil.copy)
     assert not refuses(tmp_path / "copied")
-    for state in (tmp_path / "kept" / "state").rglob(f"{newest + 1}_*"):  # as in a micro-batch: state is written last
+    for state in (tmp_path / "kept" / "state").rglob(f"{newest + 1}_*"):  # as in a micro-batch, which writes state last
         os.utime(state, (time.time(), time.time()))
     assert not refuses(tmp_path / "kept")

@@ -1,7 +1,7 @@
-"""A table at the end of its input is what a plain PySpark groupBy over the same input gives.
+"""At the end of its input, a table equals a plain PySpark groupBy over the same input.
 
-Bit by bit against what the job itself emitted: test_derive_finish.py and tests/golden.  Here the oracle is a batch recomputation,
-which adds up in another order, so that the table below says for each function how it is held.
+test_derive_finish.py and tests/golden compare with the job's own rows, bit by bit.  Here the oracle is a batch recomputation, which
+adds in another order, so the table below says for each function how to compare.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SCHEMA = """
 BATCHES = 4
 
 EXACT, AS_SET, CLOSE = "equal", "equal as sets", "within 1e-12, relative"
-# function -> how it is held.  first, last, any_value, collect_list and max_by among ties depend on the order of rows, which a batch
-# query doesn't share with a stream: those are held against what the job emitted only.
+# function -> how to compare.  first, last, any_value, collect_list and ties of max_by depend on the order of rows, which differs
+# between a batch query and a stream: only the tests against the job's own rows have these.
 HOW: dict[str, str] = {
     "count(*)": EXACT,
     "count(i)": EXACT,

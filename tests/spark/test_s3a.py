@@ -1,4 +1,4 @@
-"""A real job writes its checkpoint through S3A while Millpond follows it over S3: every answer is a recomputation of its input."""
+"""A real job writes its checkpoint through S3A, and Millpond follows it over S3: every answer equals a recomputation."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 BATCHES = 8
 SDK = "2.35.4"
-# Jars that Spark has itself, in its own versions.
+# Spark has these jars itself, in its own versions.
 _SPARKS_OWN = ("netty-", "slf4j-", "commons-", "http")
 _KEPT = ("http-auth", "http-client-spi")
 
 
 @pytest.fixture(scope="session")
 def s3a_jars() -> Path:
-    """S3A and the parts of the AWS SDK that it needs, 16 MB; fetched once by Maven into the user's cache folder."""
+    """S3A and the parts of the AWS SDK that it needs, 16 MB, which Maven fetches once into the user's cache folder."""
     import pyspark
 
     (api,) = Path(pyspark.__file__).parent.glob("jars/hadoop-client-api-*.jar")
@@ -46,7 +46,7 @@ def s3a_jars() -> Path:
 
 
 def recomputed(offsets: dict[str, Any]) -> dict[int, tuple[int, int]]:
-    """k -> (n, total) of exactly the numbers that were committed."""
+    """k -> (n, total) of exactly the committed numbers."""
     counts: dict[int, tuple[int, int]] = {}
     for value in range(offsets["0"]["offset"]):
         n, total = counts.get(value % 97, (0, 0))
@@ -64,7 +64,7 @@ def test_every_answer_is_the_recomputation_of_the_committed_input(
     log = tmp_path / "job.log"
     with log.open("w") as out, subprocess.Popen(["timeout", "-k", "5", "300", *program], stdout=out, stderr=out) as job:
         try:
-            # The folder beside the checkpoint is what `publish` writes once the query is there.
+            # `publish` writes the folder beside the checkpoint once the query is there.
             while open_storage(f"{checkpoint}.millpond").stamp("tables/counts.json") is None or not committed_batches(storage):
                 assert job.poll() is None, log.read_text()[-3000:]
                 time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Starting, publishing and defining: what stands in the pond, what a checkpoint keeps, what is refused."""
+"""Starting, publishing and defining: what the pond has then, what a checkpoint keeps, what is refused."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_pa
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     (found,) = open_jobs(tmp_path / "pond")
     assert found.definitions()["totals"].session_time_zone == "America/New_York"
-    # Whoever defines it elsewhere runs no job: their own session says nothing of it.
+    # A program that only defines runs no job, so the settings of its session don't count.
     assert define(totals, job.checkpoint, table="totals", pond=tmp_path / "other").session_time_zone == "America/New_York"
     assert define(totals, tmp_path / "unknown", table="totals", pond=tmp_path / "third").session_time_zone is None
 
@@ -130,7 +130,7 @@ def test_aggregates_that_change_places_are_refused_with_both_shown(events, total
     from pyspark.sql import functions as F
 
     finish(start(totals, table="totals", pond=tmp_path, trigger="available-now"))
-    # Spark takes this one without a word, and adds sizes to bytes.
+    # Spark silently accepts this, and adds sizes to bytes.
     swapped = events.groupBy("page").agg(F.sum("size").alias("size"), F.sum("bytes").alias("bytes"))
     with pytest.raises(DefinitionError) as refused:
         start(swapped, table="totals", pond=tmp_path, trigger="available-now")
@@ -160,7 +160,7 @@ def test_a_definition_goes_to_the_cache_where_the_place_beside_the_checkpoint_ca
     checkpoint = tmp_path / "checkpoint"
     (checkpoint / "offsets").mkdir(parents=True)
     (checkpoint / "metadata").write_text('{"id":"0"}')
-    # A file where the folder should be: not even root can write into it.
+    # A file takes the folder's place: not even root can write into it.
     Path(f"{checkpoint}.millpond").write_text("")
     definition = define(totals, checkpoint, table="t")
     (found,) = open_jobs(checkpoint)
@@ -277,7 +277,7 @@ def test_what_keeps_no_state_has_no_table(spark, events):
 
 
 def test_spark_connect_is_refused_by_name():
-    # The real class can't be imported without gRPC; what is looked at is where a class comes from.
+    # The real class can't be imported without gRPC; the check looks at a class's module only.
     connected = type("DataFrame", (), {"__module__": "pyspark.sql.connect.dataframe"})()
     with pytest.raises(DefinitionError) as refused:
         require_classic(connected, "_jdf")
@@ -293,10 +293,10 @@ def test_wrong_options_are_named_before_anything_runs(spark, totals, tmp_path, w
 
 
 def by_clock(df, kind):
-    """A query that goes by processing time; its classes are made here, so that workers get them whole and import nothing."""
+    """A query by processing time.  Its classes are local, so that workers get them by value and import nothing."""
 
     class Silent(StatefulProcessor):
-        """Keeps one number a key, and gives out nothing."""
+        """Keeps one number for each key, and emits nothing."""
 
         def init(self, handle):
             self._number = handle.getValueState("number", "n long")
@@ -309,7 +309,7 @@ def by_clock(df, kind):
             pass
 
     def silent(key, frames, state):
-        """The same of applyInPandasWithState."""
+        """The same with applyInPandasWithState."""
         state.update((1,))
         return iter(())
 
@@ -333,7 +333,7 @@ def test_what_goes_by_processing_time_isnt_started_to_end_with_its_input(spark, 
         assert "1 second" in refused.value.hint
     assert not spark.streams.active
     assert not list((tmp_path / "pond").rglob("t.json"))
-    # As the hint says: it ends where Spark makes no batches without rows.
+    # As the hint says, the query ends if Spark makes no batches without rows.
     spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "false")
     try:
         finish(start(frame, table="t", pond=tmp_path / "pond", output_mode=mode, partitions=1, trigger="available-now"))

@@ -1,4 +1,4 @@
-"""Where PySpark isn't installed, models can be published, hot keys read, and the rest of the job's side says what to install."""
+"""Without PySpark, programs can publish models and read hot keys; all other functions of the job's side say what to install."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CALLS = [
 
 
 def run(program: str, *arguments: str) -> str:
-    """What a program has printed that can't import PySpark."""
+    """The output of a program that can't import PySpark."""
     command = [sys.executable, "-c", BLOCKED + program, *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""A checkpoint of the HDFS-backed provider, written file by file as Spark does, for tests that need to say exactly what happens."""
+"""Checkpoints of the HDFS-backed provider, written file by file as Spark does, so that a test decides exactly what happens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ encode_value = encoder(VALUE)
 
 
 def lz4_file(data: bytes) -> bytes:
-    """The stream that Spark writes: blocks of 32 KiB, an end mark."""
+    """A stream as Spark writes it: blocks of 32 KiB, an end mark."""
     out = b""
     for begin in range(0, len(data), 32768):
         block = data[begin : begin + 32768]
@@ -37,7 +37,7 @@ def lz4_file(data: bytes) -> bytes:
 
 
 def delta_file(changes: list[tuple[Any, int | None]], key_fields: tuple[Field, ...] = KEY) -> bytes:
-    """Changes of keys: key rows, or the only value in them."""
+    """A delta file with these changes; a key is a row, or the only value in it."""
     out = bytearray()
     encode_key = encoder(key_fields)
     for key, value in changes:
@@ -54,10 +54,10 @@ def delta_file(changes: list[tuple[Any, int | None]], key_fields: tuple[Field, .
 class WrittenCheckpoint:
     """A checkpoint of the HDFS-backed provider, written file by file as Spark does.
 
-    key:      the columns of the key; keys of several columns are given as tuples
-    sources:  what the sources' offsets are at the end of a batch
-    watermarked:  whether the watermark goes by the key: `watermark_ms`, which each batch is planned with
-    watermarked_column:  by which column of it
+    key:      the columns of the key; a key of several columns is a tuple
+    sources:  gives the sources' offsets at the end of a batch
+    watermarked:  whether the key has the watermark's column; each batch is planned with `watermark_ms`
+    watermarked_column:  the position of that column
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class WrittenCheckpoint:
         self.write("state/0/0/_metadata/schema", struct.pack(">H", 2) + b"v2" + body)
 
     def write(self, name: str, data: bytes, at: float | None = None) -> None:
-        """A file at once; `at`: with this time, which nobody sees it without."""
+        """Write a file at once; with `at`, it has this file time from the beginning."""
         target = self.path / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f".{target.name}.tmp")
@@ -101,7 +101,7 @@ class WrittenCheckpoint:
         temporary.rename(target)
 
     def plan(self, changes: list[tuple[Any, int | None]], *, snapshot: bool) -> None:
-        """Everything of a batch but its commit."""
+        """Write everything of a batch except its commit."""
         batch = self.next_batch
         self.clock += 1
         conf = {"spark.sql.shuffle.partitions": str(PARTITIONS), "spark.sql.streaming.stateStore.compression.codec": "lz4"}
@@ -121,7 +121,7 @@ class WrittenCheckpoint:
                 self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key))
 
     def _partition(self, key: Any) -> int:
-        if isinstance(key, tuple):  # as Spark; an aggregation without keys has one partition
+        if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition
             return partition_of(self.key, key, PARTITIONS) if key else 0
         return (len(key) if isinstance(key, str) else zlib.crc32(repr(key).encode())) % PARTITIONS
 
@@ -130,7 +130,7 @@ class WrittenCheckpoint:
         self.next_batch += 1
 
     def clean(self, keep: int) -> None:
-        """As Spark's clean-up, if there is a snapshot to go on from."""
+        """Clean up as Spark does, if there is a snapshot to go on from."""
         oldest = self.next_batch - keep
         for folder in ("offsets", "commits"):
             for file in (self.path / folder).iterdir():
@@ -148,7 +148,7 @@ class WrittenCheckpoint:
 
 
 class UploadedCheckpoint(WrittenCheckpoint):
-    """A checkpoint that is written straight to a bucket, past any proxy."""
+    """A checkpoint written directly to a bucket, past any proxy."""
 
     def __init__(self, storage: Storage, job_id: str = "job-1") -> None:
         self.storage = storage

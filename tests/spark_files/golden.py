@@ -1,4 +1,4 @@
-"""The golden checkpoints by name, and what a replica of one holds."""
+"""The golden checkpoints by name, and the content of a replica."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def replica_content(backend: Any, store: StoreSchema) -> State:
 
 
 def load_script(name: str) -> ModuleType:
-    """A script of tests/golden."""
+    """A script of tests/golden as a module."""
     spec = importlib.util.spec_from_file_location(f"golden_{name}", _GOLDEN / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None

@@ -1,5 +1,4 @@
-"""RocksDB snapshots as Spark writes them, written by RocksDB itself: for tests and benchmarks that need other keys than golden
-checkpoints have."""
+"""Snapshots as Spark writes them, made by RocksDB itself, for tests and benchmarks with other keys than golden checkpoints have."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ COMPRESSIONS = {
 
 
 class SnapshotWriter:
-    """A database beside the folder of a store's partition, and a zip there with SSTs for each version."""
+    """A database that writes snapshots, each a zip and its SSTs, into the folder of a store's partition."""
 
     def __init__(self, folder: Path, *, compression: str = "lz4", block_bytes: int = 4096, xxh3: bool = True) -> None:
         self.folder = folder
@@ -47,7 +46,7 @@ class SnapshotWriter:
         (folder / "SSTs").mkdir(parents=True, exist_ok=True)
 
     def publish(self, name: str, column_families: dict[str, int] | None = None) -> None:
-        """What Spark does at a commit: flush, and lay down a zip and the SSTs that aren't there yet."""
+        """Do as Spark does at a commit: flush, then write a zip and the new SSTs."""
         self.database.flush()
         copy = self._scratch.with_name(f"{self._scratch.name}-{name}")
         Checkpoint(self.database).create_checkpoint(str(copy))
@@ -75,7 +74,7 @@ class SnapshotWriter:
 
 
 def turn_into_merges(path: Path, every: int) -> None:
-    """Make merge operands of some puts of an SST with uncompressed blocks: one byte of the key each, and the block's checksum."""
+    """Turn some puts of an SST with uncompressed blocks into merge operands: one byte of each key, and the block's checksum."""
     data = bytearray(path.read_bytes())
     with SstFile(open_storage(path.parent), path.name) as opened:
         handles = [handle for _, handle in opened._iter_handles()]

@@ -14,14 +14,14 @@ from spark_files.checkpoint import UploadedCheckpoint
 
 @pytest.fixture
 def place(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A URI where nothing is yet; this process uses the server directly."""
+    """A URI where nothing lies yet; this process uses the server directly."""
     use(monkeypatch, moto_server())
     return f"s3://{BUCKET}/{uuid.uuid4().hex}/ck"
 
 
 @pytest.fixture
 def upload_job(place: str) -> Callable[[], UploadedCheckpoint]:
-    """Call it for a job with one batch."""
+    """Call it to upload a job with one batch."""
 
     def write(job_id: str = "job-1") -> UploadedCheckpoint:
         job = UploadedCheckpoint(open_storage(place), job_id)

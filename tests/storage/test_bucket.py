@@ -66,7 +66,7 @@ def test_another_server_than_googles_is_named_as_for_its_own_clients(host: str, 
     assert bucket.is_plain_http(config) == (url is not None and url.startswith("http://"))
 
 
-# ---------------------------------------------------------------- where S3's settings come from
+# ---------------------------------------------------------------- the sources of S3's settings
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def test_the_keys_of_a_profile_reach_the_server(home: Path, monkeypatch: pytest.
         storage = open_storage(f"s3://{BUCKET}/profile")
         assert storage.names() == []
         (home / ".aws/credentials").write_text("")
-        assert storage.stamp("x") is None  # keys are kept for minutes, not asked for at each request
+        assert storage.stamp("x") is None  # keys are cached for minutes
     assert faults.count() == 2
 
 

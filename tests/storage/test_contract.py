@@ -1,6 +1,6 @@
-"""Every backend does the same: one set of promises, kept by a local disk, by buckets of a real S3 server, and by Azurite.
+"""Every backend behaves alike: a local disk, buckets of a real S3 server, and Azurite.
 
-Google's client speaks its XML API, which is S3's but for signatures and conditions: the S3 server answers it, too.
+Google's client uses an XML API that differs from S3's in signatures and conditions only, so the S3 server can answer it.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def test_a_uri_opens_the_same_place_again_whatever_it_is_called(storage: Storage
     path = folder.local_path()
     if path is not None:
         assert open_storage(path).uri == open_storage(str(path)).uri == folder.uri
-        # As Java's URI and as Hadoop's Path writes it.
+        # As Java's URI writes it, and as Hadoop's Path does.
         assert uri_of(path.as_uri()) == uri_of(path.as_uri().replace("file:///", "file:/")) == folder.uri
         assert uri_of(path_of_hadoop(f"file:{path}")) == uri_of(path_of_hadoop(hadoop_uri(folder.uri))) == folder.uri
         assert last_name(folder.uri) == name

@@ -1,6 +1,6 @@
-"""What object stores do to their clients: throttling, silence, dropped connections, listings that lag.  Real sockets, real answers.
+"""Faults of object stores: throttling, silence, dropped connections, listings that lag.  All over real sockets.
 
-A proxy stands between Millpond and an S3 server; the job writes past it.  The oracle is what the job has written.
+A proxy stands between Millpond and an S3 server; the job writes past it.  The oracle is the job's own output.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TABLE = "ck.aggregate_0"
 
 @pytest.fixture
 def faults(job: UploadedCheckpoint, monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    """A proxy that this process uses from here on."""
+    """Let this process use a faulty proxy from now on."""
     with proxy(moto_server()) as (url, made):
         use(monkeypatch, url)
         yield made
@@ -55,7 +55,7 @@ def statistics(pond: millpond.Pond) -> dict[str, object]:
 # ---------------------------------------------------------------- one request
 
 
-# What may happen to each kind of request; answers to `stamp` and `write` have no body that could end early.
+# Possible faults of each kind of request; answers to `stamp` and `write` have no body that could be cut.
 PASSING = {kind: [503, 500, 429, "drop", "hang"] for kind in ("read", "stamp", "names", "write")}
 PASSING["read"].append("cut")
 PASSING["names"].append("cut")
@@ -162,7 +162,7 @@ def test_a_store_that_is_away_keeps_nobody_from_reading(job: UploadedCheckpoint,
         row = pond[TABLE].get(k="a")
         assert (row["v"], row.batch) == (0, 0)
     assert time.monotonic() - began < 10
-    # Nobody can know what was committed since: the time of not knowing counts as behind.
+    # Nobody knows the commits since then, so that time counts as behind.
     wait_until(lambda: pond[TABLE].get(k="a").behind_seconds > QUICK.remote_silence_seconds)
     assert pond.ready(max_behind_seconds=0.5)[0] is False
     faults.before = lambda method, path: None

@@ -20,14 +20,14 @@ from servers.s3 import QUICK, delete, moto_server, upload, use
 from spark_files.checkpoint import PARTITIONS, UploadedCheckpoint
 
 TABLE = "ck.aggregate_0"
-# What a batch costs beside its change files, of which each partition of each store has one.
+# Requests for a batch besides those for its change files, one for each partition of each store.
 PER_BATCH = 7
 PER_POLL = 2
 
 
 @pytest.fixture
 def follower(job: UploadedCheckpoint) -> Iterator[Follower]:
-    """One whose steps are taken by the test, with its replica built."""
+    """A follower with a built replica; the test takes its steps."""
     made = Follower(job.storage, None, QUICK, new_backend=MemoryBackend, on_backend=lambda _: None)
     assert made.step()
     yield made
@@ -39,7 +39,7 @@ def requests(follower: Follower) -> int:
 
 
 def test_a_poll_that_finds_nothing_is_two_requests(follower: Follower) -> None:
-    follower.step()  # with the first look for skipped batches, which is due every ten seconds
+    follower.step()  # includes the first look for skipped batches, which comes every ten seconds
     before = requests(follower)
     for _ in range(10):
         assert not follower.step()
@@ -61,7 +61,7 @@ def test_catching_up_costs_hardly_more_for_each_batch(follower: Follower, job: U
     before, began = requests(follower), time.monotonic()
     for _ in range(20):
         assert follower.step()
-    # Once in two seconds it asks how many batches are still to come.
+    # Every two seconds it asks how many batches are still to come.
     lists = 1 + (time.monotonic() - began) / 2
     assert requests(follower) - before <= 20 * (PARTITIONS + PER_BATCH) + lists
     assert follower.status.newest == 20

@@ -1,4 +1,4 @@
-"""Ponds in a bucket: the catalogue, heartbeats, and the doors, which take a URI wherever they take a folder."""
+"""Ponds in a bucket: the catalogue, heartbeats, and the doors, which take URIs as well as folders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whoever waits for a file is notified of it at once, and otherwise waits no longer than it asked for."""
+"""A waiter learns of a new file at once; without one it waits as long as it wanted, and no longer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONG = 30.0
 
 @pytest.fixture(params=["notified", "polls"])
 def is_notified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """With what the system has, and as where it has nothing."""
+    """Run a test with the system's notifications, and without."""
     if request.param == "notified":
         return True
     monkeypatch.setattr(watch, "_open", lambda: (-1, -1))
@@ -24,7 +24,7 @@ def is_notified(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def appear(folder: Path, name: str) -> None:
-    """As Spark's files do."""
+    """Write a file as Spark does."""
     temporary = folder / f".{name}.tmp"
     temporary.write_text("")
     temporary.rename(folder / name)
@@ -66,7 +66,7 @@ def test_a_folder_may_come_later_and_be_replaced(tmp_path: Path) -> None:
     commits.mkdir()
     for name in ("old", "older"):
         deadline = time.monotonic() + LONG
-        while True:  # it is looked up again after a while
+        while True:  # the folder is looked up again after a while
             appear(commits, "5")
             if waiting.wait(0.2):
                 break

@@ -1,6 +1,6 @@
-"""A pytest plugin: how far a run is, what its folders took beside the group's budget, and no skipped test that CI doesn't know of.
+"""A pytest plugin that reports progress, the time of each folder and the group's budget, and in CI fails tests that skip.
 
-`--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs say by it how much time is left.
+`--write-durations` writes the seconds of each file, by group, to tests/durations.json; later runs estimate from it the time left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pytest
 
 DURATIONS = Path(__file__).parents[1] / "durations.json"
 LINE_SECONDS = 30
-# In CI every test runs but for these reasons; each says what the machine lacks, or what the case can't have.
+# In CI only these reasons may skip a test; each says what the machine lacks, or why the case makes no sense.
 KNOWN_REASONS = (
     r"to Azure a backslash is a slash",
     r"has no derived table",
@@ -34,7 +34,7 @@ KNOWN_REASONS = (
 
 
 def is_known(reason: str) -> bool:
-    """Whether a test may be skipped for this reason where all tests are to run."""
+    """Whether a test may be skipped in CI for this reason."""
     return any(re.search(known, reason) for known in KNOWN_REASONS)
 
 
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _unskipped(report: Any) -> None:
-    """Make a failure of a skip that nobody knows of, where CI is set."""
+    """If CI is set, turn a skip for an unknown reason into a failure."""
     if os.environ.get("CI") and report.outcome == "skipped" and not hasattr(report, "wasxfail"):
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         if not is_known(reason):
@@ -74,7 +74,7 @@ def pytest_make_collect_report() -> Generator[None, Any, Any]:
 
 
 class SuiteReport:
-    """What a run has taken so far."""
+    """Measures a run, and reports it."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -97,7 +97,7 @@ class SuiteReport:
             terminal.write_line(f"{self._name}: {_minutes(now - self._began)}{self._left()}, at {file}")
 
     def _left(self) -> str:
-        """How long the rest takes, by what each file took when that was written down; files that are half done count in part."""
+        """The estimated time left, from the times of an earlier run; files that are half done count in part."""
         left = sum(max(0.0, seconds - self._seconds[file]) for file, seconds in self._known.items())
         return f", about {_minutes(left / self._processes())} to go" if self._known else ""
 

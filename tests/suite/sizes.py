@@ -1,4 +1,4 @@
-"""What of a large test `make test` runs: a few of its cases, and few examples.  `make long` runs the rest."""
+"""Makes large tests small: `make test` runs a few of the cases, and fewer examples; `make long` runs the rest."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _FEWER = 4
 
 
 def a_few(cases: Iterable[Any], keep: int) -> list[Any]:
-    """The cases for `parametrize`: so many, evenly from all, are small tests; the others are long.
+    """The cases for `parametrize`.  So many of them, spread evenly, are small tests; the others are long.
 
-    cases:  tuples for several arguments
+    cases:  values, or tuples for several arguments
     """
     every = [case if isinstance(case, tuple) else (case,) for case in cases]
     small = {n * len(every) // keep for n in range(keep)}

@@ -1,4 +1,4 @@
-"""The suite's own plugin: in CI a skipped test is a failure unless its reason is known; a group says what it took."""
+"""The suite's own plugin: in CI a skipped test fails unless its reason is known; a group reports its times."""
 
 from __future__ import annotations
 

@@ -26,10 +26,10 @@ def condition(ask: Callable[[], Any]) -> str:
 
 
 class Counting:
-    """A job that counts the events of a topic with one partition, so many a batch."""
+    """A job that counts the events of a topic with one partition, so many in each batch."""
 
     def __init__(self, pond: Path, name: str, step: int, sources: Callable[[int, int], list[Any]] | None = None) -> None:
-        """sources: its offsets by batch and end in the topic."""
+        """sources: gives its offsets from the batch and the end in the topic."""
         self.end = 0
         self._ends: list[int] = []
         self._step = step
@@ -57,7 +57,7 @@ def jobs(tmp_path: Path) -> tuple[Counting, Counting]:
 
 @contextmanager
 def followed(jobs: Sequence[Counting], folder: Path, retention: millpond.Retention | None = ALL) -> Iterator[millpond.Pond]:
-    """The pond of jobs that have run five batches, four of them while it was followed."""
+    """A pond whose jobs ran five batches, the last four of them while it was followed."""
     for job in jobs:
         job.run_batch()
     with millpond.open(folder / "pond", replica_dir=folder / "home", retention=retention) as opened:
@@ -105,7 +105,7 @@ def test_offsets_that_count_a_jobs_own_log_are_never_taken_for_anothers(tmp_path
 
 
 def test_what_only_one_of_the_jobs_reads_doesnt_matter(tmp_path: Path) -> None:
-    """Another topic, in the same source or in one of its own, and files."""
+    """Such as another topic, in the same source or its own, and files."""
 
     def with_clicks(batch: int, end: int) -> list[Any]:
         return [{"logOffset": batch}, {"clicks": {"0": 100 + batch}, "views": {"0": end}}]
@@ -120,7 +120,7 @@ def test_what_only_one_of_the_jobs_reads_doesnt_matter(tmp_path: Path) -> None:
             rows = both[name].scan()
             assert rows.batch == batch
             assert {row["k"]: row["v"] for row in rows} == Counting.counts(12)
-        # By the whole position of an answer of the one, the other is read where they agree.
+        # The whole position of one job's answer chooses the batch of the other that agrees with it.
         again = opened.at([SLOW], offsets=both[FAST].scan().position.offsets)[SLOW].scan()
         assert again.batch == 2
         assert opened.at([FAST], offsets={"0": {"clicks": {"0": 103}}})[FAST].scan().batch == 3
@@ -137,6 +137,6 @@ def test_a_topic_that_one_job_reads_twice_is_at_one_point_where_both_readings_ar
     twice = Counting(tmp_path, "fast", 6, lambda batch, end: [{"views": {"0": end}}, {"views": {"0": min(end, 12 + batch)}}])
     once = Counting(tmp_path, "slow", 4)
     with followed([twice, once], tmp_path) as opened:
-        # Both readings are at 12 after its batch 1; at 24, where the other job is as well, only one of them is.
+        # Both readings are at 12 after batch 1 of this job; only one of them is at 24, like the other job.
         both = opened.at([FAST, SLOW])
         assert [both[name].scan().batch for name in (FAST, SLOW)] == [1, 2]

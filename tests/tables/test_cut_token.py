@@ -1,4 +1,4 @@
-"""A cut by token: read by its token, as long as it is held, and never taken for another."""
+"""A cut by token: the token reads it as long as it is kept, and never reads another cut."""
 
 from __future__ import annotations
 

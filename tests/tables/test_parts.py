@@ -1,4 +1,4 @@
-"""A table whose rows lie in parts is read as one whose rows don't: the same job with and without parts gives the same answers."""
+"""A table in parts reads like a table without parts: the same job gives the same answers both ways."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PART = Field("shard", atomic("integer"))
 PARTS = (-4, 0, 3)
 SECOND = 1_000_000
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
-# Long keys are cut and hashed; with a part's bytes in front of them that begins some bytes sooner.
+# Long keys are cut and hashed; with a part's bytes in front, slightly shorter keys are, too.
 LONG_TEXTS = ["z" * n + end for n in (485, 488, 490, 495, 500, 503, 504, 505, 506, 508, 510, 520) for end in ("", "a", "b")]
 TEXTS = ["", "a", "b", "a\0", "ab", "\xff", "ü", *LONG_TEXTS]
 KEYS: dict[str, tuple[tuple[Field, ...], Callable[[Random], tuple[Any, ...]]]] = {
@@ -75,7 +75,7 @@ def copies(values: tuple[int, ...] = PARTS) -> Parts:
 
 
 class Twins:
-    """Two jobs with the same content: the keys of one lie in parts, each key's value is the sum of its shares."""
+    """Two jobs with the same content.  In one of them keys lie in parts, and a key's value is the sum of its shares."""
 
     def __init__(self, path: Path, kind: str, seed: int, how: Parts, *, shares_go: bool) -> None:
         self.key, self.draw = KEYS[kind]
@@ -89,7 +89,7 @@ class Twins:
         for key in {self.draw(random) for _ in range(random.randrange(1, 12))}:
             shares = self.shares.setdefault(key, {})
             if self.how.merges is None:
-                # All copies are written in one batch.
+                # One batch writes all copies.
                 value = random.choice([None, random.randrange(100)])
                 shares_of = dict.fromkeys(PARTS, value)
             else:
@@ -139,7 +139,7 @@ def both(twins: Twins, tmp_path: Path) -> Iterator[tuple[millpond.Pond, millpond
 
 @pytest.fixture
 def rows(twins: Twins) -> Callable[[list[Any]], list[Any]]:
-    """What is compared: which batch took a share away isn't known any more, once it is gone."""
+    """The rows without the batch of the last change, since nobody knows which batch removed a share."""
     return (lambda found: [(*row.items(), row.final) for row in found]) if twins.shares_go else stamped
 
 
@@ -252,7 +252,7 @@ def test_windows_that_expired_are_merged_and_final(tmp_path: Path) -> None:
 
 
 def commit(job: WrittenCheckpoint, **changes: dict[int, int | None]) -> None:
-    """By key, what each part gets."""
+    """Commit a batch: key -> what each part gets."""
     job.plan([((part, key), value) for key, values in changes.items() for part, value in values.items()], snapshot=False)
     job.commit()
 
@@ -348,7 +348,7 @@ JUNK: list[Any] = [None, True, -1, 3, 1 << 70, 1.5, "", "sum", "string", [], [0]
 
 
 def damaged(random: Random, value: Any) -> Any:
-    """The same with one thing in it replaced, left out, or doubled."""
+    """The same JSON with one member replaced, left out or doubled."""
     if isinstance(value, dict) and value and random.random() < 0.9:
         name = random.choice(sorted(value))
         if random.random() < 0.1:

@@ -1,4 +1,4 @@
-"""A job whose folder is removed is gone: no read, no readiness and no thread knows of it any more."""
+"""A job whose folder is removed is gone from reads, readiness and threads."""
 
 from __future__ import annotations
 

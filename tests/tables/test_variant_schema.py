@@ -1,4 +1,4 @@
-"""The types that Spark keeps of schema_of_variant_agg are shown as it shows them; bytes that are none are a typed error."""
+"""Types in the state of schema_of_variant_agg are shown as Spark shows them; wrong bytes give a typed error."""
 
 from __future__ import annotations
 

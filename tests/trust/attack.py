@@ -1,9 +1,9 @@
-"""Put something else in place of the files of one kind, in each way in turn, and read the pond: run by `test_attacked_files`.
+"""Replaces the files of one kind, in one way after the other, and reads the pond; `test_attacked_files` runs it.
 
     python tests/trust/attack.py FOLDER KIND
 
-Writes one JSON object a way: what came out for the attacked job, whether the other job answered, how long that took; and at last
-the most memory that all of it needed.  In a process of its own, since what is promised is that it ends, and stays small.
+It writes one JSON object for each way: the result for the attacked job, whether the other job answered, the time that took, and
+the peak memory so far.  It is a process of its own, because it must end and stay small.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 SECRET = "root:the-secret-of-another-file"
 HUGE_BYTES = 1 << 30
 
-# Kind of file -> the golden job, and which of its files, below the job's folder.
+# Kind of file -> the golden job, and which of its files to replace, below the job's folder.
 KINDS = {
     "job.json": ("counts-hdfs", r"job\.json"),
     "heartbeat": ("counts-hdfs", r"heartbeat\.json"),
@@ -56,7 +56,7 @@ KINDS = {
     "zip": ("counts-rocksdb-snapshots", r"checkpoint/state/0/\d+/\d+\.zip"),
     "sst": ("counts-rocksdb-snapshots", r"checkpoint/state/0/\d+/SSTs/.*\.sst"),
 }
-# Folders that are replaced, by a link to a folder outside, or by a file.
+# Folders to replace by a link to a folder outside, or by a file.
 FOLDERS = {
     "job": ("counts-hdfs", ""),
     "tables": ("counts-hdfs", "tables"),
@@ -161,19 +161,19 @@ ANY: tuple[Way, ...] = (
     link_to_a_device, link_to_a_process, device, unreadable, nul_bytes,
 )  # fmt: skip
 JSON: tuple[Way, ...] = (nul_inside, no_utf_8, nested, twice, huge_number, huge_fraction, not_a_number)
-# Binary: SSTs and such have their own tests for what is inside.
+# Binary files: other tests damage what is inside.
 TEXT = {"job.json", "heartbeat", "hot keys", "definition", "metadata", "offsets", "commits", "source log", "operator metadata"}
 
 
 def ways_of(kind: str) -> tuple[Way, ...]:
-    """How files of a kind are attacked."""
+    """The ways to attack files of a kind."""
     if kind in FOLDERS:
         return (link_out, link_to_a_copy_outside, link_loop, fifo)
     return ANY + JSON if kind in TEXT else ANY
 
 
 def make_pond(root: Path, golden: str) -> tuple[Path, Path]:
-    """A pond of two jobs, `good` and the one that is attacked; and the folder of the latter."""
+    """Make a pond of two jobs, `good` and the attacked one; returns the folder of the latter."""
     pond = root / "pond"
     good = WrittenCheckpoint(pond / "jobs/good/checkpoint")
     good.plan([("a", 1), ("bb", 2)], snapshot=False)
@@ -189,14 +189,14 @@ def make_pond(root: Path, golden: str) -> tuple[Path, Path]:
 
 
 def without_newest_snapshot(job: Path) -> None:
-    """What is read then begins with an older one, and goes on with change logs."""
+    """Remove the newest snapshot: reads begin with an older one, and go on with change logs."""
     for folder in (job / "checkpoint/state/0").glob("[0-9]"):
         *_, newest = sorted(folder.glob("*.zip"), key=lambda p: int(re.match(r"\d+", p.name)[0]))  # type: ignore[index]
         newest.unlink()
 
 
 def read_all(pond: Path) -> dict[str, Any]:
-    """Every reader of the pond: what it says of the attacked job, and whether the other one answers."""
+    """Every reader of the pond: its answer for the attacked job, and whether the other job answers."""
     said: list[str] = []
 
     def note(read: Callable[[], Any]) -> None:
@@ -213,7 +213,7 @@ def read_all(pond: Path) -> dict[str, Any]:
         for name in names or ["counts"]:
             note(lambda name=name: opened[name].scan())
         statistics = opened.statistics()
-        mine = statistics.get("counts", {})  # what is no folder is no job
+        mine = statistics.get("counts", {})  # only folders are jobs
         said.append(json.dumps(mine, default=str))
         state = mine.get("job_state")
         assert "good" in statistics
@@ -244,7 +244,7 @@ def read_all(pond: Path) -> dict[str, Any]:
 
 
 def opened_source(pond: Path) -> list[Any]:
-    """The file source's log, read as a bound does."""
+    """Read the file source's log as a bound does."""
     from millpond.checkpoint.source_files import find_file
 
     for job in read_catalogue(pond).jobs:
@@ -265,7 +265,7 @@ def main() -> None:
     print(json.dumps({"way": "none", "kib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, **before}), flush=True)
     for way in ways_of(kind):
         if way is unreadable and os.geteuid() == 0:
-            continue  # root reads everything
+            continue  # root can read everything
         shutil.rmtree(outside)
         outside.mkdir()
         kept = root / "kept"
@@ -293,7 +293,7 @@ def main() -> None:
 
 
 def attack_folder(way: Way, path: Path, outside: Path) -> None:
-    """The same of a folder: a link leads to one outside, with secrets in it or with the very same files."""
+    """The same for a folder: a link leads to a folder outside, with secrets or with the same files."""
     if way is link_to_a_copy_outside:
         shutil.copytree(path, outside / "copy")
         shutil.rmtree(path)

@@ -1,4 +1,4 @@
-"""Whoever may write one job of a pond can hide that job and nothing else: not the server, not another job, not a file elsewhere."""
+"""Somebody who may write one job of a pond can hide that job, but can't harm the server or another job, or read files elsewhere."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from suite.sizes import a_few
 from trust.attack import FOLDERS, KINDS
 
 HERE = Path(__file__).parent
-# What is needed for the first answers of the other job, and for every reader of both, many times over.
+# Many times longer than the first answers of the other job take, or all readers of both.
 SECONDS = 60
-# The interpreter and its libraries take some 150 MiB of it; files of 1 GiB lie there.
+# The interpreter and its libraries take some 150 MiB; some files have 1 GiB.
 MORE_KIB = 160 << 10
-# Without these the job is read, and says less.
+# Without these files the job can be read, but some facts are missing.
 OPTIONAL = {"heartbeat", "hot keys", "source log"}
-# Where these are attacked, it is the list that is gone, and no file is there to be named.
+# An attack on these removes a list, so there is no file to name.
 EMPTY = {"tables", "commits folder", "job"}
 
 

@@ -1,4 +1,4 @@
-"""A model record names a file, and somebody else may have written the record."""
+"""A model record names a file, and a stranger may have written the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MODEL = linear([1.0, 2.0], 0.0)
 
 
 def reason(root: Path, uri: str, *allow: str | Path, record_uri: str | None = None) -> Any:
-    """Why the model of a file is refused; None where it is admitted."""
+    """Why a file's model is refused; None if it is admitted."""
     pond = uri_of(root / "pond")
     inputs = {"a": "double", "b": "double"}
     check = ModelCheck(pond=pond, places=Places.of((pond, *allow)), inputs=inputs, sample=None, formats=FORMATS, max_bytes=1 << 20)

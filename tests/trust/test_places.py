@@ -1,4 +1,4 @@
-"""A pond says where its jobs' checkpoints are, and somebody else may have written what it says."""
+"""A pond says where its jobs' checkpoints are, and a stranger may have written that."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checkpoint(path: Path, value: int = 1) -> Path:
 
 
 def say(pond: Path, job: str, place: str, mode: int = 0o664) -> Path:
-    """A job.json that anybody in the group might have written."""
+    """Write a job.json that anybody in the group could have written."""
     (pond / "pond.json").parent.mkdir(parents=True, exist_ok=True)
     (pond / "pond.json").write_text('{"format": 1}')
     file = pond / "jobs" / job / "job.json"
@@ -61,7 +61,7 @@ def test_a_place_that_somebody_else_may_have_named_is_read_only_where_it_is_allo
 
 def test_what_this_user_published_is_read_without(tmp_path: Path) -> None:
     elsewhere = checkpoint(tmp_path / "elsewhere/ck", 7)
-    before = os.umask(0o002)  # as many systems have it
+    before = os.umask(0o002)  # as on many systems
     try:
         create_job(tmp_path / "pond", "far", str(elsewhere))
     finally:
@@ -72,7 +72,7 @@ def test_what_this_user_published_is_read_without(tmp_path: Path) -> None:
     assert condition(tmp_path / "pond", "far") == "PLACE_NOT_ALLOWED"
     file.chmod(0o644)
     assert condition(tmp_path / "pond", "far") is None
-    # Somebody gave a file of ours another name, which says nothing of who put it there.
+    # Somebody made a second link to our file: its owner isn't the one who put it there.
     os.link(file, tmp_path / "pond/other")
     assert condition(tmp_path / "pond", "far") == "PLACE_NOT_ALLOWED"
 
@@ -109,7 +109,7 @@ def test_a_link_in_a_pond_leads_out_only_where_that_is_allowed(tmp_path: Path) -
         value(tmp_path / "pond", "linked.aggregate_0")
     assert refused.value.condition == "PLACE_NOT_ALLOWED"
     assert value(tmp_path / "pond", "linked.aggregate_0", allow=[tmp_path / "large disk"]) == 9
-    # Where the operator names a link, it is the place.
+    # A link that the operator names is allowed.
     (tmp_path / "link").symlink_to(tmp_path / "pond")
     assert value(tmp_path / "link", "linked.aggregate_0", allow=[elsewhere]) == 9
     (tmp_path / "to the checkpoint").symlink_to(elsewhere)
@@ -237,7 +237,7 @@ def test_a_replica_is_for_its_user_alone(tmp_path: Path) -> None:
     create_job(tmp_path / "pond", "good")
     checkpoint(tmp_path / "pond/jobs/good/checkpoint", 5)
     home = tmp_path / "home"
-    # Made by a version that let others in.
+    # An older version made it, with access for others.
     millpond.open(tmp_path / "pond", replica_dir=home, wait_seconds=5).close()
     (folder,) = (home / "replicas").iterdir()
     folder.chmod(0o755)
@@ -274,5 +274,5 @@ def test_the_command_line_takes_allowed_places(tmp_path: Path) -> None:
         assert refused.returncode == 6, (words, refused)
         assert "PLACE_NOT_ALLOWED" in refused.stderr
         allowed = run(*words, "--allow", str(elsewhere))
-        assert allowed.returncode == (1 if "--cold" in words else 0), (words, allowed)  # Spark's hash finds no row of ours
+        assert allowed.returncode == (1 if "--cold" in words else 0), (words, allowed)  # Spark's hash finds none of our rows
         assert "far" in allowed.stdout + allowed.stderr

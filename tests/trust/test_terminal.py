@@ -1,4 +1,4 @@
-"""What strangers have named never reaches a terminal as it is: it would obey."""
+"""Names that strangers chose never reach a terminal unchanged: a terminal obeys control characters."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trust.test_places import checkpoint, say
 
 CLI = Path(__file__).parents[2] / "src/millpond/cli"
 EVIL = "\x1b[31mred\x1b]0;title\x07\x9b2J\u202e\x7f"
-# What rich writes itself: colours and weights.
+# rich itself writes these: colours and weights.
 OURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -77,7 +77,7 @@ def test_no_control_character_reaches_a_terminal(pond: Path, words: tuple[str, .
     assert "EVIL" not in left
     unseen = {char for char in left if not char.isprintable() and char not in "\n\t"}
     assert not unseen, (unseen, written)
-    assert "red" in written  # it is shown, not left out
+    assert "red" in written  # visible, not left out
     for line in left.splitlines():
         if "--json" in options and line.startswith("{"):
             json.loads(line)
@@ -85,7 +85,7 @@ def test_no_control_character_reaches_a_terminal(pond: Path, words: tuple[str, .
 
 def test_only_one_module_writes() -> None:
     allowed = {"terminal.py"}
-    # These draw: grids and progress, of texts that `visible` made.
+    # These draw grids and progress, with texts that went through `visible`.
     drawing = {"grid.py", "output.py", "demo_view.py", "progress.py", "group.py"}
     for path in sorted(CLI.glob("*.py")):
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Questions from URLs and JSON: pairs, controls, limits, and that both ask the same."""
+"""Questions from URLs and JSON: pairs, controls and limits; both forms ask the same."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from millpond.wire.parse import controls, parse_json, parse_url
 from millpond.wire.query import parse_query, split_controls
 from millpond.wire.questions import CountRows, FindEvent, KeepCut, Keys, ListChanges, ListVersions, Scan
 
-# What names and values in a URL can be: any bytes.
+# Names and values in a URL may have any bytes.
 texts = st.binary().map(lambda data: data.decode("utf-8", "surrogateescape"))
 
 
@@ -63,7 +63,7 @@ def test_a_limit_lies_between_one_and_the_maximum() -> None:
         assert refused.value.context["maximum"] == 1000
 
 
-# What each field may be, as Python has it.
+# Possible values of each field, in Python.
 _VALUES = {
     int: st.integers(0, 10**17),
     float: st.floats(0, 20),
@@ -106,7 +106,7 @@ def test_a_url_asks_what_json_asks(kind: type[Any], data: st.DataObject) -> None
     asked, columns = parse_url(kind, pairs, settings)
     assert columns == []
     assert asked == parse_json(kind, decode_json(encode_json(members)), settings)
-    # What a client sends of it is the same question.
+    # A client sends the same question.
     assert parse_json(kind, decode_json(encode_json(asked)), settings) == asked
 
 

@@ -38,7 +38,7 @@ class Views(Model):
 
 
 class Visitors(Model):
-    """page -> its hosts, in the order of their batches.  A batch emits pages with new hosts only, so it can't be applied twice unseen."""
+    """page -> its hosts, in the order of their batches.  A batch emits only pages with new hosts, so a second run shows."""
 
     sink = "attempts"
 

@@ -1,4 +1,4 @@
-"""Who is let in: hosts, tokens, rates; and what must not leave: keys and tokens in logs and metrics."""
+"""Who gets in: hosts, tokens, rates.  What must not get out: keys and tokens in logs and metrics."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from servers.serving import wait_until_ready
 
 @pytest.fixture
 def tokens(tmp_path: Path) -> dict[str, str]:
-    """Tokens by the names of their readers, in tmp_path/readers.json."""
+    """Reader -> token; the server reads them from tmp_path/readers.json."""
     path = tmp_path / "readers.json"
     return {
         "numbers": add_token(path, "numbers", tables=["l?ng", "int*"]),

@@ -1,4 +1,4 @@
-"""The short way to a row says what the long way says, byte for byte, and leaves to it what it can't say."""
+"""The short way to a row answers as the long way does, byte for byte, and leaves to it what it can't answer."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ keep = millpond.Retention(history_batches=5)
 with open_ponds(["types"], lambda _: millpond.open(sys.argv[1], replica_dir=sys.argv[2], retention=keep)) as ponds:
     serve_http(ponds, listener, settings=ServeSettings(keep_alive_seconds=1))
 """
-# A header that only the long way reads, and that changes nothing.
+# Only the long way reads this header, and it changes nothing.
 LONG_WAY = {"if-none-match": '"none"'}
 AGE = re.compile(rb'"(age_seconds|event_lag_seconds)":[0-9.e+-]+')
 
@@ -61,7 +61,7 @@ def _same(client: httpx.Client, path: str) -> int:
 
 
 def test_both_ways_say_the_same_of_every_key_of_every_table(client: httpx.Client) -> None:
-    """The keys are those of the tables as CSV has them, which is the form of a URL."""
+    """The keys come from the tables as CSV, whose form URLs use."""
     found = 0
     for table in client.get("/tables").json()["tables"]:
         if "error" in table or table["key"] != ["k"]:
@@ -98,7 +98,7 @@ def test_both_ways_say_the_same_of_what_is_unusual(path: str, client: httpx.Clie
 
 
 def test_requests_that_come_at_once_are_answered_in_order(client: httpx.Client, http_door: str) -> None:
-    """Of one connection: short ways behind long ones and between them."""
+    """On one connection: short ways after long ones and between them."""
     address = urlsplit(http_door)
     asked = ["/tables/long/rows?k=5", "/tables/nothing", "/tables/long/rows?k=6", "/tables", "/livez", "/tables/long/rows?k=7"]
     wanted = [client.get(path).status_code for path in asked]

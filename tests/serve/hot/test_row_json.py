@@ -1,4 +1,4 @@
-"""A row that the compiled library writes as JSON is the row that Python writes, byte for byte; the rest it leaves to Python."""
+"""The compiled library writes rows as JSON like Python, byte for byte; it leaves all other rows to Python."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHOLE = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 
 
 def bound(key: tuple[Field, ...], value: tuple[Field, ...], values: tuple[ValueColumn, ...]) -> Binding:
-    """A table as a generation of a replica has it."""
+    """A table bound to a replica, as in a generation."""
     definition = TableDefinition(table="t", operator=0, key=key_columns(key), values=values, key_schema=key, value_schema=value)
     store = StoreSchema(operator=0, operator_name="stateStoreSave", store="default", index=0, key=key, value=value, single=True)
     stores = StoresRecord(format=1, job_id="", lineage="", checkpoint="", stores=[store], unread=[])
@@ -82,7 +82,7 @@ def struct32(number: float) -> float:
 
 
 def both(binding: Binding, key: tuple[Any, ...], stored: bytes) -> tuple[bytes | None, bytes | None, bool]:
-    """What either way writes, and whether the library wrote it by itself."""
+    """The JSON of both ways, which must be equal, and whether the library wrote it."""
     writer = RowWriter(binding)
     with library.switched_off():
         plain = RowWriter(binding).write(key, stored)
@@ -117,7 +117,7 @@ def test_rows_of_plain_columns() -> None:
 
 
 def test_rows_of_aggregates() -> None:
-    """Sketches of every precision and fill, where estimates are linear, corrected and raw; averages."""
+    """Averages, and sketches of every precision and fill: with linear, corrected and raw estimates."""
     random_ = random.Random("aggregates as JSON")
     alone = 0
     for _ in range(400):
@@ -147,7 +147,7 @@ def test_rows_of_aggregates() -> None:
 
 
 def test_damaged_rows_are_left_to_python() -> None:
-    """What the library answers of damaged bytes is what Python answers, which refuses what points outside of the row."""
+    """For damaged bytes, the library answers as Python does, or leaves them to Python, which refuses positions outside a row."""
     from millpond.errors import CheckpointError
 
     random_ = random.Random("damaged rows")

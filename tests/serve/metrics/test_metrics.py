@@ -100,12 +100,12 @@ def test_a_journal_that_cant_be_flushed_is_counted(serve: Any, tmp_path: Path, o
         pass
     (mark,) = tmp_path.glob("home/replicas/*/closed.json")
     mark.unlink()
-    mark.mkdir()  # nothing can be renamed to it
+    mark.mkdir()  # no file can be renamed to a folder
     expire(1)
     with serve(checkpoint.path, *options) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)
         deadline = time.monotonic() + 60
-        # Of several processes the follower's counts come some time after the first answers.
+        # With several processes, the follower's counts arrive some time after the first answers.
         while not _samples(client).get(("millpond_journal_errors_total", frozenset({("job", "ck")}))):
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -155,7 +155,7 @@ def test_a_scrape_tells_of_all_processes_what_they_are_and_hold(serve: Any, type
         while True:
             facts = dict(line.rsplit(" ", 1) for line in client.get("/metrics").text.splitlines() if line[0] != "#")
             if float(facts["process_resident_memory_bytes"]) > 3 * (30 << 20):
-                break  # of both doors and the follower
+                break  # two doors and the follower
             assert time.monotonic() < deadline
             time.sleep(0.2)
         assert float(facts["millpond_connections"]) >= 1

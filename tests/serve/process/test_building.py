@@ -1,7 +1,7 @@
-"""While a replica is built for the first time every door says how far it is; when it is done, the same questions are answered.
+"""During the first build of a replica every door says how far it is; after the build the same questions get answers.
 
-The build is a real one, of a checkpoint that Spark wrote, by the server or by this process.  It lies on an S3 server, which doesn't
-answer for one partition's snapshot until it is told to, so that the build waits in the middle of reading it.
+The server or this process builds a replica of a checkpoint that Spark wrote.  The checkpoint lies on an S3 server, which delays
+the snapshot of one partition until the test lets it go, so the build waits in the middle.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ ONCE = ClientSettings(tries=1)
 
 @dataclass(frozen=True)
 class Held:
-    """A checkpoint of which one file is kept back.
+    """A checkpoint with one file that nobody gets yet.
 
-    place:   where it lies
+    place:   its URI
     last:    its newest batch
-    let_go:  gives the file to who waits for it, and to all that come
+    let_go:  lets everybody have the file
     """
 
     place: str
@@ -52,7 +52,7 @@ def copy(golden: Callable[[str], Any]) -> Any:
 
 @pytest.fixture
 def rows(copy: Any) -> list[dict[str, Any]]:
-    """What the checkpoint holds, read without a replica."""
+    """The checkpoint's rows, read without a replica."""
     create_beside(copy.checkpoint).write_definition(parse_definition(copy.read("definition")))
     found = [dict(row) for row in millpond.read_arrow(copy.checkpoint, "counts").to_pylist()]
     assert len(found) > 3
@@ -148,7 +148,7 @@ def test_a_server_says_how_far_the_build_is_and_then_answers(
                 said: dict[str, Any] = client.get(f"{table}/rows").json()["error"]["context"]
                 return said
 
-            # Other processes than the one that builds tell what it last wrote down, some moments ago.
+            # Other processes give the progress that the builder last wrote, some moments ago.
             known = {"partitions_done": 1} if workers == 1 else {"partitions": PARTITIONS}
             wait_until(lambda: known.items() <= progress().items())
             asked: tuple[Callable[[], httpx.Response], ...] = (

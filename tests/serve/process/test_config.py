@@ -1,4 +1,4 @@
-"""Options from a file: the same as on the command line, and nothing that no option has."""
+"""A file may have the options of the command line, and nothing else."""
 
 from __future__ import annotations
 

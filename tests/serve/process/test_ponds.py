@@ -1,4 +1,4 @@
-"""Several ponds behind one server, TLS, and the room that replicas take."""
+"""Several ponds behind one server; TLS; the limit on what replicas take."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_history_is_kept_of_one_ponds_table(serve: Any, tmp_path: Path) -> None:
 
 
 def test_history_of_a_job_that_has_ended_begins_with_the_server(serve: Any, tmp_path: Path) -> None:
-    """Its replica is there, without history, and no batch will come that could begin it."""
+    """The job's replica has no history, and no batch will come that could begin one."""
     place = _checkpoint(tmp_path / "one" / "job", 1)
     with serve(place) as (address, _), httpx.Client(base_url=address, timeout=30) as client:
         wait_until_ready(client)

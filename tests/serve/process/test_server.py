@@ -1,4 +1,4 @@
-"""The server as a process: its port, its end, and what it does when the data can't be read."""
+"""The server as a process: its port, its end, and unreadable data."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def _wait_for_table(client: httpx.Client, table: str) -> None:
 
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers: str, types_pond: Path, tmp_path: Path) -> None:
-    """The server leads a session of its own, without a terminal, as daemons do."""
+    """The server leads its own session, without a terminal, as daemons do."""
     (tmp_path / "old").mkdir()
     (tmp_path / "new").mkdir()
     old, new = write_certificate(tmp_path / "old"), write_certificate(tmp_path / "new")
@@ -220,7 +220,7 @@ def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: P
     ):
 
         def all_answer(path: str, status: int, **headers: str) -> bool:
-            """Each door, most likely: every request comes over a connection of its own."""
+            """Whether all requests get an answer.  Each comes over its own connection, so most likely they reach each door."""
             return all(httpx.get(address + path, headers=headers).status_code == status for _ in range(6 * workers))
 
         long = f"/livez?{'a' * 150}"
@@ -277,7 +277,7 @@ def temporary() -> Iterator[Path]:
 
 @pytest.mark.parametrize("is_followed", [True, False], ids=["all go on", "all are killed"])
 def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, tmp_path: Path, temporary: Path) -> None:
-    """Its processes remove it at their end; where they were killed too, the next server does."""
+    """The server's processes remove the folder at their end; if they were killed too, the next server removes it."""
     with serving(types_pond, "--workers", "2", home=tmp_path / "home", TMPDIR=str(temporary)) as (_, server):
         assert len(list(temporary.glob("millpond-serve-*"))) == 1
         processes = children(server.pid)
@@ -293,7 +293,7 @@ def test_a_killed_parent_leaves_no_folder(is_followed: bool, types_pond: Path, t
 
 
 def is_running(pid: int) -> bool:
-    """Whether it holds anything yet: one that nobody waits for stays in the list of processes."""
+    """Whether it really runs: a process that has ended stays in the list until its parent waits for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except OSError:

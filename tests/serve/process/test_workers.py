@@ -1,4 +1,4 @@
-"""Several doors behind one port answer as one: pages and cuts at any of them, one count of a client's requests."""
+"""Several doors behind one port act as one: each takes any page or cut, and they count a client's requests together."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ WORKERS = 3
 
 
 def _strangers(address: str) -> httpx.Client:
-    """Every request comes over a connection of its own, so at a door that chance picks."""
+    """A client that opens a connection for each request, so that chance picks the door."""
     return httpx.Client(base_url=address, timeout=30, verify=False, limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Doors:
-    """A server of several doors."""
+    """A server with several doors."""
 
     def __init__(self, address: str, pid: int, job: WrittenCheckpoint, http: httpx.Client) -> None:
         self.address, self.pid, self.job, self.http = address, pid, job, http
@@ -51,7 +51,7 @@ class Doors:
         return self.http.post(path, json=body)
 
     def commit(self, **values: int | None) -> int:
-        """One more batch, which all doors have when this returns."""
+        """Commit a batch, and wait until all doors have it."""
         self.job.plan(list(values.items()), snapshot=False)
         self.job.commit()
         batch = self.job.next_batch - 1
@@ -66,7 +66,7 @@ class Doors:
 
 @pytest.fixture
 def doors(serve: Any, tmp_path: Path) -> Iterator[Doors]:
-    """No history is kept: an earlier batch is readable only where it was held."""
+    """No history is kept, so an earlier batch is readable only at a door that still has a view of it."""
     job = WrittenCheckpoint(tmp_path / "job")
     job.plan(list(ROWS.items()), snapshot=False)
     job.commit()
@@ -180,7 +180,7 @@ def test_a_client_whose_scan_lost_its_door_reads_all_of_a_newer_batch(doors: Doo
         killed: list[int] = []
 
         def page_after_page(exchange: Any) -> Any:
-            """The same as the client's own loop, with a kill of all doors after the third page."""
+            """A loop like the client's own, with a kill of all doors after the third page."""
             pages, request = 0, next(exchange)
             while True:
                 if request.path.endswith("rows:scan"):
@@ -218,7 +218,7 @@ def test_a_forged_token_leads_nowhere(doors: Doors, tmp_path: Path) -> None:
     for holder in ("../../x", "0" * 8, "", "x" * 200, "/etc/passwd"):
         forged = PageToken(token.query, token.generation, token.batch, token.key, token.number, holder)
         answer = doors.get(f"/tables/{TABLE}/rows?_limit=7&_token={pack(forged)}")
-        # The door that holds the batch needs no name; the others know nobody by this one.
+        # The door that has the batch ignores the name; to the others it means nothing.
         assert answer.status_code == 200 or answer.json()["error"]["condition"] == "TOKEN_EXPIRED"
 
 
@@ -251,7 +251,7 @@ def test_a_reader_reads_no_more_at_another_door(serve: Any, tmp_path: Path) -> N
 def test_a_client_is_counted_at_all_doors_together(serve: Any, types_pond: Path) -> None:
     rate, seconds = 20, 2.0
     with serve(types_pond, "--workers", "3", "--requests-per-second", str(rate)) as (address, _), _strangers(address) as http:
-        _wait_for(lambda: http.get("/readyz").status_code == 200)  # isn't counted
+        _wait_for(lambda: http.get("/readyz").status_code == 200)  # not part of the rate
 
         def ask(_: int) -> list[int]:
             codes = []
@@ -263,7 +263,7 @@ def test_a_client_is_counted_at_all_doors_together(serve: Any, types_pond: Path)
         with ThreadPoolExecutor(4) as threads:
             all_codes = [status for statuses in threads.map(ask, range(4)) for status in statuses]
         assert set(all_codes) == {200, 429}
-        # A bucket holds two seconds' worth, and some more is earned while the last of them run.
+        # A bucket has two seconds' worth of requests, and fills further while the test runs.
         assert rate * 2 <= all_codes.count(200) <= rate * (2 + seconds) * 1.25
 
 

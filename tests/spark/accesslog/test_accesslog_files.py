@@ -1,4 +1,4 @@
-"""Places in logs: batches that cover every line once, files that grow, and files that were replaced."""
+"""Positions in logs: batches cover every line once; files grow, and are replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines of logs, as servers write them and as they shouldn't be."""
+"""Lines of logs: as servers write them, and malformed ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The streaming source over access logs: its limits, its offsets, and what Spark makes of them."""
+"""The streaming source over access logs: its limits, its offsets, and how Spark uses them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def stream(path: Path, **options: str) -> AccessLogStream:
 
 
 def read(reader: AccessLogStream, start: dict[str, Any], end: dict[str, Any]) -> list[int]:
-    """Line numbers of a batch, task by task."""
+    """The line numbers of a batch, task by task."""
     return [line for task in reader.partitions(start, end) for batch in reader.read(task) for line in batch["line"].to_pylist()]
 
 
@@ -90,7 +90,7 @@ def test_several_logs_are_read_in_the_order_of_their_names(tmp_path: Path) -> No
         for batch in reader.read(task)
         for file, line in zip(batch["file"].to_pylist(), batch["line"].to_pylist(), strict=True)
     ]
-    # Line 1 of the TSV is its header.
+    # Line 1 of the TSV is the header.
     assert seen == [("a.log", n) for n in range(1, 6)] + [("b.log.gz", n) for n in range(1, 6)] + [("c.tsv", 2)]
 
 
@@ -133,7 +133,7 @@ def test_a_replay_at_real_time_gives_lines_when_they_are_due(tmp_path: Path, mon
     second = reader.latestOffset(first, reader.getDefaultReadLimit())
     assert read(reader, first, second) == list(range(2, 12))
     now += 1.9
-    # The broken line and the late one come with their neighbours.
+    # The broken line and the late one come together with their neighbours.
     third = reader.latestOffset(second, reader.getDefaultReadLimit())
     assert read(reader, second, third) == list(range(12, 33))
 

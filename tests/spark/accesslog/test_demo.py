@@ -1,4 +1,4 @@
-"""The demo as a user runs it: another process, a real log, signals, and nothing left behind."""
+"""The demo as a user runs it: a process, a real log, signals; it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LONG_SECONDS = 240
 
 
 class Demo:
-    """A running `millpond demo` in a process group of its own, with a mark in its environment."""
+    """A running `millpond demo` in its own process group, with a mark in its environment."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.mark = f"MILLPOND_TEST={folder}-{time.monotonic_ns()}"
@@ -55,7 +55,7 @@ class Demo:
             time.sleep(0.1)
 
     def processes(self) -> list[int]:
-        """All processes that inherited the mark: the JVM, and the workers, whatever group they put themselves in."""
+        """All processes that inherited the mark: the JVM, and the workers in whatever group."""
         found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
@@ -64,7 +64,7 @@ class Demo:
         return found
 
     def kill(self) -> None:
-        """End all of them at once, as a machine that loses power does."""
+        """Kill all of them at once, as a power failure does."""
         for pid in self.processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -80,7 +80,7 @@ class Demo:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[list[Demo]]:
-    """Demos that a test has started; what is left of them at its end is killed."""
+    """Demos of a test; kills what is left of them at its end."""
     started: list[Demo] = []
     yield started
     for one in started:
@@ -135,7 +135,7 @@ def test_a_signal_ends_the_running_demo_cleanly_within_seconds(tmp_path: Path, r
     one.wait_for_output(r"\(batch \d+")
     assert len(one.processes()) > 1
     began = time.monotonic()
-    # As a terminal does it: the whole foreground group gets Ctrl-C.
+    # As on a terminal, the whole foreground group gets Ctrl-C.
     os.killpg(one.process.pid, number) if number == signal.SIGINT else one.process.send_signal(number)
     assert one.wait() == 0, one.err.read_text()
     assert time.monotonic() - began < 30

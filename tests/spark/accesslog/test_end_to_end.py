@@ -1,12 +1,12 @@
-"""The demo on a real log, read over HTTP by processes of their own: at the end and at every batch on the way.
+"""The demo on a real log, read over HTTP while it runs and at its end.
 
-Two runs, each read in a loop from its first batch on:
+There are two runs, each read in a loop from its first batch on:
 
-    cut    3,000 lines, with lines that are late, told twice or no requests at all.  The main job follows the file while it
-           grows, on four partitions, and is stopped; `millpond demo --once` reads the rest from the same checkpoints.
-    whole  `millpond demo --once` on all 30,969 requests, where that log is there
+    cut    3,000 lines; some are late, some appear twice, some are no requests.  The main job follows the growing file on four
+           partitions, and stops; `millpond demo --once` reads the rest from the same checkpoints.
+    whole  `millpond demo --once` on all 30,969 requests, if that log is there
 
-The oracle is the csv module over the same lines, and Spark's own batch query where a function is approximate.
+The oracle is the csv module over the same lines, and Spark's own batch query for approximate functions.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ COMMAND = Path(sys.executable).with_name("millpond")
 LONG_SECONDS = 300
 PARTITIONS = 4
 CUT_LINES = 3000
-# Of these the followed file has so many when its job is stopped.
+# So many of these are in the followed file when its job stops.
 FOLLOWED_LINES = 2400
 AHEAD_LINES = 400
-# What a server says of a table whose job hasn't come so far yet.
+# A server's errors for a table whose job has no batch yet.
 EARLY = {"UNKNOWN_TABLE", "NO_CHECKPOINT", "NO_COMMITTED_BATCH", "REPLICA_BUILDING"}
 TABLES = ("page_views", "page_minutes", "hosts", "bad_lines")
 BUSY_PAGE = "/images/NASA-logosmall.gif"
@@ -65,7 +65,7 @@ run_until_stopped(main_job(events, pond=sys.argv[2], trigger="100 milliseconds",
 """
 
 _LONG_LINE = "x" * 70_000
-# Lines that are no requests, each with its reason; put into the cut.
+# Lines that are no requests, each with its reason; the cut has them, too.
 BAD_LINES = {
     "gibberish": "9 columns expected, 1 found",
     "h.example\t-\t807256800\tGET\t/x\t200\t1": "9 columns expected, 7 found",
@@ -77,7 +77,7 @@ BAD_LINES = {
     "h.example\t-\t807256800\tGET\t/\t200\t1e3\t\t": "the bytes '1e3' isn't a whole number from 0 to 9223372036854775807",
     _LONG_LINE: "longer than 65536 bytes; the text is its beginning",
 }
-# Lines that are requests, though odd ones.
+# Odd lines that are requests.
 ODD_LINES = [
     b"h.example\t-\t807256800\tGET\t/ksc.html?a=1#b\t200\t7\t\t",
     b"h.example\t-\t807256800\tGET\thttp://www.ksc.nasa.gov/ksc.html\t500\t-\t\t",
@@ -100,7 +100,7 @@ class Visit:
 
 
 def read_log(path: Path) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
-    """The requests of a TSV log, and for each line that is none its reason and text."""
+    """The requests of a TSV log; and for each other line, its reason and text."""
     visits, bad = [], {}
     with path.open(encoding="utf-8", errors="backslashreplace", newline="") as file:
         for line, fields in enumerate(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE), start=1):
@@ -109,7 +109,7 @@ def read_log(path: Path) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
                 bad[line] = (BAD_LINES[text], text[:65536])
             elif fields and line > 1:
                 host, _, seconds, _, url, status, size, _, _ = fields
-                # To urlsplit "//ksc.html" is a host, to a server it is a path.
+                # urlsplit takes "//ksc.html" for a host, a server takes it for a path.
                 page = urlsplit(url).path if url.startswith("http") else url.partition("#")[0].partition("?")[0]
                 visits.append(Visit(line, host, int(seconds), page, int(status), int(size) if size.isdecimal() else 0))
     return visits, bad
@@ -123,7 +123,7 @@ PAGE_VIEWS = ("hits", "bytes", "visitors", "status_2xx", "status_3xx", "status_4
 
 
 def page_views_at(visits: Sequence[Visit], last_line: int) -> dict[str, tuple[int, ...]]:
-    """PAGE_VIEWS by page, over the lines up to `last_line`."""
+    """The rows of page_views by page, over the lines up to `last_line`."""
     hits, size, status = Counter[str](), Counter[str](), Counter[tuple[str, int]]()
     hosts = defaultdict(set)
     for visit in visits:
@@ -146,7 +146,7 @@ def page_minutes_at(visits: Sequence[Visit], last_line: int) -> dict[tuple[str, 
 
 
 def approx_visitors_at(spark: SparkSession, visits: Sequence[Visit], last_lines: set[int]) -> dict[int, dict[str, int]]:
-    """What Spark's batch approx_count_distinct says by page, over the lines up to each of `last_lines`."""
+    """Spark's batch approx_count_distinct by page, over the lines up to each of `last_lines`."""
     import pyarrow as pa
     from pyspark.sql import functions as F
 
@@ -181,7 +181,7 @@ class Door:
         return answer
 
     def all_rows(self, table: str) -> list[dict[str, Any]]:
-        """Every row of a table that doesn't change any more, by growing limits; each answer begins as the one before."""
+        """Every row of a finished table, read with growing limits; each answer begins with the one before."""
         rows: list[dict[str, Any]] = []
         for limit in (100, 2_000, 100_000):
             answer = self.answer(f"/tables/{table}/rows?_limit={limit}")
@@ -195,14 +195,14 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a batch's answers said: the last line that the job had read by then, and the rows."""
+    """The answers of a batch: the last line that the job had read by then, and the rows."""
 
     line: int
     rows: list[dict[str, Any]]
 
 
 def last_line_of(answer: Any) -> int:
-    """Up to which line of the only log an answer stands; every source that Spark names must say the same.
+    """The last line of the log that an answer includes; every source that Spark names must have the same.
 
     Spark names one stream once for each branch of a query that reads it, so page_views has it twice.
     """
@@ -215,8 +215,8 @@ class Reader(threading.Thread):
     """Reads in a loop.
 
     answers:   by table and batch
-    looked_up: the busy page by batch
-    problems:  answers that went back, that differ from another one of their batch, or errors after the first answer
+    looked_up: batch -> the row of the busy page
+    problems:  answers that went back or differ from another of their batch, and errors after the first answer
     """
 
     def __init__(self, url: str) -> None:
@@ -254,7 +254,7 @@ class Reader(threading.Thread):
         self._newest[table] = batch
 
     def last_line(self) -> int:
-        """The line up to which every answer stands by now; 0 before the first ones."""
+        """The line that every table includes by now; 0 before the first answers."""
         newest = [answers[max(answers)] for answers in self.answers.values() if answers]
         return min(seen.line for seen in newest) if len(newest) == len(self.answers) else 0
 
@@ -269,7 +269,7 @@ class Reader(threading.Thread):
 
 @contextlib.contextmanager
 def running(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process in a group of its own with its output in <folder>/<name>.out and .err; killed where the block leaves it."""
+    """A process in its own group, with output in <folder>/<name>.out and .err; killed at the end of the block."""
     env = {**os.environ, "MILLPOND_HOME": str(folder / "home"), "TMPDIR": str(folder)}
     with (folder / f"{name}.out").open("wb") as out, (folder / f"{name}.err").open("wb") as err:
         process = subprocess.Popen(
@@ -284,7 +284,7 @@ def running(command: Sequence[str | Path], folder: Path, name: str) -> Iterator[
 
 
 def wait_until(what: Callable[[], Any], folder: Path, process: subprocess.Popen[bytes] | None = None) -> None:
-    """Until `what` is true; fails where that takes too long, or where the process ends without it."""
+    """Wait until `what` is true; fails if that takes too long, or if the process ends before."""
     deadline = time.monotonic() + LONG_SECONDS
     while not what():
         ended = process is not None and process.poll() is not None
@@ -295,9 +295,9 @@ def wait_until(what: Callable[[], Any], folder: Path, process: subprocess.Popen[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoRun:
-    """A run that is over, with its server still there.
+    """A finished run, with its server still running.
 
-    lines:  of the log, the header included
+    lines:  the lines of the log, with the header
     """
 
     name: str
@@ -309,9 +309,9 @@ class DemoRun:
 
 
 def make_cut() -> list[bytes]:
-    """The first lines of the real log, some of them late, some twice, with bad and odd ones between them."""
+    """The first lines of the real log, with late, repeated, bad and odd lines."""
     header, *lines = first_lines(CUT_LINES - 101).splitlines()
-    lines += lines[::97]  # told twice, and late
+    lines += lines[::97]  # a repeated line, and late
     for number, extra in enumerate([*(text.encode() for text in BAD_LINES), *ODD_LINES]):
         lines.insert(number * 211 + 50, extra)
     lines[100:1500:7] = reversed(lines[100:1500:7])
@@ -319,7 +319,7 @@ def make_cut() -> list[bytes]:
 
 
 def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], lines: list[bytes]) -> None:
-    """Let the main job follow the log while these lines are written to it, now and then half a line; stop it at their end."""
+    """Write these lines to the log, sometimes half a line at first, while the main job follows it; then stop the job."""
     folder = log.parent
     data = b"".join(line + b"\n" for line in lines)
     with running([sys.executable, "-c", FOLLOWING_JOB, str(log), str(pond)], folder, "following") as job, log.open("ab") as file:
@@ -328,7 +328,7 @@ def follow_a_growing_log(log: Path, pond: Path, reader: Callable[[], Reader], li
         written = 0
 
         def not_far_ahead() -> bool:
-            """Whether the next lines may be written: the slower they come, the more batches and answers there are."""
+            """Whether to write the next lines.  Slow writing gives more batches and answers."""
             return written < reading.last_line() + AHEAD_LINES
 
         while data:
@@ -355,7 +355,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     with contextlib.ExitStack() as stack:
 
         def start_reading() -> Reader:
-            """Start the server, on a pond that is just there, and a reader."""
+            """Start the server on a new pond, and a reader."""
             if not readers:
                 server = stack.enter_context(running([COMMAND, "serve", pond, "--port", "0", "--json"], folder, "serve"))
                 out = folder / "serve.out"
@@ -379,7 +379,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         reader = start_reading()
         assert demo.wait(LONG_SECONDS) == 0, (folder / "demo.err").read_text()
         door = Door(reader.url)
-        # The server follows all five jobs by itself: it may have their last batches a moment after the demo has ended.
+        # The server follows all five jobs by itself, and may get their last batches a moment after the demo ends.
         wait_until(lambda: all(last_line_of(door.answer(f"/tables/{table}")) == count for table in TABLES), folder)
         wait_until(lambda: reader.last_line() == count or reader.problems, folder)
         reader.end()
@@ -388,7 +388,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 
 @pytest.fixture(scope="module")
 def expected_of_log(run: DemoRun) -> tuple[list[Visit], dict[int, tuple[str, str]]]:
-    """What the oracle reads in the run's log: requests, and bad lines."""
+    """The oracle's reading of the run's log: requests and bad lines."""
     visits, bad = read_log(run.log)
     assert visits[-1].line == run.lines
     assert len(bad) == (len(BAD_LINES) if run.name == "cut" else 0)

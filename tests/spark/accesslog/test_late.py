@@ -1,4 +1,4 @@
-"""Where `find_event` says that an event came too late, Spark dropped it, and where it says that it didn't, Spark took it.
+"""`find_event` says that an event came too late if and only if Spark dropped it.
 
 The oracle is Spark's own count of rows that the watermark dropped, batch by batch.
 """
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 SECOND = dt.timedelta(seconds=1)
 DELAY = "2 minutes"
 LENGTH, SLIDE, GAP = 240, 120, 70
-# (k, seconds since BEGIN) of each file.  A watermark is 120 seconds behind the newest event: 480 after the first file.  The second
-# has times around it, and around the times whose windows and sessions end with it.  The third brings it to 780, and the fourth is
-# read right after it: that batch is still filtered by 480, though it is planned with 780.  So is the fifth by 780.
+# (k, seconds since BEGIN) of each file.  The watermark is 120 seconds behind the newest event: 480 after the first file.  The
+# second file has times around 480, and around the times whose windows and sessions end then.  The third moves the watermark to
+# 780, and the fourth comes right after it: Spark plans that batch with 780, but still filters by 480.  It filters the fifth by 780.
 FILES = (
     (("a", 600), ("b", 590)),
     (("a", 480), ("b", 481), ("c", 479), ("a", 410), ("b", 411), ("c", 230), ("d", 241), ("e", 599)),
@@ -45,7 +45,7 @@ def event(k: str, seconds: int) -> Event:
 def ran(
     spark: SparkSession, folder: Path, query: Callable[[DataFrame], DataFrame]
 ) -> Iterator[tuple[EventJob, millpond.Pond, list[tuple[Path, Event]]]]:
-    """A job that has read all files, a pond that has followed it since the first, and each event of the others with its file."""
+    """A job that has read all files, a pond that followed it from the first file on, and the events of the other files."""
     job = EventJob(spark, folder, query, "hdfs")
     files = [[event(*each) for each in file] for file in FILES]
     try:
@@ -60,7 +60,7 @@ def ran(
 
 
 def held_against_spark(job: EventJob, late: list[EventAnswer]) -> None:
-    """As many rows were dropped in each batch as there are late ones, and in more than one batch."""
+    """Check that Spark dropped as many rows in each batch as there are late ones, in more than one batch."""
     said = Counter(answer.batch_read for answer in late)
     dropped = {batch: rows for batch, rows in job.dropped().items() if rows}
     assert said == dropped
@@ -82,7 +82,7 @@ def test_late_for_drop_duplicates(spark: SparkSession, tmp_path: Path) -> None:
             answers.append(answer)
         held_against_spark(job, [answer for answer in answers if answer.late == "yes"])
         batches = sorted({answer.batch_read for answer in answers if answer.batch_read is not None})
-        assert batches[2] == batches[1] + 1  # or no batch was planned with another watermark than it was filtered by
+        assert batches[2] == batches[1] + 1  # otherwise every batch was filtered by the watermark of its plan
 
 
 @pytest.mark.long
@@ -94,7 +94,7 @@ def test_late_for_drop_duplicates_within_the_watermark(spark: SparkSession, tmp_
             assert answer.late in ("yes", "no"), answer
             answers.append(answer)
         held_against_spark(job, [answer for answer in answers if answer.late == "yes"])
-        # The key alone has no time.
+        # This key has no time.
         assert table.find_event(file=events[-1][0], key={"k": "a"}).late == "unknown"
 
 
@@ -118,7 +118,7 @@ def test_late_for_sliding_windows(spark: SparkSession, tmp_path: Path) -> None:
                 assert answer.late in ("yes", "no"), answer
                 each.append(answer.late)
                 if answer.late == "yes":
-                    # Spark counts groups: events of one batch in one window are one row when it drops them.
+                    # Spark counts dropped groups: the events of one batch and window are one row.
                     late[(answer.batch_read, k, start)] = answer
             said = table.find_event(file=path, event_time=time).late
             by_time[said] += 1
@@ -140,7 +140,7 @@ def test_late_for_session_windows(spark: SparkSession, tmp_path: Path) -> None:
         unknown: Counter[int | None] = Counter()
         for path, (time, k, _) in events:
             answer = table.find_event(file=path, event_time=time)
-            assert answer.late in ("no", "unknown"), answer  # where its session would end isn't in the key
+            assert answer.late in ("no", "unknown"), answer  # the key doesn't have the end of its session
             unknown[answer.batch_read] += answer.late == "unknown"
             within = [s for s in sessions if s["k"] == k and s["session_start"] <= time < s["session_end"]]
             assert within or answer.late == "unknown", (time, k)

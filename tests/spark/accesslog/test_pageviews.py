@@ -1,4 +1,4 @@
-"""The main job against a recomputation of the same lines in plain Python, which shares nothing with it but the input."""
+"""The main job, compared with a recomputation in plain Python, which shares only the input with it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_page_views_are_exact_visitors_included(tables: Any) -> None:
     names = ("hits", "bytes", "visitors", "status_2xx", "status_3xx", "status_4xx", "status_5xx")
     found = tables["page_views"].scan()
     assert {row["page"]: tuple(row[name] for name in names) for row in found} == expected
-    # Spark promises a relative standard deviation of 0.05; five of them don't happen in this seed.
+    # Spark promises a relative standard deviation of 0.05; five times that doesn't happen with this seed.
     assert all(abs(row["approx_visitors"] - row["visitors"]) <= max(1, 0.25 * row["visitors"]) for row in found)
 
 
@@ -106,8 +106,8 @@ def test_hosts_know_their_first_and_last_time(tables: Any) -> None:
 
 @pytest.mark.long
 def test_recent_minutes_are_those_that_the_watermark_leaves(tables: Any) -> None:
-    """Batch by batch, as Spark has it: a batch leaves out what the watermark of the batch before had passed, then adds, then takes
-    away what its own watermark has passed."""
+    """Batch by batch, as Spark does it: leave out rows that the watermark of the batch before had passed, add the others, then
+    remove rows that the batch's own watermark has passed."""
     rows = tables["recent_minutes"].live().scan()
     minutes: dict[int, list[Request]] = {}
     before = watermark = left_out = taken = 0
@@ -160,7 +160,7 @@ def test_the_source_is_read_once_a_batch_though_two_branches_need_it(spark: Spar
 
 @pytest.mark.long
 def test_a_bad_line_is_written_once_whatever_is_retried(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch whose sink fails is run again, from the same offsets, with its state as it was before."""
+    """A batch whose sink fails runs again from the same offsets and the same state."""
     failed: list[int] = []
 
     def run(sink: Any) -> None:

@@ -1,4 +1,4 @@
-"""Generated visits: the same rows for ever, and of a shape worth a demo."""
+"""Generated visits: always the same rows, with enough variety for a demo."""
 
 from __future__ import annotations
 

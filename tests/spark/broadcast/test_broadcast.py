@@ -1,4 +1,4 @@
-"""Every event meets the control state of its batch: all records up to it, in order, in every shard.
+"""Every event meets the control state of its batch: all records so far, in order, in every shard.
 
 The oracle applies the same records to a dict, batch by batch.
 """
@@ -34,7 +34,7 @@ OUTPUT = "id long, amount long, matches string, chunk_rows long"
 
 
 def match(events: pd.DataFrame, control: Control) -> pd.DataFrame:
-    """Which rules an amount meets, with their values, so that a wrong one would show."""
+    """The rules that an amount meets, with their values, so that a wrong value shows."""
     met = {
         amount: json.dumps([[r, v["least"], v["ratio"], v["label"]] for r, v in sorted(control.items()) if amount >= v["least"]])
         for amount in set(events["amount"])
@@ -43,7 +43,7 @@ def match(events: pd.DataFrame, control: Control) -> pd.DataFrame:
 
 
 class BroadcastJob:
-    """A broadcast over files, one batch a call."""
+    """A broadcast over files; each call is one batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, *, shards: int = 2, partitions: int = 2, keep_versions: int = 1000):
         self.spark, self.folder = spark, folder
@@ -68,7 +68,7 @@ class BroadcastJob:
         )
 
     def batch(self, events: list[dict[str, Any]], control: list[dict[str, Any]]) -> list[Any]:
-        """What comes out for these, in one batch."""
+        """Run one batch with these; returns the output."""
         self.written += 1
         for name, rows in (("events", events), ("control", control)):
             if rows:
@@ -117,7 +117,7 @@ def found(rows: list[Any]) -> Counter[tuple[Any, ...]]:
 def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path)
     assert found(run.batch(events_of(0), [])) == expected(events_of(0), {}, 0)
-    records = [  # in no order: seq counts
+    records = [  # in no order: only seq counts
         {"rule": "b", "least": 2**53 + 9, "ratio": 0.1, "label": "é", "seq": 2},
         {"rule": "a", "least": 10, "seq": 1},
         {"rule": "a", "least": 20, "ratio": 1e300, "seq": 3},
@@ -165,7 +165,7 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
 
 def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path)
-    late = 2**60  # doubles can't tell it from the next
+    late = 2**60  # as a double it equals the next number
     records: list[dict[str, Any]] = [{"rule": "a", "least": n, "label": "z" * (9 - n), "seq": late + n} for n in range(9)]
     records += [{"rule": "a", "least": 99}, {"rule": "b", "least": 1}]
     rules = {"a": (8, None, "z"), "b": (1, None, None)}
@@ -210,7 +210,7 @@ def test_where_fewer_versions_are_kept_the_rest_is_forgotten_at_the_next(spark: 
 
 
 def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: SparkSession, tmp_path: Path) -> None:
-    """A float has 32 bits, and its JSON more digits than these hold; a decimal has all of its own."""
+    """A float has 32 bits, and fewer digits than its JSON; a decimal has all of its digits."""
     kinds = {"f": "float", "d": "double", "price": "decimal(38,18)", "n": "long", "raw": "binary", "flag": "boolean"}
     columns = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     values = {"f": 0.1, "d": 0.1, "price": "12345678901234567890.123456789012345678", "n": 2**53 + 1, "raw": "AP8=", "flag": True}
@@ -246,7 +246,7 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
 
 
 def change_all(control: Any) -> list[str]:
-    """Try to change the control state in every way that a dict of dicts has; the ways that passed."""
+    """Try to change the control state in all ways of a dict of dicts; returns the ways that worked."""
     row = control["a"]
     ways: dict[str, Any] = {
         "row[...] =": lambda: row.__setitem__("least", 99),
@@ -287,7 +287,7 @@ def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: 
         met.extend((r.id, r.met, r.control_version) for r in frame.collect())
 
     met: list[tuple[int, str, int]] = []
-    for batch in range(3):  # the first reads the record, the second the state, the third what the worker has of the second
+    for batch in range(3):  # the first reads the record, the second the state, the third the copy in the worker
         (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
         if batch == 1:
             continue
@@ -308,7 +308,7 @@ def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: 
 
 
 def test_a_record_that_isnt_json_is_shown_with_its_text_and_file(spark: SparkSession, tmp_path: Path) -> None:
-    """Also one with a value of another type; the records beside it are taken."""
+    """So is one with a value of a wrong type; the other records of the batch are taken."""
     for name in ("events", "control"):
         (tmp_path / name).mkdir()
     bad = ['{"rule": "b", "least": ', "no JSON at all", '{"rule": "c", "least": "many", "seq": 4}', '{"rule": null, "seq": 5}']
@@ -351,7 +351,7 @@ def test_another_number_of_shards_is_refused(spark: SparkSession, tmp_path: Path
     assert refused.value.condition == "DEFINITION_CHANGED"
     run.shards = 2
     assert found(run.rows[-5:]) == expected(events_of(0, 5), {"a": (1, None, None)}, 1)
-    assert len(run.batch([], [])) == 5  # what was refused has lost nothing
+    assert len(run.batch([], [])) == 5  # the refused start has lost nothing
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
         wrong["control"] = spark.readStream.schema(wrong["control"]).json(str(control))
     if wrong.pop("drawn", False):
         given["events"] = given["events"].withColumn("drawn", sf.rand())
-        assert broadcast(**given, by="id").isStreaming  # what isn't asked for doesn't count
+        assert broadcast(**given, by="id").isStreaming  # columns that nobody asks for don't count
     with pytest.raises(RequestError) as refused:
         broadcast(**{**given, **wrong})
     assert refused.value.condition == "INVALID_REQUEST"
@@ -413,7 +413,7 @@ def test_a_broadcast_that_cant_be(spark: SparkSession, tmp_path: Path, wrong: di
 
 @pytest.mark.long
 def test_two_broadcasts_of_one_query_have_each_its_own_control_state(spark: SparkSession, tmp_path: Path) -> None:
-    """In the same workers, at the same versions."""
+    """They run in the same workers, at the same versions."""
     read = spark.readStream
     (tmp_path / "events").mkdir()
     events = read.schema(EVENT).option("maxFilesPerTrigger", 1).json(str(tmp_path / "events"))
@@ -450,7 +450,7 @@ def test_two_broadcasts_of_one_query_have_each_its_own_control_state(spark: Spar
 
 @contextmanager
 def with_rocksdb(spark: SparkSession) -> Iterator[None]:
-    """For a query that isn't started by `start`: transformWithState wants RocksDB."""
+    """Choose RocksDB, which transformWithState needs, for a query that `start` doesn't start."""
     provider = "spark.sql.streaming.stateStore.providerClass"
     before = spark.conf.get(provider)
     spark.conf.set(provider, "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider")

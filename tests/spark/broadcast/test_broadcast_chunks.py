@@ -1,4 +1,4 @@
-"""Events that are packed for a shard come out as they went in."""
+"""Packing events for a shard and unpacking them gives the same events."""
 
 from __future__ import annotations
 

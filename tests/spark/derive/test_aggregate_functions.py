@@ -1,6 +1,6 @@
-"""Random aggregate functions over random values: the table's value at each batch is what Spark emitted in it, bit by bit.
+"""Random aggregate functions over random values: at each batch the table has the value that Spark emitted, bit by bit.
 
-Groups are made to hurt: all NULL, one row, equal values, ties, NaN, infinities, zeros of both signs, very large and very small.
+Groups are hard ones: all NULL, one row, equal values, ties, NaN, infinities, zeros of both signs, very large and very small.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def template_values(draw: random.Random) -> dict[str, str]:
 
 
 def random_functions(draw: random.Random, count: int) -> list[str]:
-    """So many, of every group some."""
+    """So many functions, some of every group."""
     groups = list(FUNCTIONS)
     return [draw.choice(FUNCTIONS[groups[n % len(groups)]]).format(**template_values(draw)) for n in range(count)]
 
@@ -179,7 +179,7 @@ def column_of(text: str) -> Any:
 
 
 def differences(spark, events, functions: list[str], pond: Path, **conf: str) -> list[Any]:
-    """Run them in one query; whatever a batch of it shows in another way than Spark."""
+    """Run functions in one query; returns all values that differ from Spark's in any batch."""
     import pyarrow as pa
 
     columns = [column_of(text).alias(f"c{n}") for n, text in enumerate(functions)]
@@ -218,7 +218,7 @@ def compared(functions: list[str], column: str, at: Any, newest: Any, shown: Any
 
 
 def form(value: Any) -> Any:
-    """Only equal bits are equal; of decimals, whose scale their type says, equal numbers."""
+    """A form in which only equal bits are equal; decimals, whose type has the scale, only need equal numbers."""
     if isinstance(value, Decimal):
         return value.normalize(Context(prec=80)).as_tuple()
     if isinstance(value, list):
@@ -227,7 +227,7 @@ def form(value: Any) -> Any:
 
 
 def conf_of(seed: int) -> dict[str, str]:
-    """Both state stores, and every setting that changes what a function means."""
+    """The conf of both state stores, and of every setting that changes a function's meaning."""
     return {
         PROVIDER: STORES + ("RocksDBStateStoreProvider" if seed % 2 else "HDFSBackedStateStoreProvider"),
         "spark.sql.legacy.statisticalAggregate": str(seed % 3 == 1).lower(),
@@ -246,13 +246,13 @@ def test_random_functions_show_what_spark_emits(spark, events, tmp_path, seed):
 @pytest.mark.long
 @pytest.mark.parametrize("ansi", ["true", "false"])
 def test_statistics_of_one_row_equal_values_and_what_is_no_number(spark, events, tmp_path, ansi):
-    """Every one of them, with Spark's legacy setting and without."""
+    """All of them, with Spark's legacy setting and without."""
     texts = [
         text.format(**{**template_values(random.Random(4)), "n": n, "m": m})
         for text in [*FUNCTIONS["moments"], *FUNCTIONS["pairs"]]
         for n, m in (("d", "e"), ("i", "i"), ("e", "p"))
     ]
-    # In ANSI mode a division by zero fails the batch: where very large and very small values meet, Spark emits nothing.
+    # In ANSI mode a division by zero fails the batch, so Spark emits nothing for very large and very small values together.
     rows = events if ansi == "false" else events.where("k != 'extreme'")
     for legacy in ("true", "false"):
         conf = {"spark.sql.legacy.statisticalAggregate": legacy, "spark.sql.ansi.enabled": ansi}
@@ -260,7 +260,7 @@ def test_statistics_of_one_row_equal_values_and_what_is_no_number(spark, events,
 
 
 def test_a_setting_is_that_of_the_job_and_not_of_who_reads(spark, events):
-    """What Spark gives for one row by its legacy setting stands in the definition."""
+    """The definition has the job's legacy setting, which decides what Spark gives for one row."""
     from pyspark.sql import functions as sf
 
     shown = {}
@@ -295,7 +295,7 @@ HASHED = ["boolean", "byte", "integer", "long", "double", "string", "binary", "d
 
 @pytest.mark.parametrize("type_name", a_few(HASHED, 3))
 def test_hashes_are_those_of_the_jvm(spark, type_name):
-    """By which Spark's hash maps hand out what stands equal."""
+    """Spark's hash maps give equal elements in the order of these hashes."""
     draw, hash_ = random.Random(3), java_hash(parse_type(type_name))
     for _ in range(300):
         value = value_to_hash(draw, type_name)
@@ -328,7 +328,7 @@ def hash_in_jvm(jvm: Any, type_name: str, value: Any) -> int:
         decimal = jvm.org.apache.spark.sql.types.Decimal.apply(format(value, "f"))
         assert decimal.changePrecision(precision, scale)
         return decimal.hashCode()
-    # Arrays' own hash is 31 and the element's: by a value's class, py4j finds only Object.hashCode().
+    # An array's own hash is 31 times and the element's: through a value's class, py4j finds only Object.hashCode().
     if type_name == "byte":
         return jvm.java.util.Arrays.hashCode(bytearray([value % 256])) - 31
     one = SparkContext._gateway.new_array(getattr(jvm, {"integer": "int"}.get(type_name, type_name)), 1)

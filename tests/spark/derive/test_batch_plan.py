@@ -1,4 +1,4 @@
-"""A definition is taken from the plan that a micro-batch runs, also where the query asks for the time.
+"""A definition comes from the plan of a micro-batch, also if the query asks for the time.
 
 The oracle is the running query: the plan of its last batch, and the rows that it emitted.
 """
@@ -80,7 +80,7 @@ def time_in_an_input(events):
 
 
 def time_of_the_row(events):
-    """Below the aggregation the time is a value like any other."""
+    """Below the aggregation, the time is an ordinary value."""
     return grouped(events.selectExpr("*", "current_timestamp() AS at"), "k", seen="max(at)", n="count(*)", total="sum(l)")
 
 
@@ -105,7 +105,7 @@ LEFT_OUT = {
 
 
 def meaning_of_last_batch(spark, query):
-    """What the state is by the plan that Spark has run."""
+    """The meaning of the state, from the plan that Spark ran."""
     plan = query._jsq.streamingQuery().lastExecution().optimizedPlan()
     found = find_stateful(plan, append=False)
     parts = spark._jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node).get()
@@ -114,7 +114,7 @@ def meaning_of_last_batch(spark, query):
 
 
 def without_times(words):
-    """The batch's own time is a literal in the plan that ran."""
+    """The meaning without the batch's own time, a literal in the plan that ran."""
     return tuple(word for word in words if not word.startswith(("timestamp ", "date ", "the time of the batch")))
 
 
@@ -128,7 +128,7 @@ def test_the_columns_are_those_that_spark_emits(spark, events, tmp_path, query):
         assert job.wait_for_end(120)
     definition = job.definition
     ran = meaning_of_last_batch(spark, job.query)
-    # A time in an input is another literal in each batch.
+    # In an input, the time is a different literal in each batch.
     if query not in (time_in_an_input, time_of_the_row):
         assert definition.meaning.aggregates == ran.aggregates
     assert len(definition.meaning.aggregates) == len(ran.aggregates)

@@ -1,4 +1,4 @@
-"""A refused function is named as its user calls it."""
+"""An error names a refused function as its user calls it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from millpond.spark.derive.definition import MillpondWarning
     ],
 )
 def test_a_refusal_names_the_function_as_its_user_does(spark, text, called):
-    """Not what Spark makes of it: a call of Java."""
+    """It doesn't name what Spark makes of the function: a call of Java."""
     stream = spark.readStream.format("rate").load().selectExpr("CAST(value AS string) AS s")
     with pytest.warns(MillpondWarning, match=called):
         derive(stream.groupBy("s").agg(sf.expr(text).alias("c")), table="t")

@@ -1,7 +1,7 @@
-"""What a derived definition makes of Spark's state is what Spark itself emitted, bit by bit.
+"""A derived definition computes from Spark's state what Spark itself emitted, bit by bit.
 
-A real streaming query runs over several batches; its state is read with Spark's own state reader, finished here without a JVM,
-and compared with the rows that the query emitted.
+A real streaming query runs over several batches.  Spark's own state reader reads its state; the test finishes the rows without
+a JVM, and compares them with the rows that the query emitted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _row(rng: random.Random, batch: int) -> tuple[Any, ...]:
 
 @pytest.fixture(scope="module")
 def events(spark, tmp_path_factory):
-    """A stream over BATCHES files, one a batch, with NULLs, NaN, both zeros, and a key whose values are all NULL."""
+    """A stream of BATCHES files, one in each batch, with NULLs, NaN, both zeros, and a key whose values are all NULL."""
     folder = tmp_path_factory.mktemp("events")
     rng = random.Random(7)
     for batch in range(BATCHES):
@@ -78,9 +78,9 @@ def events(spark, tmp_path_factory):
 
 
 def state_rows(spark, definition: TableDefinition, checkpoint: str) -> list[tuple[tuple[Any, ...], tuple[Any, ...]]]:
-    """Key and value rows of a table's store in stored form, by Spark's own reader.
+    """Key and value rows of a table's store in stored form, from Spark's own reader.
 
-    Buffers may be called alike, so that the reader's struct is first cast to one with numbered names.
+    Buffers may have equal names, so the reader's struct is first cast to one with numbered names.
     """
     frame = spark.read.format("statestore").option("operatorId", definition.operator).load(checkpoint)
     key_types = [(f"k{n}", f.type) for n, f in enumerate(definition.key_schema)]
@@ -100,7 +100,7 @@ def state_rows(spark, definition: TableDefinition, checkpoint: str) -> list[tupl
 
 
 def run(spark, frame, tmp_path: Path, *, output_mode: str = "update", table: str = "t"):
-    """Run a query to the end of its input: its definition, its finished state, and what it emitted per batch."""
+    """Run a query to the end of its input; returns its definition, its finished state, and the rows emitted in each batch."""
     emitted = Emitted()
     with start(
         frame, table=table, pond=tmp_path, trigger="available-now", output_mode=output_mode, sink=emitted, partitions=2
@@ -282,7 +282,7 @@ def test_visitors_counted_over_a_deduplicated_union(spark, events, tmp_path):
 
 @pytest.mark.long
 def test_of_two_chained_aggregations_the_last_is_the_table(spark, tmp_path):
-    """Nothing is late; one event far ahead lets all hours before it go on to the second aggregation."""
+    """No event is late; one event far ahead moves all hours before it on to the second aggregation."""
     from pyspark.sql import functions as F
 
     rng, folder = random.Random(7), str(tmp_path / "in")
@@ -301,7 +301,7 @@ def test_of_two_chained_aggregations_the_last_is_the_table(spark, tmp_path):
     definition, finished, emitted = run(spark, chained(stream), tmp_path, output_mode="append")
     assert (definition.operator, definition.warnings) == (0, ())
     assert definition.columns == ("w_start", "w_end", "total", "most")
-    # In append mode a window is emitted when it leaves the state; this one ends after the watermark.
+    # In append mode, Spark emits a window when it leaves the state; this one ends after the watermark.
     assert not any(emitted.values())
     recomputed = Emitted()
     recomputed(chained(spark.read.parquet(folder).where("k IS DISTINCT FROM 'far'")).selectExpr("w.*", "total", "most"), 0)

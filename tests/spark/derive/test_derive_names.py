@@ -1,4 +1,4 @@
-"""A name that a query gives to a column stands for that column alone: the oracle is what Spark itself emits under that name."""
+"""A name in a query means one column only; the oracle is what Spark itself emits under that name."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def hour(events, *more):
     return events.groupBy(F.window("t", "1 hour"), *more)
 
 
-# A function whose result isn't computed here, over an aggregate.
+# A function over an aggregate, whose result Millpond doesn't compute.
 UNKNOWN = "xpath_string(concat('<a>', max({}), '</a>'), 'a')"
 
 # Name -> the query, and the columns of its table.
@@ -119,7 +119,7 @@ def test_a_name_of_the_query_stands_for_what_spark_shows_under_it(spark, events,
     shared = tuple(n for n in columns if n in users)
     if not shared or mode == "append" or len(users) < len(frame.columns):
         return
-    # What Spark makes of the same rows at once, where it shows them under these names.
+    # Spark's batch result of the same rows, for the names that it shows.
     rows = spark.createDataFrame(ROWS, "k string, i int, t string").withColumn("t", F.to_timestamp("t"))
     emitted(build(rows), -1)
     assert as_shown(finished, shared) == as_shown(emitted.frames[-1], shared)

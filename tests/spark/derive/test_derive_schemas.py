@@ -1,4 +1,4 @@
-"""The rows that a definition expects are the rows that Spark keeps, type by type, for every kind of state that it names."""
+"""A definition expects exactly the types of the rows that Spark keeps, for every kind of state."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def test_the_older_format_keeps_the_key_in_the_value_and_the_checkpoint_says_so(
             assert job.wait_for_end(60)
     finally:
         spark.conf.unset(setting)
-    # The session's setting is 2 again; the checkpoint's counts.
+    # The session's setting is 2 again, but the checkpoint's counts.
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         again = define(frame, job.checkpoint, table="t", pond=None)
     assert again == job.definition
     key, value = state_schema(spark, again, job.checkpoint)
     assert tuple(f.type for f in again.key_schema) == key
-    # Spark's reader leaves the key out of the value that it shows.
+    # Spark's reader shows the value without the key in it.
     assert tuple(f.type for f in again.value_schema)[-len(value) :] == value
     assert [f.type for f in again.value_schema] == [parse_type("string"), parse_type("long")]
     assert compile_definition(again)(("k1",), ("k1", 7)) == {"k": "k1", "high": 7}
@@ -103,5 +103,5 @@ def test_a_session_has_every_setting_with_its_reason_and_can_be_told_otherwise(s
     for key, setting in SETTINGS.items():
         assert spark.conf.get(key) == setting.value
         assert setting.reason.endswith(".")
-    # The fixture's own settings went through `session` as well.
+    # The fixture's session has its own settings, too.
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"

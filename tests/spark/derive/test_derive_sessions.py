@@ -1,4 +1,4 @@
-"""Session windows: what a derived definition makes of the state is every open session as Spark emits it, bit by bit.
+"""Session windows: from the state, a derived definition gives every open session as Spark emits it, bit by bit.
 
 In complete mode, on the HDFS-backed provider, Spark emits all sessions with each batch.
 """
@@ -21,7 +21,7 @@ COLUMNS = "t timestamp, k string, g int, n long, d decimal(9,2)"
 
 @pytest.fixture(scope="module")
 def visits(spark, tmp_path_factory):
-    """A stream of three files: users that pause, come back, and whose sessions grow together; NULL keys."""
+    """A stream of three files: users pause and come back, and sessions merge; there are NULL keys."""
     folder = str(tmp_path_factory.mktemp("visits"))
     for batch in range(3):
         rows = []
@@ -37,19 +37,19 @@ def visits(spark, tmp_path_factory):
 
 
 def flat(row: dict[str, Any], window: str) -> dict[str, Any]:
-    """A row as Spark emits it, its window split as the table has it."""
+    """A row as Spark emits it, with the window split into columns, as in the table."""
     out = {name: value for name, value in row.items() if name != window}
     word = "session" if window == "session_window" else window
     return out | {f"{word}_{side}": value for side, value in (row.get(window) or {}).items()}
 
 
 def in_bits(rows: list[dict[str, Any]]) -> list[str]:
-    """The rows in an order, and in a form in which only equal bits are equal."""
+    """The rows, sorted, in a form in which only equal bits are equal."""
     return sorted(repr(sorted((name, bits(value)) for name, value in row.items())) for row in rows)
 
 
 def run(spark, frame, pond: Path, window: str = "session_window") -> tuple[Any, int]:
-    """Run the query to its end; the open table and the number of rows that were compared with what Spark emitted last."""
+    """Run the query to its end; yields the open table, and the number of rows compared with Spark's last ones."""
     emitted = Emitted()
     with start(
         frame, table="sessions", pond=pond, trigger="available-now", output_mode="complete", sink=emitted, partitions=2
@@ -86,7 +86,7 @@ def test_having_select_and_names_after_the_aggregation(spark, visits, tmp_path):
     frame = (
         visits.groupBy(F.session_window("t", "12 seconds").alias("visit"), "k")
         .agg(F.count("*").alias("n"), F.max("n").alias("session_end"), F.min("n").alias("low"))
-        # A condition on the session alone would be pushed below the aggregation by Spark, onto sessions of one event each.
+        # Spark would push a condition on the session alone below the aggregation, where each session has one event.
         .where("visit.end - visit.start > interval 30 seconds AND n > 2 OR n > 1000")
         .select("session_end", "visit", F.expr("session_end - low").alias("spread"), F.col("k").alias("who"))
     )

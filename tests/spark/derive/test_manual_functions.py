@@ -1,6 +1,6 @@
-"""The functions of Spark's manual, over columns: each is computed as Spark computes it, or is refused and listed here.
+"""The functions of Spark's manual, over columns: Millpond computes each as Spark does, or refuses it, and this test lists it.
 
-The expressions are those of the manual's own examples, with a column in the place of each literal, one after the other.
+The expressions are the manual's own examples, with a column in place of one literal after the other.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from random_queries.functions import AGGREGATES
 
 ROOT = Path(__file__).parents[3]
 PARTS = 16
-# What could be computed, and isn't.
+# Millpond could compute these, and doesn't.
 REFUSED = {"cos", "cot", "csc", "sec", "sin", "tan", "from_json", "time_bucket", "timestamp_nanos", "unix_nanos"}
-# Spark makes a constant of each example, whatever the column, or finds no example with a literal.
+# Spark makes a constant of each example, whatever the column is, or no example has a literal.
 WITHOUT_EXAMPLE = {"array_size", "cardinality", "size", "collate", "collation", "typeof", "json_tuple", "schema_of_json"}
 WITHOUT_EXAMPLE |= {"map_from_entries", "regexp_substr"}
 AGGREGATES_REFUSED = {"collect_union"}
-# Of sketches, or no functions of their own: of a grouping set, of a metric view.
+# Functions of sketches; and functions that need a grouping set or a metric view.
 AGGREGATES_OF_JVM = re.compile(r"(hll|kll|theta|tuple)_\w*|approx_top_k_(accumulate|combine)|grouping(_id)?|measure")
 
 
 @pytest.fixture(scope="module")
 def catalyst(spark: Any) -> Catalyst:
-    """A column of each type that the examples have."""
+    """A Catalyst with a column for each type of the examples."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
     types = dict.fromkeys(variant.type for function in scalar_functions(spark) for variant in function.variants)
     return Catalyst(spark, ", ".join(f"c{n} {type_}" for n, type_ in enumerate(types)))
 
 
 def use_literals(catalyst: Catalyst, spark: Any, function: Function) -> dict[str, str]:
-    """Make rows of the function's own literals, and one of NULLs; type -> column."""
+    """Make rows of the function's own literals, and one of NULLs; returns type -> column."""
     one = Catalyst(spark, "x int")
     one.use([(1,)])
     pools: dict[str, list[Any]] = {}
@@ -52,7 +52,7 @@ def use_literals(catalyst: Catalyst, spark: Any, function: Function) -> dict[str
 
 
 def outcome(catalyst: Catalyst, text: str, column: str) -> tuple[str, str]:
-    """`computed`, `refused`, `other` (than Spark has) or `none` (of Spark's functions, or a constant), and why."""
+    """`computed`, `refused`, `other` (another result than Spark's) or `none` (no function of Spark's, or a constant), and why."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

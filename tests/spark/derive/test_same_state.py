@@ -1,6 +1,6 @@
-"""Over a checkpoint, a definition of the same state is taken, whatever it makes of it; one of other state is refused by name.
+"""A checkpoint takes any new definition of the same state; a definition of other state is refused by name.
 
-The oracle is Spark: it goes on from the checkpoint with the new query, and the table shows what it then emits.
+The oracle is Spark: it goes on from the checkpoint with the new query, and the table shows what Spark then emits.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SAME = {
     "the time of the batch": lambda e: base(e).selectExpr("k", "small", "large", "at", "current_timestamp() AS now"),
 }
 UNSEEN = ("a filter below", "the time of the batch")
-"""What readers see nothing of."""
+"""Readers see nothing of these changes."""
 OTHER = {
     "sums in each other's place": lambda e: e.groupBy("k").agg(
         F.sum("l").alias("small"), F.sum("i").alias("large"), F.max("t").alias("at")
@@ -64,7 +64,7 @@ OTHER = {
     "one more": lambda e: e.groupBy("k").agg(F.sum("i"), F.sum("l"), F.max("t"), F.count("*")),
     "one less": lambda e: base(e).select("k", "small", "at"),
     "a column of the source in another's place": lambda e: base(e.selectExpr("k", "l AS i", "i AS l", "t")),
-    # Spark's optimizer puts the buffers in the order of the select.
+    # Spark's optimizer orders the buffers as in the select.
     "another order of the aggregates": lambda e: base(e).select("large", "at", "k", "small"),
     "another window": lambda e: e.groupBy(F.window("t", "1 hour")).agg(F.sum("i"), F.sum("l"), F.max("t")),
 }
@@ -72,7 +72,7 @@ OTHER = {
 
 @pytest.fixture(scope="module")
 def written(spark, events, tmp_path_factory):
-    """A pond with a job that has run, its checkpoint inside."""
+    """A pond with a job that has run; its checkpoint is inside."""
     pond = tmp_path_factory.mktemp("pond")
     with start(base(events), table="t", pond=pond, trigger="available-now", partitions=2) as job:
         assert job.wait_for_end(120)
@@ -108,7 +108,7 @@ def test_another_definition_of_the_same_state_is_taken(spark, events, pond, tmp_
     assert new == job.definition == derive_quietly(frame)
     assert new.meaning == old.meaning
     assert (new.fingerprint() == old.fingerprint()) == (name in UNSEEN)
-    # What Spark would show of this state from now on: the batch query over the same rows.
+    # From this state on, Spark would show the result of the batch query over the same rows.
     finish = compile_definition(new)
     finished = [row for row in (finish(*row) for row in state_rows(spark, new, job.checkpoint)) if row is not None]
     batch = SAME[name](spark.createDataFrame(ROWS, "k string, i long, l long, t string").withColumn("t", F.to_timestamp("t")))
@@ -172,7 +172,7 @@ LITERALS = {
 @pytest.mark.parametrize("name", a_few(LITERALS, 3))
 def test_a_literal_is_the_same_words_each_time_and_another_is_others(events, name):
     def meaning(literal):
-        # The plan is another one each time; a JVM array's own text would be as well.
+        # Each call makes another plan; the text of a JVM array would differ, too.
         return derive_quietly(events.groupBy("k").agg(F.count(F.when(F.expr(f"k = cast({literal} AS string)"), 1)))).meaning
 
     def of_element(literal):
@@ -198,7 +198,7 @@ def test_columns_made_of_columns_made_of_columns_are_few_words(events):
     def words(first):
         frame = events.selectExpr("k", f"{first} AS c")
         for _ in range(40):
-            # Spark writes none of them out in the next: each is used twice, and is no small thing to compute.
+            # Spark doesn't inline a step into the next: each is used twice, and expensive.
             frame = frame.selectExpr("k", "concat(c, sha2(c, 256), c) AS c")
         return derive_quietly(frame.groupBy("k").agg(F.max("c"), F.min("c"))).meaning
 
@@ -209,7 +209,7 @@ def test_columns_made_of_columns_made_of_columns_are_few_words(events):
 
 
 def test_few_words_still_say_that_they_depend_on_the_sessions_zone(events):
-    # The zone stands behind what is cut off: at the end of the first step, and in all steps after it.
+    # The zone comes after the cut: at the end of the first step, and in all later steps.
     frame = events.selectExpr("k", f"concat('{'x' * 3000}', cast(t AS string)) AS c")
     for _ in range(3):
         frame = frame.selectExpr("k", "concat(c, sha2(c, 256), c) AS c")
@@ -236,9 +236,9 @@ def test_the_session_time_zone_is_the_jobs_and_never_the_definers(spark, events,
         spark.conf.set(zone, "UTC")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", MillpondWarning)
-        # By the definition beside the checkpoint.
+        # The zone comes from the definition beside the checkpoint.
         assert define(days(events), job.checkpoint, table="t", pond=tmp_path / "other") == job.definition
-    # A checkpoint that nobody defined says no zone: what depends on it is left out, and says so.
+    # A checkpoint without a definition has no zone: columns that depend on it are left out, with a warning.
     shutil.copytree(Path(job.checkpoint.removeprefix("file://")), tmp_path / "plain")
     with pytest.warns(MillpondWarning, match="time zone, and the job's isn't known"):
         unknown = define(days(events), tmp_path / "plain", table="t")

@@ -1,8 +1,7 @@
-"""Scalar functions make of random values what Spark's own generated code makes of them, bit by bit and error by error.
+"""For random values, scalar functions give what Spark's own generated code gives, bit by bit and error by error.
 
-Every function is among the expressions by construction: one that isn't fails a test.  By hand: MILLPOND_SCALAR_SEED and
-MILLPOND_SCALAR_ROWS for other values, MILLPOND_SCALAR_NESTED for more expressions in expressions, MILLPOND_SCALAR_ALL=1 for every
-setting with each expression.
+A test checks that the expressions have every function.  By hand: MILLPOND_SCALAR_SEED and MILLPOND_SCALAR_ROWS give other values,
+MILLPOND_SCALAR_NESTED more nested expressions, MILLPOND_SCALAR_ALL=1 each expression with every setting.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def catalyst(request: pytest.FixtureRequest, spark: Any) -> Iterator[Catalyst]:
 
 
 def chosen(setting: int) -> list[str]:
-    """Each expression in one of the settings, by turns that the seed shuffles; in all of them by hand."""
+    """The expressions of a setting.  Each belongs to one setting, by the seed; with MILLPOND_SCALAR_ALL, to all."""
     texts = expressions()
     if os.environ.get("MILLPOND_SCALAR_ALL"):
         return texts
@@ -56,8 +55,8 @@ def chosen(setting: int) -> list[str]:
     return texts[setting :: len(SETTINGS)]
 
 
-# Where the microseconds have more than 34 digits, Spark itself gives one number in one run and another in the next; of a key -0.0
-# its compiled code makes another map than its interpreted code.
+# If the microseconds have more than 34 digits, Spark's own result differs from run to run.  For a key -0.0, its compiled code makes
+# another map than its interpreted code.
 _TWO_ANSWERS = re.compile(r"cast\(d\d+ as timestamp\)|map\(d1, 1\)")
 
 
@@ -91,7 +90,7 @@ def test_every_expression_of_random_values_equals_what_spark_makes_of_it(catalys
 
 
 def nested(rng: random.Random, catalyst: Catalyst, count: int) -> list[str]:
-    """Expressions with another one in the place of a column of its type, twice deep."""
+    """Expressions with others in place of columns of the same type, two levels deep."""
     texts = [t for t in expressions() if not t.startswith("@")]
     of_type: dict[str, list[str]] = {}
     for text in rng.sample(texts, count):
@@ -140,7 +139,7 @@ def test_the_text_of_doubles_and_floats_is_that_of_the_jvm(spark):
 
 
 def test_the_case_of_every_letter_is_that_of_icu_or_an_error(spark):
-    """Alone, and beside a sigma, whose small form goes by its neighbours."""
+    """Each letter alone, and beside a sigma, whose small form depends on its neighbours."""
     catalyst = Catalyst(spark, DDL)
     letters = [chr(c) for c in range(0x80, 0x30000) if not 0xD800 <= c < 0xE000]
     texts = letters + [f"{c}Σ" for c in letters[:0x3000]] + [f"AΣ{c}" for c in letters[:0x3000]]

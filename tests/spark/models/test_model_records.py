@@ -1,4 +1,4 @@
-"""What is published is refused by its members before anything is written, and says where its record lies."""
+"""A wrong record is refused before anything is written; a right one returns its place."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Models swapped while a job runs: every result is that of the version that its row names, and a bad model or record ends nothing.
+"""Models are swapped while a job runs: every result is of the version in its row, and a bad model or record stops nothing.
 
-What a model makes of a record is computed here from its weights.
+The test computes a model's results from its weights.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RECORD = "id long, kind string, a double, b double"
 
 
 class ModelJob:
-    """A job that serves models, one batch a call."""
+    """A job that serves models; each call is one batch."""
 
     def __init__(self, spark: SparkSession, folder: Path, **options: Any) -> None:
         self.spark, self.folder = spark, folder
@@ -46,7 +46,7 @@ class ModelJob:
         self.models.mkdir()
 
     def batch(self, records: list[dict[str, Any]]) -> dict[int, Any]:
-        """What comes out by id."""
+        """Run one batch; returns its rows by id."""
         self.written += 1
         if records:
             (self.folder / "records" / f"{self.written:05d}.json").write_text("\n".join(json.dumps(r) for r in records))
@@ -131,7 +131,7 @@ def test_models_are_swapped_and_gone_back_to(spark: SparkSession, tmp_path: Path
         assert one["average"] == one["seconds"] / one["usage"]
         assert one["since"] == versions[1]["since"]
         assert pond["wine_statistics"].get(type="w", name="product", version=3) == statistics["w", "product", 3]
-    # Three models were published, and their bytes lie there once.
+    # Three models were published, and their equal bytes are stored once.
     assert len(list((tmp_path / "pond" / "models").iterdir())) == 3
 
 
@@ -180,7 +180,7 @@ def test_a_model_that_is_no_good_replaces_nothing(spark: SparkSession, tmp_path:
     }
     for number, (_, given) in enumerate(bad.items()):
         record = {"type": "r", "name": f"bad{number}", "published_ns": number, **given}
-        if "content" in given:  # by hand: publish_model refuses some of these itself
+        if "content" in given:  # written by hand, because publish_model refuses some of these itself
             record["uri"] = str(allowed / f"bad{number}.onnx")
             Path(record["uri"]).write_bytes(record.pop("content"))
         (run.models / f"{number:020d}-x.json").write_text(json.dumps(record))
@@ -215,12 +215,12 @@ def test_models_share_a_type_and_others_run_in_their_shadow(spark: SparkSession,
     weights = {"r": 1.0, "r-b": 2.0, "r-c": 3.0}
     assert all(close(r.result, weights[r.model]) for r in first.values())
     owners = Counter(r.model for r in first.values())
-    # Five standard deviations of so many throws of a coin.
+    # Five standard deviations of so many coin tosses.
     assert all(abs(owners[name] - 1000 * share) < 75 for name, share in (("r", 0.5), ("r-b", 0.3), ("r-c", 0.2))), owners
     assert {n: r.model for n, r in run.batch(given).items()} == {n: r.model for n, r in first.items()}
     millpond.remove_model(run.models, type="r/c")
     after = run.batch(given)
-    # Nobody changes but those who have to.
+    # Only records that must change their model do.
     assert all(r.model == ("r" if first[n].model == "r-c" else first[n].model) for n, r in after.items())
     with millpond.open(tmp_path / "pond", replica_dir=tmp_path / "home", wait_seconds=60) as pond:
         usage = {row["type"]: row["usage"] for row in pond["wine_statistics"].scan()}
@@ -261,7 +261,7 @@ def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_p
 
 
 def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where pandas has no value for it, and where a clock shows a time twice."""
+    """Also values that pandas lacks, and times that a clock shows twice."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         kept = spark.sql(
@@ -274,11 +274,11 @@ def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -
             select 2L, 2.0D, timestamp '2026-10-25 01:10:00Z', null, null, null, null, null, null, null, null, null, null, null
             """
         )
-        for number in (1, 2):  # a chunk each
+        for number in (1, 2):  # each in its own chunk
             kept.where(f"id = {number}").coalesce(1).write.mode("append").parquet(str(tmp_path / "records"))
         millpond.publish_model(tmp_path / "published", linear([1.0, 0.0], 0.0), name="same")
         out: list[Any] = []
-        # Spark's own texts, so that no clock of this machine has a say; NaN and NULL differ in them.
+        # Spark's own texts, which don't depend on this machine's clock; they tell NaN from NULL.
         texts = ", ".join(f"cast({c} as string) as {c}" for c in kept.columns)
 
         def collect(frame: DataFrame, _: int) -> None:
@@ -305,7 +305,7 @@ def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -
 
 
 def test_other_inputs_on_a_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """The models that run were checked for these, in this order."""
+    """The running models were checked for these inputs, in this order."""
     run = ModelJob(spark, tmp_path)
     millpond.publish_model(run.models, linear([1.0, 10.0], 0.0), name="one", type="r")
     run.batch(records(0))
@@ -320,7 +320,7 @@ def test_other_inputs_on_a_checkpoint_are_refused(spark: SparkSession, tmp_path:
 
 
 class _LastDigit:
-    """A model of whole numbers whose result shows every one of them."""
+    """A model of whole numbers whose result shows each digit."""
 
     def score(self, columns: Sequence[np.ndarray[Any, Any]]) -> np.ndarray[Any, Any]:
         result: np.ndarray[Any, Any] = columns[0] % 10
@@ -328,7 +328,7 @@ class _LastDigit:
 
 
 def test_a_large_number_is_scored_alike_beside_a_null() -> None:
-    """pandas makes floating-point numbers of whole ones beside a NULL."""
+    """Beside a NULL, pandas turns whole numbers into floating-point ones."""
     large = 2**53 + 1
     for given in ([large], [large, None], [None, large, 12]):
         scores = _scores(_LastDigit(), {"a": pa.chunked_array([pa.array(given, pa.int64())])}, _Counted())
@@ -417,7 +417,7 @@ def test_a_models_file_is_read_again_if_it_is_another_one(tmp_path: Path, damage
 def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
     spark: SparkSession, tmp_path: Path, damage: Callable[[Path, bytes], None]
 ) -> None:
-    """The workers have loaded it: they look at its file once a batch."""
+    """The workers have the model in memory, but look at its file once in each batch."""
     from pyspark.errors import StreamingQueryException
 
     run = ModelJob(spark, tmp_path)
@@ -529,7 +529,7 @@ def test_onnx_takes_columns_by_name_or_as_a_matrix() -> None:
     ("taken", "kinds"), [("int64", ["byte", "short", "integer", "long"]), ("int32", ["byte", "short", "integer"])]
 )
 def test_a_model_of_whole_numbers_takes_no_others(taken: str, kinds: list[str]) -> None:
-    """3.7 would be cut to 3, and a long to what an int holds."""
+    """Otherwise 3.7 would become 3, and a long would be cut to an int."""
     for kind in ("byte", "short", "integer", "long", "float", "double"):
         for model in (doubled("x", taken), doubled("a", taken)):
             if kind in kinds:
@@ -540,7 +540,7 @@ def test_a_model_of_whole_numbers_takes_no_others(taken: str, kinds: list[str]) 
 
 
 def test_a_record_is_answered_by_the_same_model_in_whatever_chunk_it_comes() -> None:
-    """pandas has other types for a column with a NULL."""
+    """pandas gives a column with a NULL another type."""
     alone = [pd.Series([1, 2]), pd.Series([True, False]), pd.Series(["x", "y"]), pd.Series([0.5, 2.0])]
     beside = [
         pd.Series([1, 2, None], dtype="Int64"),

@@ -1,4 +1,4 @@
-"""The example that serves wine models: every result is scikit-learn's own prediction by the model that its row names."""
+"""The example that serves wine models: every result is scikit-learn's own prediction with the model in its row."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_every_wine_is_scored_as_scikit_learn_would(
         assert error is None
         assert result == pytest.approx(predicted[model][place], rel=1e-5, abs=1e-4)
     assert [(r["usage"], r["errors"]) for r in statistics.values()] == [(len(rows), 0)] * 3
-    # What ran when: each version since its batch, in time.
+    # The versions since their batches, in time.
     assert [r["name"] for r in at] == ["linear", "forest", "linear"]
     assert at[0]["since"] < at[1]["since"] < at[2]["since"]
     assert at[0]["sha256"] == at[2]["sha256"] != at[1]["sha256"]

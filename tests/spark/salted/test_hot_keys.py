@@ -1,4 +1,4 @@
-"""Hot groups are found while a job runs: its answers are those of a job without salts, and its hot rows are spread."""
+"""A job finds hot groups while it runs: its answers equal those of a job without salts, and hot rows are spread."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PARTITIONS = 4
 
 
 def page_of(n: int, hot: str | None) -> str | None:
-    """Half of the rows are of one page, if any is hot."""
+    """A row's page; if one page is hot, half of the rows are of it."""
     return hot if n % 2 and hot != "" else f"/{n % 500}"
 
 
@@ -59,7 +59,7 @@ class Streams:
         ]
 
     def feed(self, hot: str | None, rows: int = ROWS) -> None:
-        """One more batch of each job, done."""
+        """Run one more batch of each job."""
         write_batch(self.incoming, self.batches, hot, rows)
         for job in self.jobs:
             job.wait_for_batch(self.batches, timeout_seconds=120)
@@ -71,7 +71,7 @@ class Streams:
         self.jobs = []
 
     def salts_of(self, page: str | None) -> set[int]:
-        """Which parts a page has, by Spark's own reader."""
+        """The parts of a page, from Spark's own reader."""
         found = self.spark.read.format("statestore").load(str(self.folder / "pond/jobs/hot/checkpoint"))
         rows = found.select("key.*").collect()
         return {row["salt"] for row in rows if row["page"] == page}
@@ -85,7 +85,7 @@ def streams(spark: SparkSession, tmp_path: Path) -> Iterator[Streams]:
 
 
 def feed_until_known(streams: Streams, hot: str | None, rows: int = ROWS) -> None:
-    """Batches until this page alone is hot and has its name: the progress of a batch comes some time after its commit."""
+    """Run batches until this page alone is hot and has its name; the progress of a batch comes some time after its commit."""
     while [key.key["page"] if key.key else "no name" for key in streams.keys.found()] != [hot]:
         assert streams.keys.last_error is None
         assert streams.batches < 30, streams.keys.found()
@@ -100,12 +100,12 @@ def shown(pond: Path, table: str) -> list[dict[str, Any]]:
 
 
 def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) -> None:
-    """Another becomes hot later, the first is forgotten, and a NULL may be hot as well; no answer changes by any of it."""
+    """Later another group becomes hot, the first is forgotten, and NULL is hot, too; no answer changes."""
     streams.start()
     streams.feed("")
     streams.feed("")
     assert streams.keys.found() == []
-    streams.feed("/hot")  # by this batch it is found, by the next one named and split
+    streams.feed("/hot")  # this batch finds it, the next one names and splits it
     wait_until_hot = time.monotonic() + 30
     while not streams.keys.found():
         assert time.monotonic() < wait_until_hot
@@ -131,7 +131,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     streams.start()
     feed_until_known(streams, "/hot")
     streams.stop()
-    # Another program takes it over; what a reader asks needs no session.
+    # Another program takes over the list; reading it needs no session.
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
     printed = CliRunner().invoke(inspect, [str(streams.folder / "pond" / "jobs" / "hot")])
@@ -144,7 +144,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
 
 @pytest.mark.long
 def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Streams) -> None:
-    """Not even one that names a group twice."""
+    """Not even a list that has a group twice."""
     streams.start()
     feed_until_known(streams, "/hot")
     path = streams.folder / "pond" / "jobs" / "hot" / "hot_keys.json"
@@ -159,7 +159,7 @@ def test_a_list_that_is_broken_while_the_job_runs_changes_no_answer(streams: Str
             path.with_name("next").rename(path)
         streams.feed("/hot")
     streams.stop()
-    path.write_bytes(b"{}")  # nobody writes it any more
+    path.write_bytes(b"{}")  # nobody writes the list any more
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     streams.start()
     assert "CORRUPT_FILE" in str(streams.keys.last_error)
@@ -194,7 +194,7 @@ def test_a_hot_key_of_any_type_is_what_get_takes(spark: SparkSession, tmp_path: 
         keys = millpond.HotKeys(tmp_path / "pond", "typed", share=0.5)
         counted = millpond.salted(typed, by=list(TYPED), salts=2, source=["n"], hot=keys).agg(sf.count("*").alias("hits"))
         with millpond.start(counted, table="typed", pond=tmp_path / "pond", partitions=2) as job:
-            for batch in range(120):  # Spark reports progress behind its batches, on a busy machine by several
+            for batch in range(120):  # Spark reports progress late, on a busy machine by several batches
                 write_batch(tmp_path / "in", batch, None, 1000)
                 job.wait_for_batch(batch, timeout_seconds=120)
                 time.sleep(0.5)

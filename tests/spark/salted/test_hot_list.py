@@ -1,4 +1,4 @@
-"""Which groups are judged to be hot by what batches had, without Spark."""
+"""Which groups are hot, judged from the rows of batches, without Spark."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_more_groups_are_hot_than_there_is_room_for(batches: list[list[tuple[
         assert shares == sorted(shares, reverse=True)
         assert sum(shares) <= 1 + 1e-9
         assert all(one >= share / 2 for one in shares)
-        # Whoever reads the file is told of the same groups.
+        # A reader of the file gets the same groups.
         assert {key.hash for key in written} == set(hashes(judged))
 
 

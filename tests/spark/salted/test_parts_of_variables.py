@@ -1,4 +1,4 @@
-"""State variables of a job grouped by shard: copies are read once, shares are merged, what isn't named stays as it is stored."""
+"""State variables of a job grouped by shard: copies are read once, shares are merged, other variables are shown as stored."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCHEMA = "model string, took long, at timestamp"
 
 
 def grouped(df: DataFrame, parts: dict[str, Any]) -> DataFrame:
-    """Every record goes to all shards as control, and to one as an event."""
+    """Every record goes to all shards as a control record, and to one as an event."""
     import pandas as pd
     from pyspark.sql import functions as sf
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle

@@ -1,4 +1,4 @@
-"""A salted aggregation is read as the same aggregation without salts, batch by batch; what can't be merged is refused by name."""
+"""A salted aggregation reads as the same aggregation without salts, batch by batch; functions that can't be merged are refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMA = "page string, n long, x double, price decimal(9,2), big decimal(38,0), 
 
 
 def write_batch(folder: Path, batch: int) -> None:
-    """One page has half of the rows; some pages come in one batch only; every column has NULLs."""
+    """Write a batch: one page has half of the rows, some pages come in one batch only, every column has NULLs."""
     draw = random.Random(batch)
     rows: list[dict[str, Any]] = []
     for i in range(120):
@@ -86,7 +86,7 @@ def run(df: DataFrame, pond: Path, job: str, **how: Any) -> None:
         assert running.wait_for_end(timeout_seconds=240)
 
 
-# Of these the last digits depend on the order of the addends, in Spark as well.  All others are equal to the last bit.
+# The last digits of these depend on the order of the addends, also in Spark.  All others are equal to the last bit.
 SUMS_OF_FLOATS = re.compile(r"(sum|avg)\(x\)|(stddev|var|covar|regr)_(?!count)\w+|(stddev|skewness|kurtosis|corr)\(.*")
 
 
@@ -96,7 +96,7 @@ def shown(rows: list[Any]) -> list[dict[str, Any]]:
 
 
 def _comparable(text: str, value: Any) -> Any:
-    """Lists have no order that Spark promises."""
+    """The values, with lists sorted: Spark promises no order."""
     if isinstance(value, list):
         return sorted(value, key=repr)
     if isinstance(value, float) and not math.isnan(value):
@@ -165,7 +165,7 @@ def test_every_batch_is_that_of_the_aggregation_without_salts(
         write_batch(folder, batch)
     for job, df in jobs.items():
         run(df, tmp_path, job)
-        opened(job)  # waits until all is read
+        opened(job)  # waits until the job has read everything
     salted, plain = ([dict(row) | {"final": row.final} for row in tables[job].scan()] for job in ("salted", "plain"))
     assert salted == plain
     assert {row["final"] for row in plain} == {True, False}
@@ -185,7 +185,7 @@ PARTITIONS = 6
 
 @pytest.mark.long
 def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: SparkSession, tmp_path: Path) -> None:
-    """Some reduce tasks have read the output of map tasks when it is lost: the rest read what these write when they run again."""
+    """The output of map tasks gets lost when some reduce tasks have read it.  The others read the output of the second run."""
     from pyspark.errors import StreamingQueryException
     from pyspark.sql import functions as sf
 
@@ -203,7 +203,7 @@ def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: Spar
         shuffles = str(spark.conf.get("spark.local.dir"))
 
         def lose_shuffles(batches: Any) -> Any:
-            """In the last partition, once: what the map tasks wrote is gone."""
+            """Delete the output of the map tasks, once, in the last partition."""
             import glob
             import os
 
@@ -216,7 +216,7 @@ def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: Spar
                 except FileExistsError:
                     pass
                 else:
-                    if os.path.exists(hot_keys):  # a list that says otherwise by the time that map tasks run again
+                    if os.path.exists(hot_keys):  # the list has changed by the time that map tasks run again
                         with open(f"{hot_keys}.next", "w") as file:
                             file.write('{"hot": [], "unnamed": [], "keys": []}')
                         os.rename(f"{hot_keys}.next", hot_keys)
@@ -238,13 +238,13 @@ def test_rows_of_a_map_task_that_ran_again_go_where_they_went_before(spark: Spar
                 found[row["page"]] = found.get(row["page"], 0) + row["hits"]
         return found
 
-    # Of salts that are drawn Spark sees that the second output isn't the first, and fails the job: so some had been read.
+    # With random salts, Spark sees that the second output differs, and fails the job.  So some output had been read.
     drawn = events.withColumn("drawn", sf.udf(lambda _: random.randrange(SALTS), "int").asNondeterministic()("n"))
     with pytest.raises(StreamingQueryException, match="indeterminate"):
         counted(drawn.groupBy("drawn", "page").agg(sf.count("*").alias("hits")), "drawn")
     salted = millpond.salted(events, by=["page"], salts=SALTS)
     assert counted(salted.agg(sf.count("*").alias("hits")), "salted") == truth
-    # A list of hot keys that is found live may change at any time, but not for a batch that runs.
+    # A live list of hot keys may change at any time, but not for a running batch.
     hashes = [row[0] for row in spark.range(7).select(sf.xxhash64(sf.concat(sf.lit("/"), sf.col("id").cast("string")))).collect()]
     create_job(tmp_path / "live", "t").write_hot_keys([HotKey(group, None, 0.2, 0) for group in hashes], {"page": atomic("string")})
     live = millpond.salted(events, by=["page"], salts=SALTS, hot=millpond.HotKeys(tmp_path / "live", "t"))

@@ -1,4 +1,4 @@
-"""Every shard has a partition of its own, as Spark itself counts; a row's columns say which is its own."""
+"""Every shard has a partition of its own, by Spark's own count; a row's columns decide its shard."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of a key that is in several files the newest row counts, whatever the sizes of keys and whichever way keys are told apart."""
+"""If several files have a key, the newest row counts, for all sizes of keys and both ways to compare keys."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_newest_row_of_each_key_stays(monkeypatch: pytest.MonkeyPatch, seed:
                 state[key] = value
         order = list(range(len(chosen)))
         sequence = None
-        if number == 0 and not unique and random_.random() < 0.5:  # as SSTs are: in any order, numbered
+        if number == 0 and not unique and random_.random() < 0.5:  # like SSTs: numbered, in any order
             random_.shuffle(order)
             sequence = np.array(order, np.uint64)
         parts.append(

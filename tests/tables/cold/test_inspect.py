@@ -1,4 +1,4 @@
-"""`inspect` tells what Spark itself finds in a checkpoint, and shows the rest of a damaged one."""
+"""`inspect` shows what Spark itself finds in a checkpoint, and the readable rest of a damaged one."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_damaged_checkpoint_shows_the_rest_and_says_what_is_missing(golden: Ca
     assert [u.part for u in report.unread] == [DAMAGE[path]]
     assert report.unread[0].condition in ("CORRUPT_FILE", "INCOMPLETE_FILE", "UNKNOWN_FORMAT")
     assert {s.operator for s in report.stores} == {0, 1}
-    # Nothing that can be read has changed, but where the newest batch's own log is damaged there is no batch to read.
+    # The readable part is unchanged; but without the newest batch's own log there is no batch to read.
     if path == "offsets/11":
         assert (report.settings, report.sources, report.stores[0].partitions) == (None, {}, ())
         assert [b.batch for b in report.newest] == [10, 9, 8, 7]
@@ -149,7 +149,7 @@ def test_a_folder_without_a_checkpoint_is_an_error(tmp_path: Path) -> None:
 
 
 def test_files_are_held_against_the_checksums_beside_them_when_asked(golden: Callable[[str], Any]) -> None:
-    copy = golden("counts-rocksdb-format2")  # Spark's own checksums, of state files
+    copy = golden("counts-rocksdb-format2")  # Spark's own checksums of state files
     report = inspect_job(open_jobs(copy.checkpoint)[0], checksums=True)
     assert report.checksums is not None
     assert report.checksums.checked == len(list(copy.checkpoint.rglob("[!.]*.crc"))) > 0

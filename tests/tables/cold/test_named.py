@@ -1,4 +1,4 @@
-"""Operators that only have a name: which tables bear it, and what is said where none does."""
+"""Operators that only have a name: which tables get it, and the error if none does."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_variable_and_the_timers_bear_the_name_of_their_operator() -> None
     stores = [
         store(transform, "$procTimers_keyToTimestamp", key=key, variable="timer"),
         store(transform, "seen", variable="value"),
-        # A user may call a variable what the table of timers is called.
+        # A user's variable may have the name of the table of timers.
         store(transform, "timers", variable="value"),
         store("dedupe", operator=1),
     ]

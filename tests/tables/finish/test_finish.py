@@ -1,4 +1,4 @@
-"""What finishing promises beside equality with Spark (tests/spark holds that): errors, laziness, definitions as JSON."""
+"""Errors, laziness and definitions as JSON of finishing.  tests/spark compares its values with Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Buffers of parts become those of the whole: what Spark's own aggregates do where NULL, overflow and NaN meet."""
+"""Merging the buffers of parts gives those of the whole, as in Spark's own aggregates: with NULL, overflow and NaN."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_sums_of_decimals_keep_all_digits_and_their_overflow() -> None:
     cent = Decimal("0.01")
     assert sums([MOST, False], [-cent, False]) == [Decimal("9" * 36 + ".98"), False]
     assert sums([MOST, False], [cent, False]) == [None, False]
-    # An overflow that a part has had stays, whatever is added.
+    # An overflow of a part stays, whatever is added.
     assert sums([None, False], [cent, False]) == [None, False]
     assert sums([Decimal("0.00"), True], [cent, False]) == [cent, False]
     assert sums([Decimal("0.00"), True], [Decimal("0.00"), True]) == [Decimal("0.00"), True]
@@ -66,7 +66,7 @@ def test_extremes_go_by_sparks_order() -> None:
     assert merge("min", [DOUBLE], [math.nan], [None], [1.0]) == [1.0]
     text = atomic("string")
     assert merge("max", [text], ["é"], ["z"], [None]) == ["é"]
-    assert merge("max", [text], ["\U00010000"], ["\uffff"]) == ["\U00010000"]  # by bytes of UTF-8, not by code units
+    assert merge("max", [text], ["\U00010000"], ["\uffff"]) == ["\U00010000"]  # ordered by bytes of UTF-8, not by code units
     assert merge("min", [LONG], [None], [None]) == [None]
     assert merge("max_by", [text, LONG], ["a", 1], ["b", None], [None, 3]) == [None, 3]
     assert merge("min_by", [text, LONG], [None, None], ["b", 2]) == ["b", 2]
@@ -83,24 +83,24 @@ def test_the_highest_and_lowest_are_those_of_all_values(parts: list[list[float]]
     found = compile_aggregate(expression)(merged)
     assert (found is None) if not best else found == pytest.approx(best, rel=0, abs=0, nan_ok=True)
     assert [len(merged[0]), len(merged[1]), len(merged[2])] == [k, k, 4 * (k + 1)]
-    # Merging once more changes nothing, and neither does a part without a value.
+    # Merging again changes nothing, and neither does a part without a value.
     assert compile_aggregate(expression)(merge(function, types, merged, top_of([], k, highest), **options)) == compile_aggregate(
         expression
     )(merged)
 
 
-# The order of the addends decides the last digits: so much of the size of what is added up.
+# The order of the addends decides the last digits: this is the error, relative to the sum of absolute values.
 CLOSE = 1e-12
 
 
 def deviations(values: list[int]) -> tuple[list[float], float]:
-    """How far each is from their mean, and the largest of all: what the error of a sum of such powers is measured against."""
+    """The distance of each from the mean, and the largest distance: the scale for errors of sums of such powers."""
     mean = Fraction(sum(values), len(values)) if values else Fraction(0)
     return [float(abs(x - mean)) for x in values], float(max(map(abs, values), default=0))
 
 
 def top_of(pairs: list[tuple[Any, Any]], k: int, highest: bool) -> list[Any]:
-    """The buffers of one part, in no order."""
+    """The buffer of one part, in no order."""
     kept = sorted(pairs, key=lambda pair: (math.isnan(pair[1]), pair[1]), reverse=highest)[:k][::-1]
     empty = [None] * (k - len(kept))
     return [[x for x, _ in kept] + empty, [by for _, by in kept] + empty, struct.pack(f"<{k + 1}i", len(kept), *range(k))]
@@ -148,7 +148,7 @@ def test_products_pass_over_parts_without_a_value() -> None:
 
 @given(st.lists(st.lists(st.integers(0, 4), max_size=9), min_size=1, max_size=4), st.integers(1, 4), st.booleans())
 def test_of_ties_those_are_kept_that_spark_keeps(parts: list[list[int]], k: int, highest: bool) -> None:
-    """Each value is its place among all: a heap that was filled one by one, and one of heaps, by another way of writing it down."""
+    """A value is its position in the input.  The oracle is a second way to write a heap filled one by one, and a heap of heaps."""
     function, types = "max_by_k" if highest else "min_by_k", [parse_type(ARRAY), parse_type(ARRAY), atomic("binary")]
     order = {"ordered_by": "long", "type": types[0]}
     numbered, at = [], 0
@@ -177,7 +177,7 @@ def kept(buffers: list[Any], highest: bool) -> list[Any]:
 
 
 def java_heap(pairs: list[tuple[Any, Any]], k: int, highest: bool) -> list[Any]:
-    """MaxMinByKHeap.insert of each pair, as Spark 4.3 has it, then a stable sort of the heap; values only."""
+    """The values after MaxMinByKHeap.insert of each pair, as in Spark 4.3, and a stable sort of the heap."""
     sign, heap = (1 if highest else -1), []
     for pair in pairs:
         if len(heap) < k:

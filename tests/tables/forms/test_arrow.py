@@ -1,4 +1,4 @@
-"""A table as Arrow is what its scan shows, whichever way the rows went."""
+"""A table as Arrow has the rows of its scan, whichever way the rows went."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("ti
 
 
 def shown(column: Any) -> Any:
-    """One array, of strings their bytes: not all of them are UTF-8; of times their numbers: not all of them are Python's."""
+    """The values of an array: strings as bytes, since not all are UTF-8; times as numbers, since Python lacks some."""
     array = column.combine_chunks()
     if pa.types.is_date(array.type) or pa.types.is_timestamp(array.type):
         return array.view(pa.int32() if pa.types.is_date(array.type) else pa.int64())
@@ -40,7 +40,7 @@ def test_every_type_is_what_a_scan_shows(types_pond: Path, door_home: Path, type
             assert whole.schema.equals(scanned.schema, check_metadata=True)
             whole.validate(full=name != "string")  # Spark's strings may hold any bytes
             for column in whole.column_names:
-                # NaN isn't equal to itself, but shown alike.
+                # NaN doesn't equal itself, but its text does.
                 assert repr(shown(whole[column]).to_pylist()) == repr(shown(scanned[column]).to_pylist()), (name, column)
             if name not in ("binary", "string", "map"):
                 cold = millpond.read_arrow(types_pond, name)

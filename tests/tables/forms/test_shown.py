@@ -1,4 +1,4 @@
-"""What a newcomer types: a bare key, the names of objects, data frames."""
+"""What a newcomer tries: a bare key, printing objects, data frames."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pond(types_pond: Path, door_home: Path) -> Iterator[millpond.Pond]:
 
 @pytest.fixture
 def pairs(tmp_path: Path) -> Iterator[millpond.Table]:
-    """A table that is keyed by two columns."""
+    """A table with a key of two columns."""
     from millpond.schema.types import Field, atomic
 
     job = WrittenCheckpoint(tmp_path / "job", key=(Field("a", atomic("string")), Field("b", atomic("long"))))
@@ -83,7 +83,7 @@ def test_a_bare_value_that_may_be_of_several_columns_is_refused_by_name(pairs: m
 
 @pytest.mark.parametrize("keys", ["ab", b"ab", {"k": "a"}])
 def test_several_keys_are_no_single_one(pond: millpond.Pond, keys: Any) -> None:
-    """The characters of a text would be taken for keys."""
+    """Otherwise the characters of a text would be keys."""
     assert _condition(lambda: pond["string"].get_all(keys)) == "INVALID_REQUEST"
 
 
@@ -137,7 +137,7 @@ def test_what_is_imported_later_is_listed() -> None:
 def test_pandas_and_polars_have_the_values_of_arrow(pond: millpond.Pond, type_cases: ModuleType) -> None:
     pytest.importorskip("pandas")
     for name in type_cases.CASES:
-        if name == "string":  # holds bytes that are no UTF-8
+        if name == "string":  # has bytes that aren't UTF-8
             continue
         table = pond[name]
         whole = table.to_arrow()

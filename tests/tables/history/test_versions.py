@@ -1,4 +1,4 @@
-"""Versions of a part of the keys are those of all of them, held against what each batch wrote."""
+"""Versions of a part of the keys, of one key and of all agree with what each batch wrote."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from spark_files.checkpoint import WrittenCheckpoint
 TABLE = "job.aggregate_0"
 ALL = millpond.Retention(history_batches=None)
 BATCHES = 12
-# Long ones agree in more bytes than the replica keeps of a key, so that they lie by their hashes.
+# Long keys share more bytes than the replica keeps of a key, so they lie by their hashes.
 LONG = ["x" * size + end for size in (478, 480, 495, 511, 600) for end in ("", "a", "ab", "b")]
 WORDS = ["", "a", "a\x00", "aa", "b", "ü", *LONG]
 KEYS = [(word, number) for word in WORDS for number in (-1, 2)]
 Written = dict[tuple[str, int], list[tuple[int, int | None]]]
-"""by key (batch, value), None where it was deleted"""
+"""key -> (batch, value) of each write; a value of None deletes"""
 
 
 @pytest.fixture(scope="module")
 def written() -> tuple[list[list[tuple[Any, int | None]]], Written]:
-    """What each batch does, and the same by key."""
+    """The changes of each batch, and the same by key."""
     chance, batches, by_key = random.Random(7), [], {}
     there: set[tuple[str, int]] = set()
     for batch in range(BATCHES):
@@ -57,7 +57,7 @@ def table(written: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[An
 def expected(by_key: Written, keys: list[tuple[str, int]], since: int, until: int) -> list[Any]:
     """(word, number, value, batch, until_batch, kind), by key; the replica was built at batch 0.
 
-    What deletes a row of an aggregation ends it: its last version is the row in the end.
+    A row of an aggregation expires when it is deleted: its last version has the final values.
     """
     out = []
     for key in sorted(keys, key=lambda key: (key[0].encode(), key[1])):

@@ -1,4 +1,4 @@
-"""What a caller insists on: met exactly where it should be, waited for, and told how far it is."""
+"""Bounds: met exactly when they should be, waited for, and refused with how far the job is."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def advance(checkpoint: WrittenCheckpoint) -> None:
 
 
 def refusal(pond: millpond.Pond, **bounds: Any) -> MillpondError | None:
-    """The error of a read with these bounds, None where they are met; all reads agree."""
+    """The error of a read with these bounds, None if they are met; all kinds of read must agree."""
     table, wanted = pond[TABLE], Bounds(**bounds)
     reads: list[Callable[[], Any]] = [
         lambda: table.get(k="a", bounds=wanted),
@@ -69,7 +69,7 @@ def refusal(pond: millpond.Pond, **bounds: Any) -> MillpondError | None:
     [
         ({"min_batch": 0}, True),
         ({"min_batch": 1}, False),
-        # A record at the end isn't read yet, the one before it is.
+        # The record at the end isn't read yet, the record before it is.
         ({"contains_offset": "views:0:11170"}, True),
         ({"contains_offset": "views:0:11171"}, False),
         ({"contains_offset": ["views:0:11170", "views:1:4609"]}, True),
@@ -269,7 +269,7 @@ def test_how_far_behind_and_how_old(tmp_path: Path) -> None:
         follower.catch_up(10)
     advance(checkpoint)
     with millpond.open(checkpoint.path, replica_dir=tmp_path / "home", follow=False, wait_seconds=0) as pond:
-        # Nobody follows: batch 1 is committed and isn't applied.
+        # Nobody follows: batch 1 is committed, but not applied.
         for age in (60, 0):
             committed = time.time() - age
             os.utime(checkpoint.path / "commits" / "1", (committed, committed))
@@ -364,13 +364,13 @@ def test_a_job_that_has_stopped_isnt_waited_for(tmp_path: Path, home: str) -> No
         assert "Start the job again" in error.hint
         advance(checkpoint)  # its last batch, which isn't applied yet
         assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=1, wait_seconds=60)).batch == 1
-        # One that was killed says nothing: it may be starting again, and is waited for.
+        # A killed job leaves no note: it may start again, so reads wait for it.
         heartbeat = Path(folder.storage.uri.removeprefix("file://")) / "heartbeat.json"
         heartbeat.write_text(json.dumps({"state": "running", "at": time.time() - 3600}))
         wait_until(lambda: pond[TABLE].get(k="a").job_state == "stopped")
         threading.Timer(2.0, advance, [checkpoint]).start()
         assert pond[TABLE].get(k="a", bounds=Bounds(min_batch=2, wait_seconds=60)).batch == 2
-        # One that is known to run, or of which nothing is known, is waited for.
+        # Reads wait for a job that runs, or of which nothing is known.
         folder.write_heartbeat("running")
         wait_until(lambda: pond.statistics()[next(iter(pond.statistics()))]["job_state"] == "running")
         threading.Timer(1.0, advance, [checkpoint]).start()
@@ -447,7 +447,7 @@ def test_a_table_whose_checkpoint_isnt_begun_is_waited_for(tmp_path: Path, home:
 
 
 def defined_as(path: Path, table: str) -> TableDefinition:
-    """The definition of such a checkpoint's table, under another name."""
+    """The definition of such a checkpoint's table, with another name."""
     job(path / "other")
     with millpond.open(path / "other" / "ck", replica_dir="memory://") as pond:
         return dataclasses.replace(pond[TABLE].definition, table=table)

@@ -1,4 +1,4 @@
-"""Which batch read a line of a log: what the source itself reads in each batch tells."""
+"""Which batch read a line of a log; the oracle is what the source itself reads in each batch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LINE = 'h{n} - - [01/Aug/1995:00:00:{n:02} -0400] "GET /{n}.html HTTP/1.0" 200 {
 
 
 def open_after(job: WrittenCheckpoint, batches: int) -> millpond.Pond:
-    """A pond that has followed all of them."""
+    """A pond that has followed all batches."""
     pond: millpond.Pond | None = None
     while job.next_batch < batches:
         job.plan([("a", job.next_batch)], snapshot=False)

@@ -1,6 +1,6 @@
-"""A row whose TTL has passed is in no answer, whether Spark has removed it or not; asked for, it is there and final.
+"""No answer has a row whose TTL has passed, whether Spark has removed it or not; `with_closed` shows it as final.
 
-The states are those that Spark left: a value, a list and a map whose rows end within seconds of the last batch.
+Spark wrote the states: a value, a list and a map whose rows expire within seconds of the last batch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def as_texts(rows: Any) -> list[str]:
 
 
 def of_arrow(found: Any) -> list[str]:
-    """Arrow's rows as texts, sorted."""
+    """The rows of an Arrow table as texts, sorted."""
     return sorted(as_texts(found.to_pylist()))
 
 
@@ -66,7 +66,7 @@ def test_every_read_leaves_out_what_is_over_at_that_moment(golden: Callable[[str
                 continue
             rows = table.with_closed().scan()
             planned_ms = rows.position.batch_started_ms
-            # Spark has left nothing in the state that was over when the batch was planned.
+            # Spark has left no row that had expired when the batch was planned.
             assert min(map(expires_ms, rows)) > planned_ms
             ends = {planned_ms, *map(expires_ms, rows)}
             for now_ms in sorted({moment for end in ends for moment in (end - 1, end)}):
@@ -122,7 +122,7 @@ def test_pages_leave_out_what_is_over_when_they_are_asked_for(golden: Callable[[
 def test_an_earlier_batch_is_read_by_its_own_clock(
     golden: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the job's functions saw in that batch, however long ago that is; and as of a time what wasn't over then."""
+    """A batch shows what the job's functions saw in it, however long ago; a time shows the rows that hadn't expired then."""
     copy = golden(f"spark-4.3/{CELLS[0]}")
     copy.uncommit()
     keep = Retention(history_batches=None)
@@ -136,7 +136,7 @@ def test_an_earlier_batch_is_read_by_its_own_clock(
             state = millpond.read_arrow(copy.checkpoint, name, expired=True)
             seen[batch] = of_arrow(state)
         table = pond[name]
-        assert table.count() == 0  # the checkpoint is older than these rows were to be
+        assert table.count() == 0  # by now, all of the checkpoint's rows have expired
         for batch, rows in seen.items():
             then = table.at(batch=batch).live()
             assert sorted(as_texts(then.scan())) == rows
@@ -149,7 +149,7 @@ def test_an_earlier_batch_is_read_by_its_own_clock(
                 assert as_texts(as_of.scan()) == as_texts(left)
                 assert (as_of.count(), as_of.to_arrow().num_rows) == (len(left), len(left))
                 went.append(len(rows) - len(left))
-            # A batch isn't read as of a time before it; and of a time to come nobody knows more than now.
+            # A time before the batch counts as the batch's own, and a future time as now.
             assert sorted(as_texts(table.at(batch=batch, time="1999-01-01T00:00:00Z").live().scan())) == rows
         now = dt.datetime.now(dt.UTC)
         for moment in (now, now + dt.timedelta(days=1)):
@@ -163,7 +163,7 @@ def test_an_earlier_batch_is_read_by_its_own_clock(
 
 
 def test_other_rows_that_name_a_time_have_no_ttl(golden: Callable[[str], Any], clock: Clock) -> None:
-    """Timers, time-outs and dropDuplicatesWithinWatermark go by what Spark says, not by a clock."""
+    """For timers, time-outs and dropDuplicatesWithinWatermark Spark decides, not a clock."""
     for cell in ("transform-processing-timers-rocksdb-changelog", "apply-event-timeout-hdfs", "dedupe-within-watermark-hdfs"):
         copy = golden(f"spark-4.3/{cell}")
         with millpond.open(copy.checkpoint, replica_dir="memory://") as pond:

@@ -1,4 +1,4 @@
-"""Parts of a key that are members of a struct: `k.a`; every subset of them finds what comparing row by row finds."""
+"""Parts of a key that are members of a struct, such as `k.a`: every subset finds the rows that a comparison row by row finds."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[millpond.Table]:
 
 
 def _value(key: tuple[Any, ...], name: str) -> Any:
-    """What a name of a part of the key means, as Python has it."""
+    """The value of a named part of the key, in Python."""
     z, k, y = key
     if "." not in name:
         return {"z": z, "y": y}[name]
@@ -67,7 +67,7 @@ def test_ranges_begin_and_end_at_members(table: millpond.Table) -> None:
     order = [(row["z"], row["k"], row["v"]) for row in table.scan()]
 
     def expected(first: Any, last: Any, of: Any) -> list[int]:
-        """By the order of the key: NULL first."""
+        """The expected rows in the order of the key, NULL first."""
         rank = [(None if k is None else of(k), v) for z, k, v in order if z == "p"]
         above = [v for value, v in rank if not first or _at_least(value, first)]
         below = {v for value, v in rank if not last or not _at_least(value, last)}
@@ -95,11 +95,11 @@ def _at_least(value: tuple[Any, ...] | None, edge: tuple[Any, ...]) -> bool:
 @pytest.mark.parametrize(
     ("asked", "condition"),
     [
-        ({"start": {"k.a": 1}}, "INVALID_RANGE"),  # z is before
+        ({"start": {"k.a": 1}}, "INVALID_RANGE"),  # z comes first
         ({"start": {"z": "p", "k.b": None}}, "INVALID_RANGE"),
         ({"start": {"z": "p", "k.c": 1}}, "INVALID_RANGE"),
         ({"start": {"z": "p", "k.a": 1, "y": 1}}, "INVALID_RANGE"),
-        ({"start": {"z": "p", "k.a": None}}, "INVALID_RANGE"),  # a struct that is NULL has it, too
+        ({"start": {"z": "p", "k.a": None}}, "INVALID_RANGE"),  # a NULL struct has it, too
         ({"start": {"z": "p", "k": {"a": 1, "b": None, "c": 1}, "k.a": 1}}, "INVALID_RANGE"),
         ({"start": {"z": "p", "k.a": "x"}}, "WRONG_TYPE"),
         ({"start": {"z": "p", "k.q": 1}}, "UNKNOWN_COLUMN"),

@@ -1,4 +1,4 @@
-"""Ranges, windows, both directions and pages, against a sorted list."""
+"""Ranges, windows, both directions and pages, compared with a sorted list."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXTS = st.one_of(
 )
 NUMBERS = st.integers(-3, 3)
 TIMES = st.integers(-3, 3).map(lambda n: n * SECOND)
-# Key columns, and their values in stored form; the last two are those of the last column in each position.
+# Name -> the key columns, and a strategy for keys in stored form.
 KEYS: dict[str, tuple[tuple[Field, ...], st.SearchStrategy[tuple[Any, ...]]]] = {
     "text, number": (
         (Field("k", atomic("string")), Field("n", atomic("integer"))),
@@ -73,7 +73,7 @@ def compare(left: Any, right: Any) -> int:
 
 
 class Keys:
-    """Keys of a table as the oracle sorts them: flat tuples in key order, in stored form."""
+    """The keys of a table as the oracle sorts them: flat tuples in key order, in stored form."""
 
     def __init__(self, fields: tuple[Field, ...]) -> None:
         times = [i for i, f in enumerate(fields) if f.type.is_time]
@@ -92,7 +92,7 @@ class Keys:
         )
 
     def shown(self, flat: tuple[Any, ...]) -> dict[str, Any]:
-        """The values, or the first of them, as Python programs give them."""
+        """The values, or the first of them, as Python programs pass them."""
         return {name: to_python(type_)(value) for (name, type_), value in zip(self.columns, flat, strict=False)}
 
 
@@ -120,7 +120,7 @@ def test_a_range_is_a_slice_of_the_sorted_keys(home: str, name: str, data: st.Da
             assert read(table.scan()) == [keys.shown(f) for f in flat]
             assert read(table.scan(reverse=True)) == [keys.shown(f) for f in reversed(flat)]
             for _ in range(4):
-                # Limits are parts of keys that are there or nearly; the columns before them are given for all.
+                # Limits are parts of existing keys, or near them; the read fixes the columns before them.
                 fixed = data.draw(st.integers(0, len(keys.columns) - 1))
                 near = st.one_of(st.sampled_from(flat), strategy.map(keys.flat)) if flat else strategy.map(keys.flat)
                 prefix = data.draw(near)[:fixed]
@@ -171,7 +171,7 @@ def pages(read: Callable[..., millpond.Rows], *key: Any, limit: int, **question:
 def test_pages_and_reversed_scans_of_every_operator_have_the_rows_of_a_scan(
     cell: str, golden: Callable[[str], GoldenCell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Rows with a TTL are judged by when their batch was planned, whenever this runs.
+    # Whether a row has expired depends on when its batch was planned, not on the clock.
     monkeypatch.setattr(time, "time_ns", lambda: 0)
     copy = golden(f"spark-4.3/{cell}")
     seen = 0
@@ -224,7 +224,7 @@ def test_windows_of_a_key_between_two_times(windows: millpond.Pond) -> None:
         assert len(table.windows(url="/a", until=minute(8))) == 8
         assert len(table.windows(url="/a")) == 10
         assert table.windows(url="/c") == []
-        # A time with an offset is the same point in time.
+        # A time with a UTC offset names the same instant.
         assert table.windows(url="/a", since="1970-01-01T01:03:00+01:00", until="1970-01-01T00:06:00Z") == found
 
 
@@ -242,7 +242,7 @@ def test_a_key_without_times_has_no_windows(tmp_path: Path) -> None:
     [
         ({"since": 5, "url": "/"}, "WRONG_TYPE"),
         ({"since": "yesterday", "url": "/"}, "WRONG_TYPE"),
-        ({"since": dt.datetime(1970, 1, 1), "url": "/"}, "WRONG_TYPE"),  # without a zone
+        ({"since": dt.datetime(1970, 1, 1), "url": "/"}, "WRONG_TYPE"),  # a time without a zone
         ({"since": "1970-01-01T00:00:00Z"}, "KEY_MISSING"),
         ({"url": "/", "host": "a"}, "UNKNOWN_COLUMN"),
         ({"url": "/", "window_start": minute(1), "window_end": minute(2)}, "NO_WINDOW"),
@@ -257,7 +257,7 @@ def test_windows_that_cant_be_asked_for(question: dict[str, Any], condition: str
 @pytest.mark.parametrize(
     ("key", "question", "condition"),
     [
-        ({}, {"start": {"window_start": minute(1)}}, "INVALID_RANGE"),  # url is sorted by before
+        ({}, {"start": {"window_start": minute(1)}}, "INVALID_RANGE"),  # url comes earlier in the key
         ({"window_start": minute(1)}, {}, "INVALID_RANGE"),
         ({"url": "/"}, {"start": {"url": "/a"}}, "INVALID_RANGE"),
         ({"url": "/"}, {"end": {"window_end": minute(1)}}, "INVALID_RANGE"),
@@ -307,7 +307,7 @@ def test_pages_of_a_scan_are_of_one_batch_while_newer_ones_are_applied(tmp_path:
         page, other = table.scan(limit=3), table.scan(limit=7, reverse=True)
         forward, backward = list(page), list(other)
         for n in range(1, 12):
-            # Each batch changes every row, removes one that wasn't shown yet and adds others.
+            # Each batch changes every row, removes one that no page had yet, and adds others.
             advance(checkpoint, [*((k, n) for k in keys), (keys[39 - n], None), (f"k{n:03}x", n)])
             pond.catch_up(10)
             page = table.scan(limit=3, token=page.token)
@@ -341,7 +341,7 @@ def test_a_batch_that_isnt_kept_any_more_is_told(tmp_path: Path, home: str) -> N
         assert raised.value.condition == "TOKEN_EXPIRED"
         assert raised.value.context["batch"] == 0
         assert [row["v"] for row in pond[TABLE].scan(token=tokens[-1])] == [3, 0]
-        # A page that somebody goes on with is kept rather than one that nobody did.
+        # A view whose pages somebody reads is kept longer than one that nobody reads on.
         for n in range(5, 8):
             pond[TABLE].scan(limit=1)
             advance(checkpoint, [("a", n)])
@@ -355,7 +355,7 @@ def test_many_readers_page_through_one_batch_each_while_batches_are_applied(tmp_
     advance(checkpoint, [(k, 0) for k in keys])
     problems: list[BaseException] = []
     scans: list[int] = []
-    # Enough views for every scan that is under way.
+    # Enough views for every running scan.
     with millpond.open(checkpoint.path, replica_dir=home, settings=ReplicaSettings(page_views=100)) as pond:
         ended = threading.Event()
 
@@ -443,7 +443,7 @@ def test_a_token_of_a_job_that_was_replaced_leads_nowhere(tmp_path: Path, home: 
         token = pond[TABLE].scan(limit=1).token
         clock = checkpoint.clock
         shutil.rmtree(checkpoint.path)
-        checkpoint = WrittenCheckpoint(tmp_path / "ck")  # rewound to nothing: the id is the same
+        checkpoint = WrittenCheckpoint(tmp_path / "ck")  # rewound to nothing, with the same id
         checkpoint.clock = clock
         advance(checkpoint, [("a", 5), ("b", 6)])
         pond.catch_up(10)
@@ -457,7 +457,7 @@ def test_a_token_of_a_job_that_was_replaced_leads_nowhere(tmp_path: Path, home: 
 
 
 def aged(pond: millpond.Pond, checkpoint: WrittenCheckpoint, batches: int) -> None:
-    """Apply batches that change every row."""
+    """Apply batches; each changes every row."""
     for _ in range(batches):
         advance(checkpoint, [(k, checkpoint.next_batch) for k in "abc"])
         pond.catch_up(10)
@@ -501,7 +501,7 @@ def test_pages_as_of_a_batch_stay_there_and_arent_taken_for_those_of_another_tab
         with pytest.raises(MillpondError) as raised:
             then.scan(token=newest.token)  # of batch 4
         assert raised.value.condition == "TOKEN_EXPIRED"
-        # What was read from one table's history isn't held for others, which may have none.
+        # A view for one table's history isn't kept for other tables, which may have no history.
         assert [batch for _, batch in table.job_reads.held_views._pages] == [4]
 
 
