@@ -12,83 +12,41 @@ The first kills come in this order, and the very first one in the first batch.  
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import random
 import signal
-import sys
 import time
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import millpond
-from faults.fed import Input, Rows, newest
-from faults.undisturbed import Look, Model, Seen, Undisturbed, differences, plain, sunk
+from faults.fed import newest
+from faults.kind import Kind
+from faults.looks import Looks
+from faults.undisturbed import Undisturbed
 from soak.processes import Process, signal_if_there
-
-if TYPE_CHECKING:
-    from millpond.spark.job import Job
 
 WAIT_SECONDS = 240
 KEEP = millpond.Retention(history_batches=None, closed_seconds=None)
 _LOST_WORKER = "Python worker exited unexpectedly"
 
 
-class Kind(ABC):
-    """A kind of job: its input, its program, and the state that it must have.
-
-    inputs:  the inputs of its jobs
-    jobs:    the model of each job
-    kills:   the ways to kill it
-    """
-
-    inputs: list[Input]
-    jobs: dict[str, Model]
-    kills: tuple[str, ...] = ("commit", "worker", "job")
-
-    def __init__(self, folder: Path, chance: random.Random) -> None:
-        self.folder, self.pond, self.chance = folder, folder / "pond", chance
-
-    @abstractmethod
-    def feed(self) -> None:
-        """Give it the next piece of input."""
-
-    @classmethod
-    def start(cls, spark: Any, folder: Path) -> Iterator[Job]:
-        """Start its jobs, one after the other, in their own process."""
-        raise NotImplementedError
-
-    def command(self) -> list[str]:
-        """The program that runs its jobs."""
-        return [sys.executable, "-m", "faults.job", type(self).__name__.lower(), str(self.folder)]
-
-    def tried(self) -> bool:
-        """Whether everything has happened that its jobs are meant to show."""
-        return all(model.tried() for model in self.jobs.values())
-
-
 class Storm:
     """Kills one kind of job.
 
     killed:       the number of kills, by way of killing
-    compared:     how many tables and rows of them were compared
     differences:  the differences from the undisturbed run
     """
 
     def __init__(self, kind: Kind) -> None:
         self.kind, self._chance = kind, kind.chance
         self.runs = {job: Undisturbed(kind.pond / "jobs" / job / "checkpoint", kind.inputs, m) for job, m in kind.jobs.items()}
+        self.looks = {job: Looks(job, run, kind.folder / "out" / job) for job, run in self.runs.items()}
         self.killed: Counter[str] = Counter()
-        self.compared: Counter[str] = Counter()
         self.differences: list[str] = []
         self._log = kind.folder / "log"
         self._job = Process("job", kind.command, self._log)
-        self._began: dict[str, int] = {}
-        self._looked: dict[str, int] = {}
-        self._sink_rows: dict[str, int] = {}
 
     def run(self, kills: int) -> None:
         """Kill it so many times, then let it read all of its input.  Stops at the first difference."""
@@ -110,6 +68,11 @@ class Storm:
         self._look()
         self.differences += [f"it ended by itself with {code}" for code in self._job.unwanted]
 
+    @property
+    def compared(self) -> Counter[str]:
+        """How many tables and rows were compared."""
+        return sum((looks.compared for looks in self.looks.values()), Counter())
+
     def facts(self) -> dict[str, Any]:
         """The result as JSON."""
         return {
@@ -117,7 +80,7 @@ class Storm:
             "killed": dict(self.killed),
             "records": sum(len(rows) for source in self.kind.inputs for rows in source.rows.values()),
             "batches": {job: run.committed + 1 for job, run in self.runs.items()},
-            "compared": {**self.compared, "rows_of_sinks": sum(self._sink_rows.values())},
+            "compared": {**self.compared, "rows_of_sinks": sum(looks.sink_rows for looks in self.looks.values())},
             "differences": self.differences,
         }
 
@@ -131,6 +94,16 @@ class Storm:
         if not self._job.alive():
             self.kind.feed()
             self._job.start()
+
+    def _look(self) -> None:
+        """Compare the tables of each batch since the last look, and all that came to the sinks."""
+        if min(run.committed for run in self.runs.values()) < 0:
+            return
+        home = self.kind.folder / "home"
+        with millpond.open(self.kind.pond, replica_dir=home, wait_seconds=60, retention=KEEP) as opened:
+            opened.catch_up(60)
+            for job, looks in self.looks.items():
+                self.differences += [f"{job}, {difference}" for difference in looks.look(opened)]
 
     # ------------------------------------------------------------ feeding
 
@@ -213,50 +186,6 @@ class Storm:
         time.sleep(self._chance.uniform(0.1, 1.5))
         self._feed()
         self._job.kill()
-
-    # ------------------------------------------------------------ looking
-
-    def _look(self) -> None:
-        """Compare the tables of each batch since the last look, and all that came to the sinks."""
-        if min(run.committed for run in self.runs.values()) < 0:
-            return
-        home = self.kind.folder / "home"
-        with millpond.open(self.kind.pond, replica_dir=home, wait_seconds=60, retention=KEEP) as opened:
-            opened.catch_up(60)
-            for job, run in self.runs.items():
-                self._look_at(opened, job, run)
-
-    def _look_at(self, opened: millpond.Pond, job: str, run: Undisturbed) -> None:
-        committed = run.committed
-        seen = Seen(committed=committed, attempts=sunk(run, self.kind.folder / "out" / job, committed))
-        with opened.cut(job) as cut:
-            run.go_on()
-            began = self._began.setdefault(job, cut.batch)
-            for table in run.tables[cut.batch]:
-                rows = cut[table].scan()
-                seen.looks.append(Look(cut.batch, table, in_state(rows), at_ms=rows.cut.judged_ms))
-                if table in run.with_expired[cut.batch]:
-                    rows = cut[table].with_closed().scan()
-                    shown = [{**plain(row), "final": row.final} for row in rows]
-                    seen.looks.append(Look(cut.batch, table, shown, began=began, at_ms=rows.cut.judged_ms, expired=True))
-        said = json.loads((run.checkpoint / "commits" / str(cut.batch)).read_text().splitlines()[1])
-        position = (cut.position.watermark_ms or 0, cut.position.batch_started_ms)
-        if position != (said["nextBatchWatermarkMs"], run.planned[cut.batch].started_ms):
-            self.differences.append(f"{job}, batch {cut.batch} is at {position}")
-        if said["nextBatchWatermarkMs"] not in run.watermarks[cut.batch]:
-            self.differences.append(f"{job}, batch {cut.batch} leaves the watermark {said['nextBatchWatermarkMs']}")
-        for batch in range(max(self._looked.get(job, -1) + 1, began), cut.batch):
-            for table in run.tables[batch]:
-                seen.looks.append(Look(batch, table, in_state(opened[table].at(batch=batch).scan())))
-        self._looked[job] = cut.batch
-        self.compared += Counter(tables=len(seen.looks), rows=sum(len(look.rows) for look in seen.looks))
-        self._sink_rows[job] = sum(len(rows) for attempts in seen.attempts.values() for rows in attempts)
-        self.differences += [f"{job}, {difference}" for difference in differences(run, seen)]
-
-
-def in_state(rows: millpond.Rows) -> Rows:
-    """The rows that haven't expired.  Tables of windows also show expired ones, if they are kept."""
-    return [plain(row) for row in rows if not row.final]
 
 
 def python_workers(job: Process) -> list[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from faults.fed import Input, Row, Rows, newest, sink_rows
+from faults.fed import Input, Row, Rows, newest
 
 DELAY_MS = 10 * 60 * 1000
 Tables = dict[str, Rows]
@@ -176,18 +176,6 @@ def _expected(run: Undisturbed, look: Look) -> Rows:
     unknown = [row for row in run.with_expired[look.began][look.table] if row not in begin]
     rows = [row for row in run.with_expired[look.batch][look.table] if row not in unknown]
     return [{**row, "final": row not in live} for row in rows]
-
-
-def sunk(run: Undisturbed, output: Path, committed: int) -> dict[int, list[Rows]]:
-    """What a job's sink got: batch -> the rows of each attempt."""
-    found: dict[int, list[Rows]] = {}
-    if run.model.sink == "files":
-        found = {batch: [[]] for batch in range(committed + 1)}
-        for batch, row in sink_rows(output):
-            found.setdefault(batch, [[]])[0].append(plain(row))
-    for path in output.glob("*.json") if run.model.sink == "attempts" else ():
-        found.setdefault(int(path.name.partition("-")[0]), []).append(json.loads(path.read_text()))
-    return found
 
 
 def plain(row: Any) -> Row:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from faults.kind import Kind
 from faults.kinds.broadcast import Broadcast, Models
 from faults.kinds.buffered import Buffered
 from faults.kinds.entity import Entity
 from faults.kinds.groups import Groups
 from faults.kinds.requests import Sessions, Timers
-from faults.storm import Kind
 
 KINDS: dict[str, type[Kind]] = {
     kind.__name__.lower(): kind for kind in (Broadcast, Models, Buffered, Entity, Timers, Groups, Sessions)

@@ -10,7 +10,7 @@ from typing import Any
 import millpond
 from faults.fed import Files, Row, Rows
 from faults.job import PARTITIONS, read, to_files
-from faults.storm import Kind
+from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, in_order
 from inputs.small_models import linear
 

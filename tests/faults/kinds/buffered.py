@@ -11,7 +11,7 @@ import xxhash
 
 from faults.fed import Files, Rows
 from faults.job import PARTITIONS, read, to_files
-from faults.storm import Kind
+from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, by
 from millpond.spark.shards import shard_values
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.fed import Rows
-from faults.storm import Kind
+from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, by
 from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
 from oracles.accounts import ANSWER, Account, Command, serving, submit_arguments, write_all

@@ -10,7 +10,7 @@ from typing import Any
 import millpond
 from faults.fed import Files, Row, Rows
 from faults.job import PARTITIONS, attempts, example, read
-from faults.storm import Kind
+from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, by, in_order
 
 ROWS_A_FILE = 1500  # enough to decide which groups are hot

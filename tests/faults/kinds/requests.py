@@ -20,7 +20,7 @@ from typing import Any
 import millpond
 from faults.fed import Files, Row, Rows
 from faults.job import PARTITIONS, attempts, example, read, to_files
-from faults.storm import Kind
+from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, by, in_order
 
 BEGIN = dt.datetime(2026, 3, 1, 12, tzinfo=dt.UTC)
