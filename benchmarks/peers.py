@@ -68,7 +68,7 @@ def kafka_streams(rows: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, 
 
 def broker_address() -> str:
     """The address of the broker, which runs until this program ends."""
-    from kafka_broker import kafka_broker
+    from servers.kafka import kafka_broker
 
     return kafka_broker()
 
