@@ -133,13 +133,14 @@ def change(case: Case, **members: Any) -> Case:
 
 
 def _accepts(make: Any) -> Any:
-    """The result of the call; None if Spark refuses it."""
+    """The result of the call; None if Spark refuses it, or fails at it with an error of its own."""
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
         frame = make()
         frame.schema  # noqa: B018 asks for it
-    except PySparkException:
+    except (PySparkException, Py4JJavaError):
         return None
     return frame
 
