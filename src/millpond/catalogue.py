@@ -5,6 +5,7 @@
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, if `start` started the job
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
     <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
+    <pond>/savepoints/<name>/              see `savepoint.folder`
     <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
 
 A job's checkpoint lies in the pond.  It may lie elsewhere if the reader allowed that place, or if
@@ -48,6 +49,7 @@ HEARTBEAT_SECONDS = 2.0
 _MISSED = 5
 # How job.json names a checkpoint in the job's own folder.
 _INSIDE = "checkpoint"
+_SAVEPOINTS = "savepoints"
 _BOUNDS = FileBounds()
 _NOTHING_MORE = Places()
 
@@ -305,6 +307,20 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
         hint="Give a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
         uri=root.uri,
     )
+
+
+def savepoints_folder(uri: str | Path) -> Storage:
+    """The folder of a place's savepoints: in the pond, or beside a bare checkpoint.
+
+    It may not exist yet; neither may the checkpoint any more.
+    """
+    root = open_storage(uri)
+    if root.stamp("pond.json") is not None or root.stamp("job.json") is not None:
+        return root.folder(_SAVEPOINTS)
+    for place in (_beside(root.uri), _beside_in_cache(root.uri)):
+        if place.stamp("job.json") is not None:
+            return place.folder(_SAVEPOINTS)
+    return _beside(root.uri).folder(_SAVEPOINTS)
 
 
 def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[str | Path] = ()) -> None:

@@ -5,6 +5,7 @@
     ├── CheckpointError    a file of the checkpoint is missing, damaged or in an unknown format
     ├── StorageError       an object store or a server can't be reached now, or refuses us
     ├── ReplicaError       the replica can't serve now
+    ├── SavepointError     a savepoint can't be made, read or used
     ├── DefinitionError    what a table means is unknown, contradictory or changed
     └── SetupError         the machine lacks something: Java, PySpark, a free port, a writable folder
 
@@ -68,6 +69,10 @@ class StorageError(MillpondError):
 
 class ReplicaError(MillpondError):
     """The replica can't serve now."""
+
+
+class SavepointError(MillpondError):
+    """A savepoint can't be made, read or used."""
 
 
 class DefinitionError(MillpondError):
@@ -159,6 +164,14 @@ CONDITIONS: dict[str, Condition] = {
     "DISK_FULL": Condition(ReplicaError, 507, 6),
     "REPLICA_TOO_LARGE": Condition(ReplicaError, 507, 6),
     "FOLLOWER_FAILED": Condition(ReplicaError, 503, 4),
+    # savepoints
+    "UNKNOWN_SAVEPOINT": Condition(SavepointError, 404, 3),
+    "SAVEPOINT_EXISTS": Condition(SavepointError, 409, 2),
+    "SAVEPOINT_INCOMPLETE": Condition(SavepointError, 409, 5),
+    "SAVEPOINT_DAMAGED": Condition(SavepointError, 500, 5),
+    "SAVEPOINT_TOO_NEW": Condition(SavepointError, 501, 5),
+    "BATCH_GONE": Condition(SavepointError, 410, 4),
+    "TARGET_NOT_EMPTY": Condition(SavepointError, 409, 2),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
     "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),

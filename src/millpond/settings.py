@@ -71,6 +71,7 @@ class FileBounds:
                        read; it is read line by line.
     line_bytes:        one line of such a log: a path.
     model_bytes:       a model's file; ONNX itself allows 2 GiB.
+    manifest_bytes:    a savepoint's manifest has some 150 bytes for each file.
     segment_bytes:     a replica's segments of expired rows end at 4 MiB; the last frame may
                        be large.
     """
@@ -85,6 +86,7 @@ class FileBounds:
     source_log_bytes: int = 16 << 30
     line_bytes: int = 1 << 20
     model_bytes: int = 2 << 30
+    manifest_bytes: int = 1 << 30
     segment_bytes: int = 1 << 30
 
     def checksum_bytes(self, file_bytes: int) -> int:

@@ -137,6 +137,36 @@ def _operator_stores(storage: Storage, operator: int, batch: Batch) -> list[Stor
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorFiles:
+    """The files that describe an operator, whether or not its state can be read.
+
+    metadata:  path of the metadata in force; None for a checkpoint of Spark 3.5 or older
+    stores:    name of each store, in Spark's order -> paths of its schema files, oldest first
+    """
+
+    operator: int
+    name: str
+    metadata: str | None
+    stores: dict[str, tuple[str, ...]]
+
+
+def read_operator_files(storage: Storage, batch: Batch) -> list[OperatorFiles]:
+    """The files of each operator at a batch.
+
+    Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT.
+    """
+    found = []
+    for operator in _operators(storage):
+        metadata, path = _read_metadata(storage, operator, batch), metadata_path(storage, operator, batch)
+        stores = {
+            store: tuple(paths) or (f"{store_folder(operator, 0, store)}/_metadata/schema",) for store, _, paths in metadata.stores
+        }
+        is_there = storage.stamp(path) is not None
+        found.append(OperatorFiles(operator, metadata.name, path if is_there else None, stores))
+    return found
+
+
 def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
     """The metadata file of a batch: in v2/ that with the greatest number up to it, or `metadata`."""
     folder = f"state/{operator}/_metadata"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -79,6 +79,29 @@ class Storage(Protocol):
 
     def write(self, path: str, data: bytes) -> None:
         """Put a whole file in place at once: readers see the old one or the new one, also after a crash."""
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes]) -> None:
+        """The same for a large file that comes in pieces; on a local disk, `sync` makes it survive a crash."""
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless there is one already; returns whether it was written.
+
+        Of several writers at once, one writes it.  The data must name its writer: on an object
+        store, a writer finds out by them whether an earlier try of its own was carried out.
+        """
+
+    def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:
+        """Copy a file from another place of the same kind, without passing its bytes through this program.
+
+        share:    the copy may be the same file under another name: nobody ever writes into it
+        Returns:  whether that was possible; if not, nothing was written
+        """
+
+    def delete(self, path: str) -> None:
+        """Remove a file, if it exists; on a local disk, also folders above it that are empty then."""
+
+    def sync(self) -> None:
+        """Return when all that was written and taken survives a crash of the machine."""
 
     def local_path(self, path: str = "") -> Path | None:
         """The file as a local path, None if the backend isn't a local disk."""

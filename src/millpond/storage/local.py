@@ -3,22 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import fcntl
 import os
 import stat
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from millpond.errors import CheckpointError, SetupError
 from millpond.storage.base import FileStamp
-from millpond.storage.fence import Fence, open_file, open_folder, stat_link, too_large
+from millpond.storage.fence import Fence, is_below, open_file, open_folder, stat_link, too_large
 from millpond.storage.names import local_uri
 
+if TYPE_CHECKING:
+    from millpond.storage.base import Storage
+
 _PIECE_BYTES = 16 << 20
+# Copying needs no memory, so it has no bound.
+_MOST_BYTES = 1 << 62
+# Linux's FICLONE: the new file shares the old one's blocks until either is written.
+_CLONE = 0x40049409
 # By default others may read files, but nobody else may write them, with any umask.
 _MODE = 0o644
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class _Place(Protocol):
+    def __call__(self, *, replace: bool = True) -> bool:
+        """Give a file its name; False if there is one of that name, which isn't to be replaced."""
 
 
 class LocalStorage:
@@ -126,33 +141,116 @@ class LocalStorage:
                 os.close(folder)
 
     def write(self, path: str, data: bytes) -> None:
+        with self._placing(path) as (file, place):
+            _write_all(file, (data,))
+            os.fsync(file)
+            place()
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes]) -> None:
+        with self._placing(path) as (file, place):
+            _write_all(file, pieces)
+            place()
+
+    def create(self, path: str, data: bytes) -> bool:
+        with self._placing(path) as (file, place):
+            _write_all(file, (data,))
+            os.fsync(file)
+            return place(replace=False)
+
+    def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:
+        found = source.open_file(source_path, _MOST_BYTES)
+        if found is None:
+            return False
+        try:
+            if share and self._link(found, path):
+                return True
+            with self._placing(path) as (file, place):
+                _copy_all(found, file)
+                place()
+            return True
+        finally:
+            os.close(found)
+
+    def _link(self, found: int, path: str) -> bool:
+        """Give an open file one more name; whether the system allows it."""
+        target = Path(self._root, path)
+        try:
+            with self._open_parent(target) as folder:
+                # The open file and not its path, which may mean another file by now.
+                os.link(f"/proc/self/fd/{found}", target.name, dst_dir_fd=folder, follow_symlinks=True)
+        except OSError:
+            return False
+        return True
+
+    def delete(self, path: str) -> None:
+        target = Path(self._root, path)
+        try:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), self._open_parent(target, make=False) as folder:
+                os.unlink(target.name, dir_fd=folder)
+            for parent in target.parents:
+                if not is_below(str(parent), self._root):
+                    break
+                parent.rmdir()
+        except OSError as broken:
+            if broken.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+                raise self._not_writable(target, broken) from broken
+
+    def sync(self) -> None:
+        for root in (Path(self._root), *Path(self._root).parents):
+            if root.exists():
+                sync_file_system(root)
+                return
+
+    @contextlib.contextmanager
+    def _placing(self, path: str) -> Iterator[tuple[int, _Place]]:
+        """A new file under a temporary name, and a function that gives it its own name.
+
+        Raises:  NOT_WRITABLE; then the temporary file is gone.
+        """
         target = Path(self._root, path)
         temporary = f".{target.name}.{uuid.uuid4().hex}.tmp"
-        folder = -1
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            folder = open_folder(str(target.parent), self._fence)
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode, dir_fd=folder)
-            with open(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
-            os.fsync(folder)
+            with self._open_parent(target) as folder:
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._mode, dir_fd=folder)
+                try:
+
+                    def place(*, replace: bool = True) -> bool:
+                        if replace:
+                            os.rename(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                        else:
+                            try:
+                                os.link(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
+                            except FileExistsError:
+                                return False
+                        os.fsync(folder)
+                        return True
+
+                    yield descriptor, place
+                finally:
+                    os.close(descriptor)
+                    with contextlib.suppress(OSError):
+                        os.unlink(temporary, dir_fd=folder)
         except OSError as broken:
-            # The error may be that of the folder itself.
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=folder)
-            full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise SetupError(
-                "NOT_WRITABLE",
-                f"{target} can't be written: {broken.strerror}.",
-                hint="Free some space on this disk." if full else "Choose a folder that this user may write to.",
-                path=str(target),
-            ) from broken
+            raise self._not_writable(target, broken) from broken
+
+    @contextlib.contextmanager
+    def _open_parent(self, target: Path, *, make: bool = True) -> Iterator[int]:
+        if make:
+            target.parent.mkdir(parents=True, exist_ok=True)
+        folder = open_folder(str(target.parent), self._fence)
+        try:
+            yield folder
         finally:
-            if folder >= 0:
-                os.close(folder)
+            os.close(folder)
+
+    def _not_writable(self, target: Path, broken: OSError) -> SetupError:
+        full = broken.errno in (errno.ENOSPC, errno.EDQUOT)
+        return SetupError(
+            "NOT_WRITABLE",
+            f"{target} can't be written: {broken.strerror}.",
+            hint="Free some space on this disk." if full else "Choose a folder that this user may write to.",
+            path=str(target),
+        )
 
     def local_path(self, path: str = "") -> Path | None:
         return Path(self._root, path) if path else Path(self._root)
@@ -173,3 +271,45 @@ def sync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sync_file_system(path: Path) -> None:
+    """Let everything on the file system of a path survive a crash of the machine.
+
+    One call for any number of files: to flush each of thousands takes minutes.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def _write_all(file: int, pieces: Iterable[bytes]) -> None:
+    for piece in pieces:
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(file, view) :]
+
+
+def _copy_all(source: int, target: int) -> None:
+    """Copy an open file into an empty one: by sharing blocks if the file system can, else in the kernel."""
+    try:
+        fcntl.ioctl(target, _CLONE, source)
+    except OSError:
+        begin = 0
+        while copied := _copy_some(source, target, begin):
+            begin += copied
+
+
+def _copy_some(source: int, target: int, begin: int) -> int:
+    try:
+        return os.copy_file_range(source, target, _PIECE_BYTES, begin, begin)
+    except OSError as broken:
+        if broken.errno not in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM):
+            raise
+    piece = os.pread(source, _PIECE_BYTES, begin)
+    os.lseek(target, begin, os.SEEK_SET)
+    _write_all(target, (piece,))
+    return len(piece)

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
@@ -27,6 +27,8 @@ from millpond.storage.fence import too_large
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
+
+    from millpond.storage.base import Storage
 
 Answer = TypeVar("Answer")
 # One page of a listing.
@@ -87,12 +89,7 @@ class ObjectStorage:
 
         found = self._ask("get", path, get)
         if found is None:
-            raise CheckpointError(
-                "FILE_GONE",
-                f"{self._uri}/{path} doesn't exist.",
-                hint="Check the path; if Spark has cleaned the file up, the replica is built again by itself.",
-                path=f"{self._uri}/{path}",
-            )
+            raise self._gone(path)
         return found
 
     def iter_pieces(self, path: str, piece_bytes: int, most_bytes: int) -> Iterator[bytes]:  # noqa: ARG002 - see base.py
@@ -116,8 +113,51 @@ class ObjectStorage:
         return {name: size for name, size in sorted(objects.items()) if name not in folders}
 
     def write(self, path: str, data: bytes) -> None:
+        self._put(path, data, use_multipart=False)
+
+    def write_pieces(self, path: str, pieces: Iterable[bytes]) -> None:
+        # Tried again from the beginning, so all pieces must be there.  A file of a state fits into
+        # the memory of Spark's tasks.
+        data = b"".join(pieces)
+        self._put(path, data)
+
+    def create(self, path: str, data: bytes) -> bool:
+        try:
+            self._put(path, data, use_multipart=False, mode="create")
+        except FileExistsError:
+            # An earlier try may have written it, though its answer was lost.
+            stamp = self.stamp(path)
+            return stamp is not None and stamp.size_bytes == len(data) and self.read(path, len(data)) == data
+        return True
+
+    def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:  # noqa: ARG002 - the protocol's
+        if not isinstance(source, ObjectStorage) or source._bucket != self._bucket:
+            return False
+
+        def copy() -> bool:
+            self._obstore.copy(self._store, source._prefix + source_path, self._prefix + path)
+            return True
+
+        if self._ask("copy", path, copy) is None:
+            raise source._gone(source_path)
+        return True
+
+    def delete(self, path: str) -> None:
+        def delete() -> bool:
+            self._obstore.delete(self._store, self._prefix + path)
+            return True
+
+        self._ask("delete", path, delete)
+
+    def sync(self) -> None:
+        """A put has returned when the store has it."""
+
+    def _put(self, path: str, data: bytes, **options: Any) -> None:
         def put() -> bool:
-            self._obstore.put(self._store, self._prefix + path, data, use_multipart=False)
+            try:
+                self._obstore.put(self._store, self._prefix + path, data, **options)
+            except (self._obstore.exceptions.AlreadyExistsError, self._obstore.exceptions.PreconditionError) as there:
+                raise FileExistsError(path) from there
             return True
 
         try:
@@ -128,6 +168,14 @@ class ObjectStorage:
             raise self._not_writable(path, "these credentials may not") from refused
         if written is None:
             raise self._not_writable(path, "there is no such bucket")
+
+    def _gone(self, path: str) -> CheckpointError:
+        return CheckpointError(
+            "FILE_GONE",
+            f"{self._uri}/{path} doesn't exist.",
+            hint="Check the path; if Spark has cleaned the file up, the replica is built again by itself.",
+            path=f"{self._uri}/{path}",
+        )
 
     def local_path(self, path: str = "") -> Path | None:  # noqa: ARG002 - the protocol's
         return None

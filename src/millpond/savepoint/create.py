@@ -1,0 +1,316 @@
+"""Create a savepoint of a job, which may run meanwhile and isn't touched.
+
+1. Take the newest committed batch, or the named one, and find the files that a restart needs.
+2. Copy them.  A file that is final under its name may be shared: a second name on the same disk, or
+   the copy that the job's newest savepoint has.
+3. Spark may have deleted a file meanwhile: begin again with a newer batch, and keep shared files.
+4. Look again: commits/N must still be the file that was read, or the job was replaced.
+5. Count the rows of the copy, which decodes all of it.
+6. Let all of it survive a crash, and only then write the manifest.
+
+If anything fails, the savepoint's folder is emptied; if the program is killed, the folder has no
+manifest, and nothing takes it for a savepoint.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+
+from millpond.catalogue import JobFolder, read_catalogue, savepoints_folder
+from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch, read_conf
+from millpond.checkpoint.operators import read_operator_files
+from millpond.checkpoint.position import Batch
+from millpond.checkpoint.real_time import refuse_real_time
+from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
+from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, list_savepoints, open_savepoint, remove
+from millpond.savepoint.manifest import NAME, Manifest, PartitionState, SavepointFile, check_savepoint_name
+from millpond.savepoint.restart_files import RestartFile, all_files, restart_files
+from millpond.savepoint.rows import PartitionId, count_rows
+from millpond.storage import Storage
+from millpond.storage.copying import Copied, copy_file
+from millpond.storage.places import Places
+
+Progress = Callable[[int, int], None]
+"""called with (files done, files in all)"""
+
+# Each time, Spark's clean-up has overtaken the copy: its settings keep too few batches.
+_ATTEMPTS = 20
+# Hashes take two cores; requests to a bucket wait most of their time.
+_LOCAL_THREADS, _REMOTE_THREADS = 2, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointPlan:
+    """A savepoint that isn't made yet.
+
+    batch:   None for the newest one when it runs
+    """
+
+    name: str
+    note: str
+    job: JobFolder
+    batch: int | None
+    newest: int
+    root: Storage
+    parent: Savepoint | None = field(repr=False)
+    count: bool = True
+
+    def describe(self) -> str:
+        """What will be done, in a few lines."""
+        batch = f"batch {self.newest}, or a newer one" if self.batch is None else f"batch {self.batch}"
+        lines = [
+            f"savepoint   {self.name}",
+            f"job         {self.job.job} ({self.job.job_state()}), which isn't touched",
+            f"checkpoint  {self.job.checkpoint}",
+            f"batch       {batch}",
+            f"to          {self.root.uri}/{self.name}",
+        ]
+        if self.parent is not None:
+            lines.append(f"shares      files with {self.parent.manifest.name} where they are the same")
+        return "\n".join(lines)
+
+    def run(self, progress: Progress | None = None) -> Savepoint:
+        """Make it.
+
+        Raises:  SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE; BATCH_GONE if the named batch isn't there,
+                 or clean-up was quicker each time; what reading the checkpoint raises; NOT_WRITABLE.
+        """
+        folder = claim(self.root, self.name)
+        try:
+            manifest = _Creation(self, folder, progress or _silent).run()
+        except BaseException:
+            remove(folder)
+            raise
+        return Savepoint(manifest, folder)
+
+
+def plan_savepoint(
+    place: str | Path, name: str, *, job: str | None = None, batch: int | None = None, note: str = "", count: bool = True
+) -> SavepointPlan:
+    """Plan a savepoint of a job's newest committed batch.
+
+    place:   a pond, or the folder of a checkpoint
+    name:    unique in the place
+    job:     needed in a pond with several jobs
+    batch:   another batch that Spark still keeps
+    note:    a text for people
+    count:   count the rows, by decoding all of the state; verifying does it as well
+    Raises:  NO_CHECKPOINT, INVALID_NAME, INVALID_REQUEST, NO_COMMITTED_BATCH, BATCH_GONE;
+             SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE.
+    """
+    check_savepoint_name(name)
+    folder = find_job(place, job)
+    storage = folder.open_checkpoint()
+    batches = committed_batches(storage)
+    if not batches:
+        raise ReplicaError(
+            "NO_COMMITTED_BATCH",
+            f"{storage.uri} has no committed batch yet.",
+            hint="Wait until the job has committed a batch.",
+            uri=storage.uri,
+        )
+    if batch is not None and batch not in batches:
+        raise _batch_gone(storage, batch, batches)
+    root = savepoints_folder(place)
+    _check_free(place, name)
+    parents = [s for s in list_savepoints(place).found if s.manifest.job_id == job_id(storage)]
+    return SavepointPlan(
+        name=name,
+        note=note,
+        job=folder,
+        batch=batch,
+        newest=batches[-1],
+        root=root,
+        parent=parents[-1] if parents else None,
+        count=count,
+    )
+
+
+def find_job(place: str | Path, job: str | None) -> JobFolder:
+    """The job of a place.
+
+    Raises:  NO_CHECKPOINT; INVALID_REQUEST if the place has several jobs and none is named, or not
+             the named one; what its folder raises.
+    """
+    found = read_catalogue(place, Places.of(()))
+    if job in found.broken:
+        raise found.broken[job]
+    jobs = {folder.job: folder for folder in found.jobs}
+    if job is None and len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if job is None or job not in jobs:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{place} has no job {job!r}." if job else f"{place} has {len(jobs)} jobs.",
+            hint=f"Name one of: {', '.join(sorted(jobs))}." if jobs else "Start a job there first.",
+            place=str(place),
+        )
+    return jobs[job]
+
+
+def _check_free(place: str | Path, name: str) -> None:
+    try:
+        open_savepoint(place, name)
+    except SavepointError as error:
+        if error.condition == "UNKNOWN_SAVEPOINT":
+            return
+        if error.condition == "SAVEPOINT_INCOMPLETE":
+            raise
+    raise SavepointError(
+        "SAVEPOINT_EXISTS",
+        f"There is a savepoint {name!r} already.",
+        hint="Choose another name, or delete that savepoint first.",
+        savepoint=name,
+    )
+
+
+class _Creation:
+    """One run of a plan."""
+
+    def __init__(self, plan: SavepointPlan, folder: Storage, progress: Progress) -> None:
+        self._plan = plan
+        self._folder = folder
+        self._progress = progress
+        self._source = plan.job.open_checkpoint()
+        self._target = folder.folder(CHECKPOINT)
+        self._shared: dict[str, Copied] = {}
+        parent = plan.parent
+        self._parent = None if parent is None else parent.checkpoint
+        self._of_parent = {} if parent is None else {f.path: Copied(f.size_bytes, f.sha256) for f in parent.manifest.files}
+
+    def run(self) -> Manifest:
+        batch, files = self._copy()
+        counted = {}
+        if self._plan.count:
+            counted = self._count_rows(batch)  # 5
+        self._folder.sync()  # 6
+        manifest = self._manifest(batch, files, counted)
+        self._folder.write(NAME, manifest.to_bytes())
+        return manifest
+
+    def _copy(self) -> tuple[CommittedBatch, dict[RestartFile, Copied]]:
+        for _ in range(_ATTEMPTS):
+            batch = self._choose()
+            try:
+                refuse_real_time(self._source, batch)
+                files = restart_files(self._source, batch)  # 1
+                copied = self._copy_all(files)  # 2
+                check_still_committed(self._source, batch)  # 4
+            except CheckpointError as error:
+                if error.condition != "FILE_GONE" or self._plan.batch is not None:
+                    raise
+                continue  # 3
+            names = {file.path for file in files}
+            for path in [path for path in all_files(self._target) if path not in names]:
+                self._target.delete(path)
+            return batch, copied
+        raise SavepointError(
+            "BATCH_GONE",
+            f"Spark deleted files of {_ATTEMPTS} batches before they were copied.",
+            hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
+        )
+
+    def _choose(self) -> CommittedBatch:
+        batches = committed_batches(self._source)
+        wanted = self._plan.batch
+        if not batches or (wanted is not None and wanted not in batches):
+            raise _batch_gone(self._source, wanted or 0, batches)
+        return read_batch(self._source, batches[-1] if wanted is None else Batch(wanted))
+
+    def _copy_all(self, files: list[RestartFile]) -> dict[RestartFile, Copied]:
+        threads = _REMOTE_THREADS if self._source.is_remote or self._target.is_remote else _LOCAL_THREADS
+        found: dict[RestartFile, Copied] = {}
+        with _stopping(ThreadPoolExecutor(threads)) as pool:
+            # Files that clean-up takes soonest first: the oldest of each partition are among them.
+            for file, copied in zip(files, pool.map(self._copy_one, files), strict=True):
+                found[file] = copied
+                self._progress(len(found), len(files))
+        return found
+
+    def _copy_one(self, file: RestartFile) -> Copied:
+        if file.path in self._shared:
+            return self._shared[file.path]
+        copied = self._of_parent.get(file.path) if file.is_final else None
+        if copied is not None and self._parent is not None:
+            try:
+                copy_file(self._parent, file.path, self._target, file.path, most_bytes=file.most_bytes, share=True, known=copied)
+            except CheckpointError:  # the parent was deleted or damaged meanwhile
+                copied = None
+        if copied is None:
+            copied = copy_file(self._source, file.path, self._target, file.path, most_bytes=file.most_bytes, share=file.is_final)
+        if file.is_final:
+            self._shared[file.path] = copied
+        return copied
+
+    def _count_rows(self, batch: CommittedBatch) -> dict[PartitionId, int]:
+        counted: Counter[PartitionId] = Counter()
+        for where, rows in count_rows(self._target, batch):
+            if isinstance(rows, MillpondError):
+                raise rows
+            counted[where] += rows
+        return counted
+
+    def _manifest(self, batch: CommittedBatch, files: dict[RestartFile, Copied], rows: dict[PartitionId, int]) -> Manifest:
+        sizes: Counter[PartitionId] = Counter()
+        for file, copied in files.items():
+            if file.partition is not None:
+                sizes[file.partition] += copied.size_bytes
+        parent = self._plan.parent
+        shared = parent is not None and any(f.is_final and f.path in self._of_parent for f in files)
+        return Manifest(
+            name=self._plan.name,
+            note=self._plan.note,
+            parent=parent.manifest.name if shared and parent is not None else None,
+            job=self._plan.job.job,
+            job_id=job_id(self._target),
+            checkpoint=self._source.uri,
+            batch=batch.batch,
+            offsets=batch.offsets,
+            watermark_ms=batch.watermark_ms,
+            batch_started_ms=batch.started_ms,
+            committed_ms=None if batch.committed_ns is None else batch.committed_ns // 1_000_000,
+            created_ms=int(time.time() * 1000),
+            millpond=version("millpond"),
+            checkpoint_format=2 if batch.state_ids else 1,
+            conf=read_conf(self._target, batch.batch),
+            operators={operator.operator: operator.name for operator in read_operator_files(self._target, batch.batch)},
+            partitions=tuple(
+                PartitionState(operator=op, store=store, partition=n, rows=rows.get((op, store, n)), size_bytes=size)
+                for (op, store, n), size in sorted(sizes.items())
+            ),
+            tables={name: entry.to_json() for name, entry in sorted((e.table, e) for e in self._plan.job.entries())},
+            files=tuple(
+                SavepointFile(path=path, size_bytes=copied.size_bytes, sha256=copied.sha256)
+                for path, copied in sorted((file.path, copied) for file, copied in files.items())
+            ),
+        )
+
+
+@contextmanager
+def _stopping(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
+    """The pool; after an error, work that hasn't begun is left out."""
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _batch_gone(storage: Storage, batch: int, batches: list[Batch]) -> SavepointError:
+    there = f"there are {batches[0]} to {batches[-1]}" if batches else "there is none"
+    return SavepointError(
+        "BATCH_GONE",
+        f"{storage.uri} has no committed batch {batch}; {there}.",
+        hint="Choose one of these, or leave the batch out for the newest.",
+        batch=batch,
+    )
+
+
+def _silent(done: int, every: int) -> None:
+    pass

@@ -1,0 +1,152 @@
+"""The savepoints of a place, as files.
+
+    savepoints/<name>/claim.json       who makes the savepoint, and since when; made only if it isn't there
+    savepoints/<name>/checkpoint/…     the files that Spark needs
+    savepoints/<name>/savepoint.json   the manifest, written last
+
+So two commands can't make one savepoint, and a command that was killed leaves one that is
+incomplete: it can be deleted, and nothing reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.catalogue import savepoints_folder
+from millpond.errors import CheckpointError, MillpondError, SavepointError, StorageError
+from millpond.savepoint.manifest import NAME, Manifest, check_savepoint_name, damaged, parse_manifest
+from millpond.savepoint.restart_files import all_files
+from millpond.settings import FileBounds
+from millpond.storage import Storage
+
+CLAIM = "claim.json"
+CHECKPOINT = "checkpoint"
+_BOUNDS = FileBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """One savepoint.
+
+    storage:  its folder
+    """
+
+    manifest: Manifest
+    storage: Storage
+
+    @property
+    def checkpoint(self) -> Storage:
+        """The copied checkpoint."""
+        return self.storage.folder(CHECKPOINT)
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoints:
+    """The savepoints of a place.
+
+    found:       oldest first
+    incomplete:  names of those that a command makes now, or was killed in making
+    broken:      name -> why its manifest can't be read
+    """
+
+    found: list[Savepoint]
+    incomplete: list[str]
+    broken: dict[str, MillpondError]
+
+
+def list_savepoints(place: str | Path) -> Savepoints:
+    """All savepoints of a pond, or of a bare checkpoint.
+
+    Raises:  what the storage raises.
+    """
+    root = savepoints_folder(place)
+    found: list[Savepoint] = []
+    incomplete: list[str] = []
+    broken: dict[str, MillpondError] = {}
+    for name in root.names():
+        try:
+            found.append(_open(root, name))
+        except StorageError:
+            raise
+        except MillpondError as error:
+            if error.condition == "SAVEPOINT_INCOMPLETE":
+                incomplete.append(name)
+            elif error.condition != "UNKNOWN_SAVEPOINT":  # it was deleted just now
+                broken[name] = error
+    return Savepoints(sorted(found, key=lambda s: (s.manifest.created_ms, s.manifest.name)), incomplete, broken)
+
+
+def open_savepoint(place: str | Path, name: str) -> Savepoint:
+    """One savepoint, its manifest read.
+
+    Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
+             INVALID_NAME.
+    """
+    check_savepoint_name(name)
+    return _open(savepoints_folder(place), name)
+
+
+def claim(root: Storage, name: str) -> Storage:
+    """The folder of a new savepoint, which nobody else can make from now on.
+
+    Raises:  SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE, INVALID_NAME, NOT_WRITABLE.
+    """
+    check_savepoint_name(name)
+    folder = root.folder(name)
+    said = {"writer": uuid.uuid4().hex, "since_ms": int(time.time() * 1000)}
+    if not folder.create(CLAIM, json.dumps(said).encode()):
+        if folder.stamp(NAME) is None:
+            raise _incomplete(folder, name)
+        raise SavepointError(
+            "SAVEPOINT_EXISTS",
+            f"There is a savepoint {name!r} already, in {root.uri}.",
+            hint="Choose another name, or delete that savepoint first.",
+            savepoint=name,
+        )
+    return folder
+
+
+def remove(folder: Storage) -> None:
+    """Delete all files of a savepoint's folder: the manifest first, the claim last.
+
+    So it is never taken for whole while files are missing, and nobody makes it anew meanwhile.
+    """
+    folder.delete(NAME)
+    for path in all_files(folder, CHECKPOINT):
+        folder.delete(path)
+    folder.delete(CLAIM)
+
+
+def _open(root: Storage, name: str) -> Savepoint:
+    folder = root.folder(name)
+    try:
+        text = folder.read(NAME, _BOUNDS.manifest_bytes)
+    except CheckpointError as error:
+        if error.condition != "FILE_GONE":
+            raise
+        if folder.stamp(CLAIM) is not None or folder.names():
+            raise _incomplete(folder, name) from error
+        raise SavepointError(
+            "UNKNOWN_SAVEPOINT",
+            f"There is no savepoint {name!r} in {root.uri}.",
+            hint="List them: millpond savepoint list.",
+            savepoint=name,
+        ) from error
+    path = f"{folder.uri}/{NAME}"
+    manifest = parse_manifest(text, path)
+    if manifest.name != name:
+        raise damaged(path, f"is the manifest of a savepoint {manifest.name!r}")
+    return Savepoint(manifest, folder)
+
+
+def _incomplete(folder: Storage, name: str) -> SavepointError:
+    return SavepointError(
+        "SAVEPOINT_INCOMPLETE",
+        f"The savepoint {name!r} isn't finished: a command makes it now, or was killed in making it ({folder.uri}).",
+        hint=f"Wait for that command, or delete what it left: millpond savepoint delete … {name}.",
+        savepoint=name,
+    )

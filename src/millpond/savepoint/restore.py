@@ -1,0 +1,158 @@
+"""Restore a savepoint into an empty folder, from which Spark starts the job.
+
+1. Refuse a folder that has anything in it.
+2. Copy all files but `metadata`, and compare each copy with its hash.  SSTs are shared on one disk:
+   Spark never writes into them.
+3. Change the absolute paths of schema files, which name the place that was copied: Spark would read
+   them there.
+4. Let all of it survive a crash, and only then write `metadata`.  Spark refuses to start from offsets
+   without it, so it never starts from half of a copy.
+5. Write the definitions of tables beside it.
+
+If anything fails, the folder is emptied.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.catalogue import JobFolder, create_beside
+from millpond.errors import RequestError, SavepointError
+from millpond.savepoint.folder import Savepoint, open_savepoint
+from millpond.savepoint.manifest import SavepointFile, damaged
+from millpond.savepoint.restart_files import all_files
+from millpond.schema.definition.operator_name import parse_entry
+from millpond.schema.strict_json import DAMAGE, parse_json
+from millpond.settings import FileBounds
+from millpond.storage import Storage, open_storage
+from millpond.storage.copying import copy_file
+from millpond.storage.names import hadoop_uri
+
+Progress = Callable[[int, int], None]
+_METADATA = "metadata"
+_BOUNDS = FileBounds()
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestorePlan:
+    """A restore that isn't done yet.
+
+    target:   the new checkpoint
+    new_id:   whether the restored job gets an id of its own
+    """
+
+    savepoint: Savepoint
+    target: Storage
+    new_id: bool
+
+    def describe(self) -> str:
+        """What will be done, in a few lines."""
+        manifest = self.savepoint.manifest
+        identity = "a new one" if self.new_id else f"{manifest.job_id}, as before"
+        return "\n".join(
+            [
+                f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}",
+                f"to          {self.target.uri}",
+                f"copies      {len(manifest.files)} files, {manifest.size_bytes:,} bytes",
+                f"job id      {identity}",
+                f"goes on     after batch {manifest.batch}; what the job's sink got since then, it gets again",
+            ]
+        )
+
+    def run(self, progress: Progress | None = None) -> JobFolder:
+        """Restore; returns the job's folder beside the new checkpoint.
+
+        Raises:  TARGET_NOT_EMPTY, SAVEPOINT_DAMAGED, NOT_WRITABLE, and what the storages raise.
+        """
+        check_empty(self.target)  # 1
+        manifest = self.savepoint.manifest
+        try:
+            self._copy(progress)
+            self.target.sync()  # 4
+            self.target.write(_METADATA, json.dumps({"id": self._job_id()}, separators=(",", ":")).encode())
+        except BaseException:
+            for path in list(all_files(self.target)):
+                self.target.delete(path)
+            raise
+        folder = create_beside(self.target.uri, manifest.job)  # 5
+        for table, definition in manifest.tables.items():
+            try:
+                folder.write_definition(parse_entry(definition))
+            except DAMAGE as broken:
+                raise damaged(self.savepoint.storage.uri, f"has no readable definition of {table}") from broken
+        return folder
+
+    def _job_id(self) -> str:
+        return str(uuid.uuid4()) if self.new_id else self.savepoint.manifest.job_id
+
+    def _copy(self, progress: Progress | None) -> None:
+        files = [file for file in self.savepoint.manifest.files if file.path != _METADATA]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            try:
+                for done, _ in enumerate(pool.map(self._copy_one, files), 1):
+                    if progress is not None:
+                        progress(done, len(files))
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _copy_one(self, file: SavepointFile) -> None:  # 2
+        source = self.savepoint.checkpoint
+        if "/_metadata/v2/" in file.path:
+            text = source.read(file.path, _BOUNDS.schema_bytes)
+            self.target.write(file.path, anchored(text, file.path, hadoop_uri(self.target.uri)))
+            return
+        copied = copy_file(source, file.path, self.target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
+        if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
+            raise damaged(f"{source.uri}/{file.path}", "doesn't have the hash that the manifest names")
+
+
+def plan_restore(place: str | Path, name: str, to: str | Path, *, new_id: bool = False) -> RestorePlan:
+    """Plan to restore a savepoint.
+
+    place:   the pond that has it, or the checkpoint that it was made of
+    to:      a folder that is empty or doesn't exist yet
+    new_id:  give the restored job an id of its own, for a job that runs beside the old one
+    Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
+             TARGET_NOT_EMPTY, INVALID_REQUEST.
+    """
+    savepoint, target = open_savepoint(place, name), open_storage(to)
+    if f"{target.uri}/".startswith(f"{savepoint.storage.uri}/") or f"{savepoint.storage.uri}/".startswith(f"{target.uri}/"):
+        raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
+    check_empty(target)
+    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id)
+
+
+def check_empty(target: Storage) -> None:
+    """Raise TARGET_NOT_EMPTY if a folder has anything in it."""
+    if there := target.names():
+        raise SavepointError(
+            "TARGET_NOT_EMPTY",
+            f"{target.uri} isn't empty: it has {there[0]!r:.80}" + (f" and {len(there) - 1} more." if there[1:] else "."),
+            hint="Name a folder that is empty or doesn't exist yet.",
+            uri=target.uri,
+        )
+
+
+def anchored(text: bytes, path: str, checkpoint: str) -> bytes:  # 3
+    """An operator's metadata with the paths of its schema files in another checkpoint.
+
+    checkpoint:  its place as Spark writes it
+    Raises:      SAVEPOINT_DAMAGED.
+    """
+    version, _, body = text.partition(b"\n")
+    try:
+        data = parse_json(body)
+        operator = f"{checkpoint}/state/{int(data['operatorInfo']['operatorId'])}"
+        for store in data["stateStoreInfo"]:
+            if "stateSchemaFilePaths" in store:
+                ends = [old[old.rindex("/_stateSchema/") :] for old in store["stateSchemaFilePaths"]]
+                store["stateSchemaFilePaths"] = [operator + end for end in ends]
+    except DAMAGE as broken:
+        raise damaged(path, f"isn't an operator's metadata: {broken!r:.100}") from broken
+    return version + b"\n" + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
