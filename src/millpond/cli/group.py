@@ -39,6 +39,9 @@ SECTIONS = {
     "Look into a checkpoint": {
         "inspect": "Show the contents of a checkpoint, and what can't be read.",
     },
+    "Keep and move jobs": {
+        "savepoint": "Make, verify and restore copies of a job's checkpoint.",
+    },
     "Serve": {
         "serve": "Answer requests over HTTP.",
         "token": "Give a reader a token for a server, or remove it.",

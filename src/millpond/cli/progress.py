@@ -17,9 +17,10 @@ _PIPE_SECONDS = 5.0
 
 
 class Progress:
-    """Call it with each new text."""
+    """Call it with each new text, which follows the first word."""
 
-    def __init__(self) -> None:
+    def __init__(self, word: str = "catching up") -> None:
+        self._word = word
         self._terminal = sys.stderr.isatty()
         self._next = time.monotonic() + _QUIET_SECONDS
         self._written = False
@@ -33,7 +34,7 @@ class Progress:
             return
         self._next = now + (_TERMINAL_SECONDS if self._terminal else _PIPE_SECONDS)
         self._written = True
-        line = f"catching up: {visible(text)}"
+        line = f"{self._word}: {visible(text)}"
         sys.stderr.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
         sys.stderr.flush()
 

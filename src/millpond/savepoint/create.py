@@ -31,6 +31,7 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
 from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, list_savepoints, open_savepoint, remove
 from millpond.savepoint.manifest import NAME, Manifest, PartitionState, SavepointFile, check_savepoint_name
+from millpond.savepoint.origin import read_origin
 from millpond.savepoint.restart_files import RestartFile, all_files, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.storage import Storage
@@ -271,6 +272,7 @@ class _Creation:
             job=self._plan.job.job,
             job_id=job_id(self._target),
             checkpoint=self._source.uri,
+            origin=read_origin(self._plan.job.storage),
             batch=batch.batch,
             offsets=batch.offsets,
             watermark_ms=batch.watermark_ms,

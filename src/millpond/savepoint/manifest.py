@@ -67,6 +67,7 @@ class Manifest:
     parent:             the savepoint whose files this one shares; None if there was none
     job, job_id:        the job's name, and the id that Spark wrote into its checkpoint
     checkpoint:         URI of the checkpoint that was copied
+    origin:             the savepoint from which that checkpoint was restored; None if it wasn't
     batch:              the batch after which a job started from it goes on
     offsets:            per source, its end offset
     watermark_ms:       after the batch; None if the job has none
@@ -85,6 +86,7 @@ class Manifest:
     job: str
     job_id: str
     checkpoint: str
+    origin: str | None
     batch: int
     offsets: dict[str, Any]
     watermark_ms: int | None

@@ -25,6 +25,7 @@ from millpond.catalogue import JobFolder, create_beside
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import SavepointFile, damaged
+from millpond.savepoint.origin import write_origin
 from millpond.savepoint.restart_files import all_files
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
@@ -86,6 +87,7 @@ class RestorePlan:
                 folder.write_definition(parse_entry(definition))
             except DAMAGE as broken:
                 raise damaged(self.savepoint.storage.uri, f"has no readable definition of {table}") from broken
+        write_origin(folder.storage, manifest)
         return folder
 
     def _job_id(self) -> str:

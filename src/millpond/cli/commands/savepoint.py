@@ -1,0 +1,262 @@
+"""`millpond savepoint`: make, list, verify, restore, move and delete savepoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from millpond.cli import options
+from millpond.cli.complete import complete_place
+from millpond.cli.output import moment, write_grid
+from millpond.cli.place import is_server
+from millpond.cli.progress import Progress
+from millpond.cli.terminal import say, visible, write_json, write_line
+from millpond.errors import RequestError, SavepointError
+from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.delete import plan_delete
+from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
+from millpond.savepoint.manifest import Manifest
+from millpond.savepoint.restore import plan_restore
+from millpond.savepoint.tar import export_savepoint, import_savepoint
+from millpond.savepoint.verify import verify_savepoint
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+_place = click.argument("place", metavar="DIR|URI", shell_complete=complete_place)
+_name = click.argument("name", metavar="SAVEPOINT")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def savepoint() -> None:
+    """Make, list, verify, restore, move and delete savepoints of jobs.
+
+    A savepoint is a copy of a job's checkpoint after one batch, with all that Spark needs to go on
+    from there.  Making one doesn't touch the job, which may run meanwhile.  DIR is a pond, or the
+    folder of a checkpoint.
+    """
+
+
+def _local(command: Command) -> Command:
+    """Refuse a server's address: these commands need the files."""
+
+    @wraps(command)
+    def call(place: str, *arguments: Any, **others: Any) -> Any:
+        if is_server(place):
+            raise RequestError(
+                "INVALID_REQUEST", f"{place} is a server.", hint="Give the pond's folder or bucket: savepoints are files there."
+            )
+        return command(place, *arguments, **others)
+
+    return call  # type: ignore[return-value]
+
+
+@savepoint.command()
+@_place
+@click.argument("job", required=False)
+@click.option("--name", required=True, help="The savepoint's name, unique in its pond.")
+@click.option("--batch", type=click.IntRange(min=0), help="Another committed batch than the newest, if Spark still keeps it.")
+@click.option("--note", default="", help="A text for people.")
+@click.option("--no-count", is_flag=True, help="Don't count the rows, which decodes all of the state.")
+@options.json_option
+@_local
+def create(place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, as_json: bool) -> None:
+    """Make a savepoint of JOB in DIR, while it runs or not.
+
+    JOB may be left out if there is only one.
+
+    \b
+    Examples:
+      millpond savepoint create ./pond page_views --name before-upgrade
+      millpond savepoint create s3://my-bucket/checkpoints/page-views --name monday --note 'before 4.4'
+    """
+    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count)
+    with _progress() as progress:
+        made = plan.run(progress)
+    _show(made, as_json=as_json)
+
+
+@savepoint.command("list")
+@_place
+@options.json_option
+@_local
+def list_(place: str, as_json: bool) -> None:
+    """List the savepoints in DIR, oldest first."""
+    every = list_savepoints(place)
+    if as_json:
+        for found in every.found:
+            write_json(_summary(found.manifest))
+    elif every.found:
+        columns = ["name", "job", "batch", "made", "rows", "bytes", "note"]
+        write_grid(columns, [_row(found.manifest) for found in every.found])
+    for name in every.incomplete:
+        say(f"{name}: a command makes it now, or was killed in making it")
+    for name, error in every.broken.items():
+        say(f"{name}: {error}")
+
+
+@savepoint.command()
+@_place
+@_name
+@options.json_option
+@_local
+def show(place: str, name: str, as_json: bool) -> None:
+    """Show what a savepoint holds: job, batch, offsets, tables, partitions."""
+    _show(open_savepoint(place, name), as_json=as_json)
+
+
+@savepoint.command()
+@_place
+@_name
+@options.json_option
+@_local
+def verify(place: str, name: str, as_json: bool) -> None:
+    """Read all of a savepoint, compare every file with its hash, and decode every row."""
+    with _progress() as progress:
+        found = verify_savepoint(open_savepoint(place, name), progress)
+    if as_json:
+        write_json(asdict(found))
+    else:
+        for problem in found.problems:
+            write_line(f"{visible(problem.path)}: [{problem.condition}] {visible(problem.message)}")
+        write_line(f"{visible(name)}: {found.files} files, {found.size_bytes:,} bytes, {found.rows:,} rows")
+    if not found.is_whole:
+        raise SavepointError(
+            "SAVEPOINT_DAMAGED",
+            f"{name} has {len(found.problems)} problems.",
+            hint="Restore another savepoint, or the files of this one from a copy.",
+            savepoint=name,
+        )
+
+
+@savepoint.command()
+@_place
+@_name
+@click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
+@click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
+@_local
+def restore(place: str, name: str, to: str, new_id: bool) -> None:
+    """Restore a savepoint into an empty folder, from which Spark starts the job.
+
+    \b
+    Example:
+      millpond savepoint restore ./pond before-upgrade --to ./restored
+    """
+    plan = plan_restore(place, name, to, new_id=new_id)
+    for line in plan.describe().splitlines():
+        say(line)
+    with _progress() as progress:
+        plan.run(progress)
+    write_line(plan.target.uri)
+
+
+@savepoint.command()
+@_place
+@_name
+@click.option("--yes", is_flag=True, help="Delete it; without this, show what would be deleted.")
+@_local
+def delete(place: str, name: str, yes: bool) -> None:
+    """Delete a savepoint, or what a killed command left of one."""
+    plan = plan_delete(place, name)
+    for line in plan.describe().splitlines():
+        say(line)
+    if yes:
+        plan.run()
+    else:
+        say("Nothing is deleted yet: --yes deletes it.")
+
+
+@savepoint.command()
+@_place
+@_name
+@click.option("--to", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The tar file to write.")
+@_local
+def export(place: str, name: str, to: Path) -> None:
+    """Write a savepoint into one tar file, for `millpond savepoint import`."""
+    with _progress() as progress:
+        export_savepoint(open_savepoint(place, name), to, progress)
+
+
+@savepoint.command("import")
+@_place
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", help="Another name than it had.")
+@options.json_option
+@_local
+def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
+    """Read a savepoint from a tar file into DIR, and compare every file with its hash."""
+    with _progress() as progress:
+        found = import_savepoint(place, file, name=name, progress=progress)
+    _show(found, as_json=as_json)
+
+
+@savepoint.command()
+@_place
+@_local
+def tree(place: str) -> None:
+    """Show which savepoint came from which: made of one job after each other, or of a restored job."""
+    every = [found.manifest for found in list_savepoints(place).found]
+    children: dict[str | None, list[Manifest]] = {}
+    names = {manifest.name for manifest in every}
+    for manifest in every:
+        above = manifest.origin if manifest.origin in names else manifest.parent
+        children.setdefault(above if above in names else None, []).append(manifest)
+    _write_tree(children, None, "")
+
+
+def _write_tree(children: dict[str | None, list[Manifest]], above: str | None, indent: str) -> None:
+    for manifest in children.get(above, []):
+        origin = ", of a job restored from it" if above is not None and manifest.origin == above else ""
+        write_line(f"{indent}{visible(manifest.name)}  batch {manifest.batch} of {visible(manifest.job)}{origin}")
+        _write_tree(children, manifest.name, indent + "  ")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int, int], None]]:
+    with Progress("files") as line:
+        yield lambda done, every: line(f"{done:,} of {every:,}")
+
+
+def _show(found: Savepoint, *, as_json: bool) -> None:
+    manifest = found.manifest
+    if as_json:
+        partitions = [asdict(partition) for partition in manifest.partitions]
+        write_json({**_summary(manifest), "conf": manifest.conf, "operators": manifest.operators, "partitions": partitions})
+        return
+    lines = {
+        "savepoint": manifest.name,
+        "note": manifest.note,
+        "job": f"{manifest.job}, id {manifest.job_id}",
+        "checkpoint": manifest.checkpoint,
+        "batch": f"{manifest.batch}, begun {moment(manifest.batch_started_ms)}",
+        "watermark": "none" if manifest.watermark_ms is None else moment(manifest.watermark_ms),
+        "made": f"{moment(manifest.created_ms)}, by Millpond {manifest.millpond}",
+        "holds": f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes, {_rows(manifest)} rows",
+        "tables": ", ".join(sorted(manifest.tables)) or "none defined",
+        "shares": f"files with {manifest.parent}" if manifest.parent else "",
+        "restored": f"the job was, from {manifest.origin}" if manifest.origin else "",
+        "in": found.storage.uri,
+    }
+    for word, text in lines.items():
+        if text:
+            write_line(f"{word:<12}{visible(text)}")
+
+
+def _summary(manifest: Manifest) -> dict[str, Any]:
+    named = ("name", "note", "job", "job_id", "checkpoint", "batch", "offsets", "watermark_ms", "created_ms", "parent", "origin")
+    facts = {name: getattr(manifest, name) for name in named}
+    return {**facts, "files": len(manifest.files), "size_bytes": manifest.size_bytes, "rows": manifest.rows}
+
+
+def _row(manifest: Manifest) -> list[str]:
+    made = moment(manifest.created_ms)
+    return [manifest.name, manifest.job, str(manifest.batch), made, _rows(manifest), f"{manifest.size_bytes:,}", manifest.note]
+
+
+def _rows(manifest: Manifest) -> str:
+    return "not counted" if manifest.rows is None else f"{manifest.rows:,}"

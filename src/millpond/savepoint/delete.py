@@ -1,0 +1,63 @@
+"""Delete a savepoint, or what a killed command left of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.catalogue import savepoints_folder
+from millpond.errors import SavepointError
+from millpond.savepoint.folder import Savepoint, Savepoints, list_savepoints, open_savepoint, remove
+from millpond.savepoint.manifest import check_savepoint_name
+from millpond.storage import Storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePlan:
+    """A deletion that isn't done yet.
+
+    savepoint:  None for one that is incomplete or can't be read
+    children:   savepoints that were made after it and shared its files; each has all it needs
+    """
+
+    name: str
+    folder: Storage
+    savepoint: Savepoint | None
+    children: tuple[str, ...]
+
+    def describe(self) -> str:
+        """What will be done, in a few lines."""
+        if self.savepoint is None:
+            return f"delete      what there is of {self.name}, in {self.folder.uri}; nothing can be restored from it"
+        manifest = self.savepoint.manifest
+        lines = [
+            f"delete      {self.name}, batch {manifest.batch} of {manifest.job}: {len(manifest.files)} files, "
+            f"{manifest.size_bytes:,} bytes, in {self.folder.uri}",
+        ]
+        if self.children:
+            lines.append(f"stays       {', '.join(self.children)}: a file that they share stays as long as one of them has it")
+        return "\n".join(lines)
+
+    def run(self) -> None:
+        """Delete it.  Raises what the storage raises; then it can be run again."""
+        remove(self.folder)
+
+
+def plan_delete(place: str | Path, name: str) -> DeletePlan:
+    """Plan to delete a savepoint.
+
+    Raises:  UNKNOWN_SAVEPOINT, INVALID_NAME.
+    """
+    check_savepoint_name(name)
+    savepoint = None
+    try:
+        savepoint = open_savepoint(place, name)
+    except SavepointError as error:
+        if error.condition == "UNKNOWN_SAVEPOINT":
+            raise
+    every = list_savepoints(place)
+    return DeletePlan(name=name, folder=savepoints_folder(place).folder(name), savepoint=savepoint, children=_children(every, name))
+
+
+def _children(every: Savepoints, name: str) -> tuple[str, ...]:
+    return tuple(s.manifest.name for s in every.found if s.manifest.parent == name)
