@@ -1,0 +1,89 @@
+"""A savepoint of a running job: Spark goes on from it, and ends with the state of the job that nobody interrupted."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyspark.cloudpickle
+import pytest
+
+from golden_rows import load_script
+from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.restore import plan_restore
+from millpond.savepoint.verify import verify_savepoint
+from sizes import a_few
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+sys.path.append(str(Path(__file__).parents[2] / "golden"))  # where the script finds `cells`
+_GOLDEN = load_script("make_operators")
+pyspark.cloudpickle.register_pickle_by_value(_GOLDEN)  # workers can't import a script
+CELLS, DEFAULTS, read_batch, last_batch = _GOLDEN.CELLS, _GOLDEN.DEFAULTS, _GOLDEN.read_batch, _GOLDEN.last_batch
+# These go by the clock, so that no two runs have the same state; or they end a run on purpose.
+UNEQUAL = ("processing", "ttl", "failed", "retried", "repartitioned")
+NAMES = sorted(name for name in CELLS if not any(word in name for word in UNEQUAL))
+
+
+class Interrupted(_GOLDEN.OperatorJob):
+    """A job over the first half of its input, of which a savepoint is made while it runs, and then over the rest."""
+
+    runs = 0
+
+    def feed(self, batches: int) -> None:
+        super().feed(batches // 2)
+        self._rest = batches - batches // 2
+
+    def finish(self, df: DataFrame, mode: str, **options: Any) -> None:
+        query = self.start(df, mode, processingTime="0 seconds")
+        query.processAllAvailable()
+        self.runs += 1
+        self.savepoint = plan_savepoint(self.checkpoint, f"run-{self.runs}").run()
+        assert query.isActive
+        super().feed(self._rest)
+        query.processAllAvailable()
+        query.stop()
+
+
+class Restored(_GOLDEN.OperatorJob):
+    """The same job from the last of its savepoints, over the input that is there."""
+
+    def __init__(self, spark: SparkSession, checkpoint: Path, inputs: Path, runs: int) -> None:
+        super().__init__(spark, checkpoint, inputs)
+        self._runs = runs
+
+    def feed(self, batches: int) -> None:
+        """Nothing more."""
+
+    def finish(self, df: DataFrame, mode: str, **options: Any) -> None:
+        self._runs -= 1
+        if not self._runs:
+            query = self.start(df, mode, processingTime="0 seconds")
+            query.processAllAvailable()
+            query.stop()
+
+
+@pytest.mark.parametrize("name", a_few(NAMES, 4))
+def test_a_restored_job_ends_like_the_one_that_was_never_interrupted(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    own, cell = spark.newSession(), CELLS[name]
+    for key, value in {**DEFAULTS, **cell.conf}.items():
+        own.conf.set(key, value)
+    job = Interrupted(own, tmp_path / "checkpoint", tmp_path / "inputs")
+    cell.write(job)
+    savepoint = job.savepoint
+    assert verify_savepoint(savepoint).problems == ()
+    plan_restore(job.checkpoint, savepoint.manifest.name, tmp_path / "restored").run()
+    batch = savepoint.manifest.batch
+    assert batch < last_batch(job.checkpoint)
+    assert ordered(read_batch(own, tmp_path / "restored", batch)) == ordered(read_batch(own, job.checkpoint, batch))
+    cell.write(Restored(own, tmp_path / "restored", tmp_path / "inputs", job.runs))
+    ends = [read_batch(own, folder, last_batch(folder)) for folder in (tmp_path / "restored", job.checkpoint)]
+    assert ordered(ends[0]) == ordered(ends[1])
+    assert any(ends[0].values()), "a state without rows shows nothing"
+
+
+def ordered(state: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """The rows of each store: their order means nothing."""
+    return {store: sorted(map(repr, rows)) for store, rows in state.items()}
