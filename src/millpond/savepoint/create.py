@@ -198,8 +198,8 @@ class _Creation:
 
     def _copy(self) -> tuple[CommittedBatch, dict[RestartFile, Copied]]:
         for _ in range(_ATTEMPTS):
-            batch = self._choose()
             try:
+                batch = self._choose()
                 refuse_real_time(self._source, batch)
                 files = restart_files(self._source, batch)  # 1
                 copied = self._copy_all(files)  # 2

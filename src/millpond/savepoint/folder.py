@@ -19,7 +19,6 @@ from pathlib import Path
 from millpond.catalogue import savepoints_folder
 from millpond.errors import CheckpointError, MillpondError, SavepointError, StorageError
 from millpond.savepoint.manifest import NAME, Manifest, check_savepoint_name, damaged, parse_manifest
-from millpond.savepoint.restart_files import all_files
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -116,9 +115,9 @@ def remove(folder: Storage) -> None:
     So it is never taken for whole while files are missing, and nobody makes it anew meanwhile.
     """
     folder.delete(NAME)
-    for path in all_files(folder, CHECKPOINT):
-        folder.delete(path)
+    folder.delete_all(CHECKPOINT)
     folder.delete(CLAIM)
+    folder.delete_all()
 
 
 def _open(root: Storage, name: str) -> Savepoint:

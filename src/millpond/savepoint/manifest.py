@@ -48,7 +48,7 @@ class SavepointFile:
 class PartitionState:
     """One partition of a store.
 
-    rows:        of the batch; None if they weren't counted
+    rows:        of the batch; None if they weren't counted, and for a store that only Spark needs
     size_bytes:  of its files
     """
 
@@ -108,9 +108,9 @@ class Manifest:
 
     @property
     def rows(self) -> int | None:
-        """Of all its stores; None if some weren't counted."""
-        counts = [partition.rows for partition in self.partitions]
-        return None if None in counts else sum(count for count in counts if count is not None)
+        """Of all stores whose rows were counted; None if none were."""
+        counts = [partition.rows for partition in self.partitions if partition.rows is not None]
+        return sum(counts) if counts or not self.partitions else None
 
     def to_bytes(self) -> bytes:
         """The file `savepoint.json`."""

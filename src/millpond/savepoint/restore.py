@@ -26,7 +26,6 @@ from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
-from millpond.savepoint.restart_files import all_files
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
@@ -78,8 +77,7 @@ class RestorePlan:
             self.target.sync()  # 4
             self.target.write(_METADATA, json.dumps({"id": self._job_id()}, separators=(",", ":")).encode())
         except BaseException:
-            for path in list(all_files(self.target)):
-                self.target.delete(path)
+            self.target.delete_all()
             raise
         folder = create_beside(self.target.uri, manifest.job)  # 5
         for table, definition in manifest.tables.items():

@@ -100,6 +100,9 @@ class Storage(Protocol):
     def delete(self, path: str) -> None:
         """Remove a file, if it exists; on a local disk, also folders above it that are empty then."""
 
+    def delete_all(self, path: str = "") -> None:
+        """Remove a folder with all files in it, hidden ones and what a killed writer left too."""
+
     def sync(self) -> None:
         """Return when all that was written and taken survives a crash of the machine."""
 

@@ -7,6 +7,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -194,6 +195,16 @@ class LocalStorage:
         except OSError as broken:
             if broken.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise self._not_writable(target, broken) from broken
+
+    def delete_all(self, path: str = "") -> None:
+        target = Path(self._root, path)
+        try:
+            with self._folder(path) as folder:
+                if folder is None:
+                    return
+            shutil.rmtree(target)  # doesn't follow links, and refuses to begin at one
+        except OSError as broken:
+            raise self._not_writable(target, broken) from broken
 
     def sync(self) -> None:
         for root in (Path(self._root), *Path(self._root).parents):

@@ -149,6 +149,16 @@ class ObjectStorage:
 
         self._ask("delete", path, delete)
 
+    def delete_all(self, path: str = "") -> None:
+        folder = (self._prefix + path).strip("/")
+
+        def delete() -> bool:
+            for page in self._obstore.list(self._store, f"{folder}/", chunk_size=_PAGE):
+                self._obstore.delete(self._store, [meta["path"] for meta in page])
+            return True
+
+        self._ask("delete", path, delete)
+
     def sync(self) -> None:
         """A put has returned when the store has it."""
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyspark.cloudpickle
 import pytest
 
-from golden_rows import load_script
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
-from sizes import a_few
+from spark_files.golden import load_script
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
