@@ -1,7 +1,8 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
-Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  The job's side needs
-`millpond[spark]`: `session`, `start`, `publish`, `define`, `salted`, `buffered`.
+Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints:
+`plan_savepoint`, `plan_restore`.  The job's side needs `millpond[spark]`: `session`, `start`,
+`publish`, `define`, `salted`, `buffered`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from millpond.errors import (
     MillpondError,
     ReplicaError,
     RequestError,
+    SavepointError,
     SetupError,
     StorageError,
     importing_pyspark,
@@ -25,6 +27,12 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
+    from millpond.savepoint.create import plan_savepoint
+    from millpond.savepoint.delete import plan_delete_savepoint
+    from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
+    from millpond.savepoint.restore import plan_restore
+    from millpond.savepoint.tar import export_savepoint, import_savepoint
+    from millpond.savepoint.verify import verify_savepoint
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
     from millpond.spark.job import Job
@@ -50,6 +58,8 @@ __all__ = [
     "Retention",
     "Row",
     "Rows",
+    "Savepoint",
+    "SavepointError",
     "SetupError",
     "StorageError",
     "Table",
@@ -58,7 +68,14 @@ __all__ = [
     "connect",
     "connect_async",
     "define",
+    "export_savepoint",
+    "import_savepoint",
+    "list_savepoints",
     "open",
+    "open_savepoint",
+    "plan_delete_savepoint",
+    "plan_restore",
+    "plan_savepoint",
     "publish",
     "publish_model",
     "read_arrow",
@@ -70,15 +87,24 @@ __all__ = [
     "serve_models",
     "session",
     "start",
+    "verify_savepoint",
 ]
 _LATER = {
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
+    "Savepoint": "millpond.savepoint.folder",
     "broadcast": "millpond.spark.broadcast.stream",
     "buffered": "millpond.spark.buffered",
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",
+    "export_savepoint": "millpond.savepoint.tar",
+    "import_savepoint": "millpond.savepoint.tar",
+    "list_savepoints": "millpond.savepoint.folder",
+    "open_savepoint": "millpond.savepoint.folder",
+    "plan_delete_savepoint": "millpond.savepoint.delete",
+    "plan_restore": "millpond.savepoint.restore",
+    "plan_savepoint": "millpond.savepoint.create",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
     "read_models": "millpond.spark.models.serve",
@@ -88,6 +114,7 @@ _LATER = {
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "start": "millpond.spark",
+    "verify_savepoint": "millpond.savepoint.verify",
 }
 """Names that are imported at their first use, and their modules: a reader never imports PySpark."""
 

@@ -17,7 +17,7 @@ import millpond.savepoint.create as create
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.delete import plan_delete
+from millpond.savepoint.delete import plan_delete_savepoint
 from millpond.savepoint.folder import list_savepoints, open_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
@@ -61,7 +61,7 @@ def test_the_job_stays_as_it_was(job: WrittenCheckpoint, tmp_path: Path) -> None
 
     before = state()
     plan_savepoint(tmp_path / "pond", "monday").run()
-    plan_delete(tmp_path / "pond", "monday").run()
+    plan_delete_savepoint(tmp_path / "pond", "monday").run()
     assert state() == before
     assert not (tmp_path / "pond/savepoints/monday").exists()
 
@@ -77,7 +77,7 @@ def test_wrong_calls_are_refused_and_leave_nothing(job: WrittenCheckpoint, tmp_p
     assert condition_of(lambda: plan_savepoint(pond, "x", batch=77)) == "BATCH_GONE"
     assert condition_of(lambda: plan_savepoint(tmp_path / "nowhere", "x")) == "NO_CHECKPOINT"
     assert condition_of(lambda: open_savepoint(pond, "x")) == "UNKNOWN_SAVEPOINT"
-    assert condition_of(lambda: plan_delete(pond, "x")) == "UNKNOWN_SAVEPOINT"
+    assert condition_of(lambda: plan_delete_savepoint(pond, "x")) == "UNKNOWN_SAVEPOINT"
     assert sorted(str(path) for path in pond.rglob("*")) == before
 
 
@@ -208,7 +208,7 @@ def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheck
         else:
             ends["nothing"] += 1
             continue
-        plan_delete(pond, "killed").run()
+        plan_delete_savepoint(pond, "killed").run()
         assert not (pond / "savepoints/killed").exists()
     assert ends["incomplete"] or ends["whole"], ends
 
@@ -228,7 +228,7 @@ def test_files_that_never_change_are_shared_and_others_arent(golden, tmp_path: P
         assert len(inodes) == (1 if "/SSTs/" in file.path else 3), file.path
         shared += "/SSTs/" in file.path
     assert shared
-    plan_delete(checkpoint, "first").run()
+    plan_delete_savepoint(checkpoint, "first").run()
     assert verify_savepoint(second).problems == ()
     for path in checkpoint.rglob("*.sst"):
         path.unlink()  # as Spark's clean-up

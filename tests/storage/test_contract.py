@@ -5,6 +5,7 @@ Google's client uses an XML API that differs from S3's in signatures and conditi
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 import urllib.request
@@ -16,6 +17,7 @@ import pytest
 
 from millpond.errors import MillpondError, SetupError
 from millpond.storage import Storage, open_storage, uri_of
+from millpond.storage.copying import copy_file, hash_file
 from millpond.storage.names import hadoop_uri, last_name, path_of_hadoop
 from servers.azurite import azurite_server, use_azurite
 from servers.proxy import proxy
@@ -223,3 +225,79 @@ def test_a_write_without_the_right_to_it_is_a_matter_of_setup(s3: str) -> None:
         with pytest.raises(SetupError) as caught:
             open_storage(s3).write("x", b"")
     assert caught.value.condition == "NOT_WRITABLE"
+
+
+def test_of_several_writers_one_creates_a_file(storage: Storage) -> None:
+    if storage.uri.startswith("gs:"):
+        pytest.skip("the S3 server that stands in for Google's knows no conditions and no copies")
+    created: list[bytes] = []
+
+    def create(data: bytes) -> None:
+        if storage.create("folder/claim", data):
+            created.append(data)
+
+    threads = [threading.Thread(target=create, args=(uuid.uuid4().bytes,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(created) == 1
+    assert storage.read("folder/claim", MOST) == created[0]
+    assert storage.names("folder") == ["claim"]
+
+
+def test_pieces_are_one_file_and_nothing_if_they_fail(storage: Storage) -> None:
+    storage.write_pieces("folder/file", iter([b"12", b"", b"x" * 3_000_000]))
+    assert storage.read("folder/file", MOST) == b"12" + b"x" * 3_000_000
+
+    def broken() -> Iterator[bytes]:
+        yield b"new"
+        raise RuntimeError("no more pieces")
+
+    with pytest.raises(RuntimeError):
+        storage.write_pieces("folder/other", broken())
+    assert storage.names("folder") == ["file"]
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_file_is_taken_from_another_folder(storage: Storage, share: bool) -> None:
+    if storage.uri.startswith("gs:"):
+        pytest.skip("the S3 server that stands in for Google's knows no conditions and no copies")
+    source, target = storage.folder("from"), storage.folder("to/there")
+    source.write("a b/file", b"12" * 1000)
+    assert target.take(source, "a b/file", "c/file", share=share)
+    assert target.read("c/file", MOST) == b"12" * 1000
+    source.delete("a b/file")
+    assert target.read("c/file", MOST) == b"12" * 1000
+    with pytest.raises(MillpondError) as caught:
+        target.take(source, "a b/file", "c/other", share=share)
+    assert caught.value.condition == "FILE_GONE"
+    assert target.names("c") == ["file"]
+    target.sync()
+
+
+def test_a_copy_has_the_hash_of_its_bytes(storage: Storage, tmp_path: Path) -> None:
+    data = b"x" * 3_000_000
+    storage.write("file", data)
+    there = open_storage(tmp_path / "there")
+    for source, target in ((storage, storage), (storage, there), (there, storage)):
+        copied = (
+            copy_file(source, "file", target, "file", most_bytes=MOST)
+            if source is not target
+            else hash_file(storage, "file", most_bytes=MOST)
+        )
+        assert (copied.size_bytes, copied.sha256) == (len(data), hashlib.sha256(data).hexdigest())
+        assert target.read("file", MOST) == data
+
+
+def test_what_is_deleted_is_gone_and_nothing_else(storage: Storage) -> None:
+    for name in ("a/one", "a/b/two", "a/b/.hidden", "ab/three", "four"):
+        storage.write(name, b"x")
+    storage.delete("a/one")
+    storage.delete("a/one")  # not there any more
+    assert storage.names("a") == ["b"]
+    storage.delete_all("a")
+    storage.delete_all("a")
+    assert storage.names() == ["ab", "four"]
+    storage.delete("ab/three")
+    assert storage.names() == ["four"]

@@ -51,7 +51,13 @@ _LOCAL_THREADS, _REMOTE_THREADS = 2, 16
 class SavepointPlan:
     """A savepoint that isn't made yet.
 
-    batch:   None for the newest one when it runs
+    name, note:  of the savepoint
+    job:         the job's folder
+    batch:       None for the newest one when it runs
+    newest:      the newest batch when it was planned
+    root:        the folder of all savepoints
+    parent:      the job's newest savepoint, whose files it can share; None if there is none
+    count:       whether the rows are counted
     """
 
     name: str

@@ -16,6 +16,7 @@ from millpond.storage import Storage
 class DeletePlan:
     """A deletion that isn't done yet.
 
+    name, folder:  of the savepoint
     savepoint:  None for one that is incomplete or can't be read
     children:   savepoints that were made after it and shared its files; each has all it needs
     """
@@ -43,7 +44,7 @@ class DeletePlan:
         remove(self.folder)
 
 
-def plan_delete(place: str | Path, name: str) -> DeletePlan:
+def plan_delete_savepoint(place: str | Path, name: str) -> DeletePlan:
     """Plan to delete a savepoint.
 
     Raises:  UNKNOWN_SAVEPOINT, INVALID_NAME.

@@ -31,7 +31,8 @@ _BOUNDS = FileBounds()
 class Savepoint:
     """One savepoint.
 
-    storage:  its folder
+    manifest:  what it holds
+    storage:   its folder
     """
 
     manifest: Manifest

@@ -64,6 +64,7 @@ class Manifest:
     """What a savepoint holds.
 
     name:               unique in its pond
+    note:               a text for people
     parent:             the savepoint whose files this one shares; None if there was none
     job, job_id:        the job's name, and the id that Spark wrote into its checkpoint
     checkpoint:         URI of the checkpoint that was copied
@@ -71,13 +72,16 @@ class Manifest:
     batch:              the batch after which a job started from it goes on
     offsets:            per source, its end offset
     watermark_ms:       after the batch; None if the job has none
+    batch_started_ms:   when Spark planned the batch
     committed_ms:       when the batch was committed; None if the checkpoint itself was a copy
     created_ms:         by the clock of the machine that made the savepoint
     millpond:           the version that made it
     checkpoint_format:  1 or 2
     conf:               every setting that Spark pinned in the batch
     operators:          Spark's operator id -> Spark's name of it
+    partitions:         of each store, with its rows and bytes
     tables:             table -> its definition as JSON
+    files:              all files, by their paths
     """
 
     name: str

@@ -43,8 +43,9 @@ _THREADS = 4
 class RestorePlan:
     """A restore that isn't done yet.
 
-    target:   the new checkpoint
-    new_id:   whether the restored job gets an id of its own
+    savepoint:  what is restored
+    target:     the new checkpoint
+    new_id:     whether the restored job gets an id of its own
     """
 
     savepoint: Savepoint

@@ -12,7 +12,10 @@ from millpond.errors import CheckpointError, MillpondError
 from millpond.savepoint.folder import CHECKPOINT, Savepoint
 from millpond.savepoint.restart_files import all_files, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
+from millpond.settings import FileBounds
 from millpond.storage.copying import hash_file
+
+_BOUNDS = FileBounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Problem:
 class Verified:
     """What a savepoint was found to be.
 
+    name:               of the savepoint
     files, size_bytes:  that have their hash
     rows:               decoded
     problems:           empty if the savepoint is whole
@@ -61,14 +65,14 @@ def verify_savepoint(savepoint: Savepoint, progress: Callable[[int, int], None] 
     for done, file in enumerate(manifest.files, 1):
         path = f"{CHECKPOINT}/{file.path}"
         try:
-            found = hash_file(storage, path, most_bytes=max(file.size_bytes, 1))
+            found = hash_file(storage, path, most_bytes=_BOUNDS.state_bytes)
             if (found.size_bytes, found.sha256) == (file.size_bytes, file.sha256):
                 good, size = good + 1, size + file.size_bytes
             else:
                 what = f"it has {found.size_bytes:,} bytes of {file.size_bytes:,}, and another hash"
                 problems.append(Problem(path=path, condition="SAVEPOINT_DAMAGED", message=what))
         except CheckpointError as error:
-            problems.append(_problem(path, error))
+            problems.append(Problem(path=path, condition=error.condition, message=error.message))
         if progress is not None:
             progress(done, len(manifest.files))
     listed = {file.path for file in manifest.files}

@@ -19,7 +19,7 @@ from millpond.cli.progress import Progress
 from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.delete import plan_delete
+from millpond.savepoint.delete import plan_delete_savepoint
 from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.restore import plan_restore
@@ -39,6 +39,12 @@ def savepoint() -> None:
     A savepoint is a copy of a job's checkpoint after one batch, with all that Spark needs to go on
     from there.  Making one doesn't touch the job, which may run meanwhile.  DIR is a pond, or the
     folder of a checkpoint.
+
+    \b
+    Examples:
+      millpond savepoint create ./pond page_views --name before-upgrade
+      millpond savepoint list ./pond
+      millpond savepoint restore ./pond before-upgrade --to ./restored
     """
 
 
@@ -66,7 +72,7 @@ def _local(command: Command) -> Command:
 @options.json_option
 @_local
 def create(place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, as_json: bool) -> None:
-    """Make a savepoint of JOB in DIR, while it runs or not.
+    """Make a savepoint of JOB in DIR, running or not.
 
     JOB may be left out if there is only one.
 
@@ -106,7 +112,7 @@ def list_(place: str, as_json: bool) -> None:
 @options.json_option
 @_local
 def show(place: str, name: str, as_json: bool) -> None:
-    """Show what a savepoint holds: job, batch, offsets, tables, partitions."""
+    """Show the job, batch and contents of a savepoint."""
     _show(open_savepoint(place, name), as_json=as_json)
 
 
@@ -116,7 +122,7 @@ def show(place: str, name: str, as_json: bool) -> None:
 @options.json_option
 @_local
 def verify(place: str, name: str, as_json: bool) -> None:
-    """Read all of a savepoint, compare every file with its hash, and decode every row."""
+    """Compare every file with its hash, and decode every row."""
     with _progress() as progress:
         found = verify_savepoint(open_savepoint(place, name), progress)
     if as_json:
@@ -141,7 +147,9 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
 @_local
 def restore(place: str, name: str, to: str, new_id: bool) -> None:
-    """Restore a savepoint into an empty folder, from which Spark starts the job.
+    """Make a checkpoint of a savepoint, in an empty folder.
+
+    Spark starts the job from it.
 
     \b
     Example:
@@ -161,8 +169,8 @@ def restore(place: str, name: str, to: str, new_id: bool) -> None:
 @click.option("--yes", is_flag=True, help="Delete it; without this, show what would be deleted.")
 @_local
 def delete(place: str, name: str, yes: bool) -> None:
-    """Delete a savepoint, or what a killed command left of one."""
-    plan = plan_delete(place, name)
+    """Delete a savepoint, or what is left of one."""
+    plan = plan_delete_savepoint(place, name)
     for line in plan.describe().splitlines():
         say(line)
     if yes:
@@ -177,7 +185,7 @@ def delete(place: str, name: str, yes: bool) -> None:
 @click.option("--to", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The tar file to write.")
 @_local
 def export(place: str, name: str, to: Path) -> None:
-    """Write a savepoint into one tar file, for `millpond savepoint import`."""
+    """Write a savepoint into one tar file."""
     with _progress() as progress:
         export_savepoint(open_savepoint(place, name), to, progress)
 
@@ -189,7 +197,7 @@ def export(place: str, name: str, to: Path) -> None:
 @options.json_option
 @_local
 def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
-    """Read a savepoint from a tar file into DIR, and compare every file with its hash."""
+    """Read a savepoint from a tar file into DIR."""
     with _progress() as progress:
         found = import_savepoint(place, file, name=name, progress=progress)
     _show(found, as_json=as_json)
@@ -199,7 +207,7 @@ def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
 @_place
 @_local
 def tree(place: str) -> None:
-    """Show which savepoint came from which: made of one job after each other, or of a restored job."""
+    """Show which savepoint came after which."""
     every = [found.manifest for found in list_savepoints(place).found]
     children: dict[str | None, list[Manifest]] = {}
     names = {manifest.name for manifest in every}
