@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.delete import plan_delete_savepoint
     from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
+    from millpond.savepoint.fork import plan_fork
     from millpond.savepoint.restore import plan_restore
     from millpond.savepoint.tar import export_savepoint, import_savepoint
     from millpond.savepoint.verify import verify_savepoint
@@ -74,6 +75,7 @@ __all__ = [
     "open",
     "open_savepoint",
     "plan_delete_savepoint",
+    "plan_fork",
     "plan_restore",
     "plan_savepoint",
     "publish",
@@ -103,6 +105,7 @@ _LATER = {
     "list_savepoints": "millpond.savepoint.folder",
     "open_savepoint": "millpond.savepoint.folder",
     "plan_delete_savepoint": "millpond.savepoint.delete",
+    "plan_fork": "millpond.savepoint.fork",
     "plan_restore": "millpond.savepoint.restore",
     "plan_savepoint": "millpond.savepoint.create",
     "publish": "millpond.spark",

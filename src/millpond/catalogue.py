@@ -309,6 +309,11 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
     )
 
 
+def is_pond(uri: str | Path) -> bool:
+    """Whether a place is a pond, and not a bare checkpoint or nothing."""
+    return open_storage(uri).stamp("pond.json") is not None
+
+
 def savepoints_folder(uri: str | Path) -> Storage:
     """The folder of a place's savepoints: in the pond, or beside a bare checkpoint.
 

@@ -41,6 +41,7 @@ SECTIONS = {
     },
     "Keep and move jobs": {
         "savepoint": "Make, verify and restore copies of a job's checkpoint.",
+        "fork": "Make a second job with the state of a savepoint.",
     },
     "Serve": {
         "serve": "Answer requests over HTTP.",

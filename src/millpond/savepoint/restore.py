@@ -14,17 +14,19 @@ If anything fails, the folder is emptied.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, create_beside
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
-from millpond.savepoint.manifest import SavepointFile, damaged
+from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
@@ -73,44 +75,67 @@ class RestorePlan:
         """
         check_empty(self.target)  # 1
         manifest = self.savepoint.manifest
-        try:
-            self._copy(progress)
-            self.target.sync()  # 4
-            self.target.write(_METADATA, json.dumps({"id": self._job_id()}, separators=(",", ":")).encode())
-        except BaseException:
-            self.target.delete_all()
-            raise
-        folder = create_beside(self.target.uri, manifest.job)  # 5
-        for table, definition in manifest.tables.items():
-            try:
-                folder.write_definition(parse_entry(definition))
-            except DAMAGE as broken:
-                raise damaged(self.savepoint.storage.uri, f"has no readable definition of {table}") from broken
-        write_origin(folder.storage, manifest)
+        restore_files(self.savepoint, self.target, str(uuid.uuid4()) if self.new_id else manifest.job_id, progress)
+        folder = create_beside(self.target.uri, manifest.job)
+        restore_tables(folder, manifest)  # 5
         return folder
 
-    def _job_id(self) -> str:
-        return str(uuid.uuid4()) if self.new_id else self.savepoint.manifest.job_id
 
-    def _copy(self, progress: Progress | None) -> None:
-        files = [file for file in self.savepoint.manifest.files if file.path != _METADATA]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            try:
-                for done, _ in enumerate(pool.map(self._copy_one, files), 1):
-                    if progress is not None:
-                        progress(done, len(files))
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+def restore_files(savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None) -> None:
+    """Make a checkpoint of a savepoint in an empty folder: steps 2 to 4.
 
-    def _copy_one(self, file: SavepointFile) -> None:  # 2
-        source = self.savepoint.checkpoint
-        if "/_metadata/v2/" in file.path:
-            text = source.read(file.path, _BOUNDS.schema_bytes)
-            self.target.write(file.path, anchored(text, file.path, hadoop_uri(self.target.uri)))
-            return
-        copied = copy_file(source, file.path, self.target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
-        if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
-            raise damaged(f"{source.uri}/{file.path}", "doesn't have the hash that the manifest names")
+    job_id:  Spark's id of the restored job
+    Raises:  as `RestorePlan.run`; then the folder is empty.
+    """
+    try:
+        _copy_all(savepoint, target, progress)
+        target.sync()  # 4
+        target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
+    except BaseException:
+        target.delete_all()
+        raise
+
+
+def restore_tables(folder: JobFolder, manifest: Manifest, names: Callable[[str], str] = str) -> None:
+    """Write the definitions of a savepoint's tables, and from which savepoint the job comes.
+
+    names:   the new name of each table
+    Raises:  SAVEPOINT_DAMAGED, NOT_WRITABLE.
+    """
+    for table, definition in manifest.tables.items():
+        try:
+            entry = parse_entry(definition)
+        except DAMAGE as broken:
+            raise damaged(f"The manifest of {manifest.name}", f"has no readable definition of {table}") from broken
+        folder.write_definition(replace(entry, table=names(entry.table)))
+    write_origin(folder.storage, manifest)
+
+
+def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None) -> None:
+    files = [file for file in savepoint.manifest.files if file.path != _METADATA]
+    with ThreadPoolExecutor(_THREADS) as pool:
+        try:
+            for done, _ in enumerate(pool.map(partial(_copy_one, savepoint.checkpoint, target), files), 1):
+                if progress is not None:
+                    progress(done, len(files))
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _copy_one(source: Storage, target: Storage, file: SavepointFile) -> None:  # 2
+    if "/_metadata/v2/" in file.path:
+        text = source.read(file.path, _BOUNDS.schema_bytes)
+        if (len(text), hashlib.sha256(text).hexdigest()) != (file.size_bytes, file.sha256):
+            raise _changed(source, file)
+        target.write(file.path, anchored(text, file.path, hadoop_uri(target.uri)))
+        return
+    copied = copy_file(source, file.path, target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
+    if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
+        raise _changed(source, file)
+
+
+def _changed(source: Storage, file: SavepointFile) -> SavepointError:
+    return damaged(f"{source.uri}/{file.path}", "doesn't have the hash that the manifest names")
 
 
 def plan_restore(place: str | Path, name: str, to: str | Path, *, new_id: bool = False) -> RestorePlan:

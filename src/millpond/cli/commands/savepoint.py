@@ -48,7 +48,7 @@ def savepoint() -> None:
     """
 
 
-def _local(command: Command) -> Command:
+def local_place(command: Command) -> Command:
     """Refuse a server's address: these commands need the files."""
 
     @wraps(command)
@@ -70,7 +70,7 @@ def _local(command: Command) -> Command:
 @click.option("--note", default="", help="A text for people.")
 @click.option("--no-count", is_flag=True, help="Don't count the rows, which decodes all of the state.")
 @options.json_option
-@_local
+@local_place
 def create(place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, as_json: bool) -> None:
     """Make a savepoint of JOB in DIR, running or not.
 
@@ -82,7 +82,7 @@ def create(place: str, job: str | None, name: str, batch: int | None, note: str,
       millpond savepoint create s3://my-bucket/checkpoints/page-views --name monday --note 'before 4.4'
     """
     plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count)
-    with _progress() as progress:
+    with progress_of_files() as progress:
         made = plan.run(progress)
     _show(made, as_json=as_json)
 
@@ -90,7 +90,7 @@ def create(place: str, job: str | None, name: str, batch: int | None, note: str,
 @savepoint.command("list")
 @_place
 @options.json_option
-@_local
+@local_place
 def list_(place: str, as_json: bool) -> None:
     """List the savepoints in DIR, oldest first."""
     every = list_savepoints(place)
@@ -110,7 +110,7 @@ def list_(place: str, as_json: bool) -> None:
 @_place
 @_name
 @options.json_option
-@_local
+@local_place
 def show(place: str, name: str, as_json: bool) -> None:
     """Show the job, batch and contents of a savepoint."""
     _show(open_savepoint(place, name), as_json=as_json)
@@ -120,10 +120,10 @@ def show(place: str, name: str, as_json: bool) -> None:
 @_place
 @_name
 @options.json_option
-@_local
+@local_place
 def verify(place: str, name: str, as_json: bool) -> None:
     """Compare every file with its hash, and decode every row."""
-    with _progress() as progress:
+    with progress_of_files() as progress:
         found = verify_savepoint(open_savepoint(place, name), progress)
     if as_json:
         write_json(asdict(found))
@@ -145,7 +145,7 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @_name
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
-@_local
+@local_place
 def restore(place: str, name: str, to: str, new_id: bool) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.
 
@@ -158,7 +158,7 @@ def restore(place: str, name: str, to: str, new_id: bool) -> None:
     plan = plan_restore(place, name, to, new_id=new_id)
     for line in plan.describe().splitlines():
         say(line)
-    with _progress() as progress:
+    with progress_of_files() as progress:
         plan.run(progress)
     write_line(plan.target.uri)
 
@@ -167,7 +167,7 @@ def restore(place: str, name: str, to: str, new_id: bool) -> None:
 @_place
 @_name
 @click.option("--yes", is_flag=True, help="Delete it; without this, show what would be deleted.")
-@_local
+@local_place
 def delete(place: str, name: str, yes: bool) -> None:
     """Delete a savepoint, or what is left of one."""
     plan = plan_delete_savepoint(place, name)
@@ -183,10 +183,10 @@ def delete(place: str, name: str, yes: bool) -> None:
 @_place
 @_name
 @click.option("--to", required=True, metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="The tar file to write.")
-@_local
+@local_place
 def export(place: str, name: str, to: Path) -> None:
     """Write a savepoint into one tar file."""
-    with _progress() as progress:
+    with progress_of_files() as progress:
         export_savepoint(open_savepoint(place, name), to, progress)
 
 
@@ -195,17 +195,17 @@ def export(place: str, name: str, to: Path) -> None:
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--name", help="Another name than it had.")
 @options.json_option
-@_local
+@local_place
 def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
     """Read a savepoint from a tar file into DIR."""
-    with _progress() as progress:
+    with progress_of_files() as progress:
         found = import_savepoint(place, file, name=name, progress=progress)
     _show(found, as_json=as_json)
 
 
 @savepoint.command()
 @_place
-@_local
+@local_place
 def tree(place: str) -> None:
     """Show which savepoint came after which."""
     every = [found.manifest for found in list_savepoints(place).found]
@@ -225,7 +225,8 @@ def _write_tree(children: dict[str | None, list[Manifest]], above: str | None, i
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[int, int], None]]:
+def progress_of_files() -> Iterator[Callable[[int, int], None]]:
+    """Shows how many files are done."""
     with Progress("files") as line:
         yield lambda done, every: line(f"{done:,} of {every:,}")
 

@@ -1,0 +1,93 @@
+"""Forks: a second job beside the first, with the state of a savepoint."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_job, open_jobs
+from millpond.errors import MillpondError
+from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.fork import ForkPlan, plan_fork
+from millpond.savepoint.origin import read_origin
+from spark_files.checkpoint import WrittenCheckpoint
+
+
+@pytest.fixture
+def pond(tmp_path: Path) -> Path:
+    """A pond with a job of four batches, and a savepoint of the third."""
+    job = WrittenCheckpoint(Path(create_job(tmp_path / "pond", "counts").checkpoint.removeprefix("file://")))
+    for batch in range(4):
+        job.plan([("a", batch), ("b" * (batch + 1), batch)], snapshot=False)
+        job.commit()
+    plan_savepoint(tmp_path / "pond", "third", batch=2).run()
+    return tmp_path / "pond"
+
+
+def condition_of(call) -> str:
+    with pytest.raises(MillpondError) as caught:
+        call()
+    return caught.value.condition
+
+
+def test_both_jobs_are_read_side_by_side(pond: Path) -> None:
+    plan = plan_fork(pond, "third", "counts_b")
+    assert "the input of batch 3 of counts once more" in plan.describe()
+    assert [folder.job for folder in open_jobs(pond)] == ["counts"]
+    folder = plan.run()
+    assert [folder.job for folder in open_jobs(pond)] == ["counts", "counts_b"]
+    assert read_origin(folder.storage) == "third"
+    assert sorted(folder.storage.names()) == ["checkpoint", "job.json", "origin.json"]
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
+        first, second = (opened[f"{job}.aggregate_0"].scan() for job in ("counts", "counts_b"))
+        assert (first.cut.position.batch, second.cut.position.batch) == (3, 2)
+        assert {row["k"]: row["v"] for row in first} == {"a": 3, "b": 0, "bb": 1, "bbb": 2, "bbbb": 3}
+        assert {row["k"]: row["v"] for row in second} == {"a": 2, "b": 0, "bb": 1, "bbb": 2}
+    metadata = [(pond / "jobs" / job / "checkpoint/metadata").read_text() for job in ("counts", "counts_b")]
+    assert metadata[0] != metadata[1]
+    again = plan_savepoint(pond, "of_fork", job="counts_b").run()
+    assert again.manifest.origin == "third"
+
+
+def test_a_name_that_is_taken_or_no_pond_is_refused(pond: Path, tmp_path: Path) -> None:
+    assert condition_of(lambda: plan_fork(pond, "third", "counts")) == "TABLE_EXISTS"
+    assert condition_of(lambda: plan_fork(pond, "third", "a/b")) == "INVALID_NAME"
+    assert condition_of(lambda: plan_fork(pond, "first", "x")) == "UNKNOWN_SAVEPOINT"
+    bare = WrittenCheckpoint(tmp_path / "ck")
+    bare.plan([("a", 1)], snapshot=False)
+    bare.commit()
+    plan_savepoint(tmp_path / "ck", "one").run()
+    assert condition_of(lambda: plan_fork(tmp_path / "ck", "one", "x")) == "INVALID_REQUEST"
+    assert [folder.job for folder in open_jobs(pond)] == ["counts"]
+
+
+def test_a_damaged_savepoint_leaves_no_job(pond: Path) -> None:
+    plan = plan_fork(pond, "third", "x")
+    path = pond / "savepoints/third/checkpoint/state/0/1/2.delta"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert condition_of(plan.run) == "SAVEPOINT_DAMAGED"
+    assert not (pond / "jobs/x").exists()
+
+
+def test_of_several_forks_with_one_name_one_is_made(pond: Path) -> None:
+    plans = [plan_fork(pond, "third", "x") for _ in range(6)]
+    ends: list[str] = []
+
+    def run(plan: ForkPlan) -> None:
+        try:
+            plan.run()
+            ends.append("made")
+        except MillpondError as error:
+            ends.append(error.condition)
+
+    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ends) == ["TABLE_EXISTS"] * 5 + ["made"]
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
+        assert len(opened["x.aggregate_0"].scan()) == 4
