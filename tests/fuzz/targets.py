@@ -21,7 +21,7 @@ import pyarrow
 import millpond
 from millpond.catalogue import JobFolder, create_beside, open_jobs
 from millpond.checkpoint.bulk.newest import read_newest
-from millpond.checkpoint.bulk.partition import read_chunks
+from millpond.checkpoint.bulk.partition import iter_newest, read_chunks
 from millpond.checkpoint.encoding import iter_elements
 from millpond.checkpoint.files.records import DELETE, PUT
 from millpond.checkpoint.files.sidecars import verify_file
@@ -43,7 +43,6 @@ from millpond.schema.types import SparkType, atomic
 from millpond.schema.values import decode_json
 from millpond.storage import Storage
 from millpond.tables.cold.report import inspect_job
-from millpond.tables.cold.table import iter_newest
 from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_definition
 from millpond.tables.forms.arrow import arrow_type, column_array
@@ -161,7 +160,7 @@ def _whole(cell: Cell, batch: CommittedBatch, store: StoreSchema, partition: int
     rows: dict[bytes, bytes] = {}
     at_once = read_newest(StateReader(cell.storage), batch, store, partition, Memory())
     try:
-        parts = list(iter_newest(pyarrow, read_chunks(StateReader(cell.storage), batch, store, partition)))
+        parts = list(iter_newest(read_chunks(StateReader(cell.storage), batch, store, partition)))
     except MillpondError:
         assert at_once is None, "what is refused file by file was read in one pass"
         return None

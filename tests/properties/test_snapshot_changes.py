@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from millpond.checkpoint.files import partial as file_parts
-from millpond.checkpoint.rocksdb import blocks as sst_blocks
 from millpond.checkpoint.rocksdb import sst
 from millpond.checkpoint.rocksdb.changes import iter_snapshot_changes
 from millpond.checkpoint.rocksdb.snapshot import iter_snapshot, read_snapshot
@@ -46,11 +45,10 @@ def applied(state: dict[bytes, bytes], changes: dict[bytes, bytes | None]) -> di
 
 
 @settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
-@given(st.lists(ROUND, min_size=1, max_size=6), st.booleans())
-def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]], few: bool) -> None:
+@given(st.lists(ROUND, min_size=1, max_size=6))
+def test_the_changes_of_each_version_make_it_of_the_one_before(rounds: list[list[tuple[str, bytes, bytes]]]) -> None:
     with TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sst, "WINDOW_BYTES", 200)
-        patch.setattr(sst_blocks, "_FEW_BYTES", 1 << 30 if few else 0)
         writer = SnapshotWriter(Path(scratch, "0"), block_bytes=128)
         model: dict[bytes, bytes] = {}
         storage = open_storage(scratch)

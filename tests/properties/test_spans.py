@@ -7,7 +7,6 @@ import struct
 
 import pytest
 
-from millpond.checkpoint.files import record_spans as spans
 from millpond.checkpoint.files.record_spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.files.records import DELETE, MERGE, PUT, Record, iter_changelog, iter_records
 from millpond.errors import CheckpointError
@@ -61,16 +60,6 @@ def test_the_records_are_those_of_the_plain_walk(seed: int, typed: bool, shape: 
     data = file_of(records, typed=typed)
     assert list(iter_changelog(data) if typed else iter_records(data)) == records
     assert taken_out(locate_changelog(data) if typed else locate_records(data)) == records
-
-
-def test_records_of_many_sizes_are_walked_from_several_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unwanted(*_: object) -> None:
-        raise AssertionError("the plain walk was taken")
-
-    monkeypatch.setattr(spans._Walk, "plain", unwanted)
-    for typed in (False, True):
-        records = records_of(random.Random(11), 20_000, typed=typed, shape="keys")
-        assert taken_out(spans.locate_records(file_of(records, typed=typed)[4 if typed else 0 :], typed=typed)) == records
 
 
 @pytest.mark.parametrize("shape", ["equal", "keys", "mixed"])

@@ -29,7 +29,7 @@ from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.history.changes import Changes, RowChange
 from millpond.tables.history.find_event import EventAnswer
-from millpond.tables.history.reads import check_limit
+from millpond.tables.history.reads import check_limit, check_when
 from millpond.tables.history.versions import Version, Versions
 from millpond.tables.job.as_of import time_micros
 from millpond.tables.job.bounds import ARRIVING, Bounds
@@ -166,8 +166,7 @@ class TableReads:
 
     def at(self, *, batch: int | None = None, time: dt.datetime | str | None = None, cut: str | None = None) -> Exchange[Self]:
         """As `Table.at`; the server says at once whether it has that batch."""
-        if (cut is None) == (batch is None and time is None):
-            raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
+        check_when(batch, time, cut)
         as_of = AsOf(batch=batch, time=None if time is None else _time(time), cut=cut, closed=self._as_of.closed)
         first = yield from self._meant(as_of).get_all(())
         return self._meant(as_of if cut is not None else structs.replace(as_of, batch=first.batch))

@@ -20,7 +20,6 @@ _NUMBER, _POINTER, _FLAG, _TEXT = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int3
 # name -> (what it gives, what it takes): N number, F flag, P pointer
 _FUNCTIONS = {
     "stamp": (_NUMBER, ""),
-    "get_pages": (None, "PN"),
     "find_records": (_NUMBER, "PNNFNPPPPP"),
     "find_whole_records": (_NUMBER, "PNFP"),
     "find_last": (_FLAG, "PNNFPNP"),

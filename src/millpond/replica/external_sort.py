@@ -196,7 +196,7 @@ def _sort(table: _Table) -> tuple[Spans, Spans, Array]:
 
     keys, values, gone = join_spans(table.keys), join_spans(table.values), np.concatenate(table.gone)
     table.keys, table.values, table.gone, table.held_bytes = [], [], [], 0
-    order = calls.sort_newest(*keys[:3])
+    order = calls.sort_newest(*keys)
     if order is None:
         raise MemoryError(f"{len(gone)} keys can't be sorted")
     return _packed(keys.select(order)), _packed(values.select(order)), gone[order]
@@ -206,7 +206,7 @@ def _packed(pieces: Spans) -> Spans:
     """The same bytes, one after the other in a new buffer."""
     import numpy as np
 
-    data = calls.gather(*pieces[:3])
+    data = calls.gather(*pieces)
     assert data is not None
     return Spans(data, np.cumsum(pieces.size) - pieces.size, pieces.size)
 

@@ -34,29 +34,11 @@ class Patience:
         self.watches = Watches()
         self._arrivals = Arrivals(known_names)
         self._check = check
-        self.streams = Quota(
-            settings.max_streams,
-            settings.max_streams_per_client,
-            condition="TOO_MANY_STREAMS",
-            what="streams of events",
-            option="--max-streams",
-        )
-        self.waits = Quota(
-            settings.max_waits,
-            settings.max_waits_per_client,
-            condition="TOO_MANY_WAITS",
-            what="requests that wait",
-            option="--max-waits",
-        )
-        self.downloads = Quota(
-            settings.max_downloads,
-            settings.max_downloads_per_client,
-            condition="TOO_MANY_DOWNLOADS",
-            what="large answers in pieces",
-            option="--max-downloads",
-        )
+        self.streams = Quota("TOO_MANY_STREAMS", "streams of events", option="--max-streams")
+        self.waits = Quota("TOO_MANY_WAITS", "requests that wait", option="--max-waits")
+        self.downloads = Quota("TOO_MANY_DOWNLOADS", "large answers in pieces", option="--max-downloads")
         self._turns = Turns(settings.max_large_answers)
-        self._settings = settings
+        self.use(settings)
 
     def use(self, settings: ServeSettings) -> None:
         """Use these settings from here on."""

@@ -215,15 +215,15 @@ class Turns:
 
 
 class Quota:
-    """Limits how many of something there may be at one time, in all and per client.
+    """Limits how many of something there may be at one time, in all and per client; none before `use`.
 
     condition:  of the error for one too many
     what:       a name of these things, for people
     option:     the option that sets the limit
     """
 
-    def __init__(self, most: int, per_client: int, *, condition: str, what: str, option: str) -> None:
-        self._most, self._per_client = most, per_client
+    def __init__(self, condition: str, what: str, *, option: str) -> None:
+        self._most = self._per_client = 0
         self._condition, self._what, self._option = condition, what, option
         self._taken: Counter[str] = Counter()
 

@@ -89,7 +89,7 @@ def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[
     windows = list(iter_windows(reader.storage, snapshot, WHOLE_BYTES, memory))
     if len(windows) > _MOST_WINDOWS:
         return None
-    found = calls.newest_entries([(keys[:3], tags, values[:3]) for keys, tags, values in windows], family, before)
+    found = calls.newest_entries([(keys, tags, values) for keys, tags, values in windows], family, before)
     return None if found is None else [RowChunk(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
 
 

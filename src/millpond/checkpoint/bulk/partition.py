@@ -1,11 +1,12 @@
-"""The whole state of one partition for those who want all of it at once: where its rows lie, file by file.
+"""The whole state of one partition as positions of rows in its unpacked files, file by file.
 
-1. The files are those that `state.StateReader.iter_state` reads.  Each is unpacked, and its rows are found in it (`spans`, `sst`);
-   nothing is taken out of it.
-2. Of a key that is there several times the newest one counts; that is left to the caller (`RowChunk` says what is newest).
-3. Rows in wrappings that differ by row (lists, checksums, Avro, keys that sort) are unwrapped one by one: they are one chunk.
+1. Read the files that `state.StateReader.iter_state` reads.  Unpack each, and find its rows (`record_spans`, `snapshot`) without
+   copying them.
+2. `iter_newest` keeps the newest row of each key.
+3. Without the compiled library, and for rows whose encoding isn't the same number of bytes before each row (checksums, Avro, keys
+   that sort, most lists), collect the rows one by one in a dict.  They are one chunk.
 
-Takes as much memory as the partition's files unpacked, and 32 bytes for each row.
+This takes as much memory as the partition's unpacked files, and 32 bytes for each row.
 """
 
 from __future__ import annotations
@@ -19,9 +20,8 @@ from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.record_spans import RecordSpans, locate_changelog, locate_records
 from millpond.checkpoint.files.records import DELETE, PUT, Record
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.rocksdb.blocks import DELETION, MERGE, SINGLE_DELETION
-from millpond.checkpoint.rocksdb.snapshot import iter_windows, read_spans, snapshot_at
-from millpond.checkpoint.rows.columns import Array, Spans, join_spans, span
+from millpond.checkpoint.rocksdb.snapshot import read_spans, snapshot_at
+from millpond.checkpoint.rows.columns import Array, Spans, span
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
 from millpond.native import calls
@@ -34,17 +34,15 @@ class RowChunk:
     """Rows of one file, or of all SSTs of a snapshot; a later chunk is newer than those before it.
 
     keys, values:  bare UnsafeRows
-    gone:          mask of deletes, whose values mean nothing; None where there are none
-    unique:        whether no key is there twice
-    sequence:      greater numbers are newer; None where later rows are
-    places:        of lists: each row's place in the list of its key
+    gone:          mask of deletes, whose values mean nothing; None if there are none
+    unique:        whether all keys differ
+    places:        for lists: each row's place in the list of its key
     """
 
     keys: Spans
     values: Spans
     gone: Array | None = None
     unique: bool = False
-    sequence: Array | None = None
     places: Array | None = None
 
     def __len__(self) -> int:
@@ -53,7 +51,7 @@ class RowChunk:
     def records(self, keys: list[bytes] | None = None) -> Iterator[Record]:
         """Row by row.
 
-        keys:  what stands for each key; None: its row
+        keys:  what to give as each row's key; None for its key row
         """
         values = self.values.tolist()
         kinds = repeat(PUT, len(values)) if self.gone is None else (DELETE if gone else PUT for gone in self.gone.tolist())
@@ -66,10 +64,45 @@ def read_chunks(reader: StateReader, batch: CommittedBatch, store: StoreSchema, 
     Raises:  as `StateReader.iter_state`.
     """
     before, chunks = RowEncoding(store, batch.settings).before, None
-    if before is not None:
+    if before is not None and library() is not None:
         read = _read_lists if store.many else _read_located
         chunks = read(reader, batch, store, partition, before)
     return [_read_rows(reader, batch, store, partition)] if chunks is None else chunks
+
+
+def iter_newest(chunks: list[RowChunk]) -> Iterator[RowChunk]:  # 2
+    """The newest row of each key, without deleted keys, from chunks in order of age."""
+    if len(chunks) == 1 and chunks[0].unique and chunks[0].gone is None:
+        yield chunks[0]
+        return
+    keys = [chunk.keys for chunk in chunks]
+    masks = calls.mark_newest(keys, unique=bool(chunks) and chunks[0].unique)
+    yield from map(_select_newest, chunks, _mark_newest(keys) if masks is None else masks)
+
+
+def _mark_newest(parts: list[Spans]) -> list[Array]:
+    """The same masks as `calls.mark_newest`."""
+    import numpy as np
+
+    masks: list[Array] = []
+    newer: set[bytes] = set()
+    for part in reversed(parts):
+        keys = part.tolist()
+        mask: Array = np.zeros(len(keys), bool)
+        for place in range(len(keys) - 1, -1, -1):
+            mask[place] = keys[place] not in newer
+            newer.add(keys[place])
+        masks.append(mask)
+    return masks[::-1]
+
+
+def _select_newest(chunk: RowChunk, newest: Array) -> RowChunk:
+    mask = newest if chunk.gone is None else newest & ~chunk.gone
+    if mask.all():
+        return chunk
+    chosen = mask.nonzero()[0]
+    places = None if chunk.places is None else chunk.places[chosen]
+    return RowChunk(keys=chunk.keys.select(chosen), values=chunk.values.select(chosen), places=places)
 
 
 def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> RowChunk:  # 3
@@ -93,7 +126,7 @@ def _read_rows(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 def _read_located(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
 ) -> list[RowChunk] | None:
-    """None where there is something that has to be taken apart row by row."""
+    """The rows, not copied; None if a file needs the way row by row."""
     base, changes = reader.files(batch, store, partition)
     hdfs = batch.settings.provider == "hdfs"
     family = reader.family(batch, store, partition) if store.family else b""
@@ -118,14 +151,14 @@ def _read_located(
 def _read_lists(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: tuple[int, int]
 ) -> list[RowChunk] | None:
-    """Lists of a snapshot on which no changes lie; None where there is something else."""
+    """Lists of a snapshot without later changes; None for other files."""
     base, changes = reader.files(batch, store, partition)
-    if base is None or changes or library() is None:
+    if base is None or changes:
         return None
     family = reader.family(batch, store, partition) if store.family else b""
     delimiter = batch.settings.merge_delimiter
     keys, values = _merged(reader, base, family, before[0], delimiter)
-    found = calls.find_elements(*values[:3], delimiter)
+    found = calls.find_elements(*values, delimiter)
     if found is None:
         return None
     counts, begin, size = found
@@ -142,22 +175,22 @@ def _of_elements(keys: Spans, counts: Array, elements: Spans) -> RowChunk:
 
 
 def locate_file(path: str, data: bytes, before: tuple[int, int], *, hdfs: bool, family: bytes = b"") -> RowChunk | None:
-    """The rows of an unpacked change file or HDFS-backed snapshot; None where something has to be taken apart row by row.
+    """The rows of an unpacked change file or HDFS-backed snapshot; None if the file needs the way row by row.
 
     before:  as `RowEncoding.before`
-    family:  what keys of the store begin with
+    family:  the first bytes of the store's keys
     Raises:  CORRUPT_FILE, INCOMPLETE_FILE, UNKNOWN_FORMAT, naming the file.
     """
     try:
         chunk = chunk_of(locate_records(data) if hdfs else locate_changelog(data), before, family)
     except CheckpointError as error:
         raise naming(error, path) from error
-    # A snapshot is a map written out.
+    # A snapshot has each key once.
     return chunk if chunk is None or chunk.gone is not None or not path.endswith(".snapshot") else replace(chunk, unique=True)
 
 
 def chunk_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -> RowChunk | None:
-    """The rows of records; None where they append.  Raises as `locate_file`, without the file's name."""
+    """The rows of records; None if some append.  Raises as `locate_file`, without the file's name."""
     keys, values, kinds = _of_family(found, family)
     gone = kinds == DELETE
     if not (gone | (kinds == PUT)).all():
@@ -168,7 +201,7 @@ def chunk_of(found: RecordSpans, before: tuple[int, int], family: bytes = b"") -
 
 
 def _merged(reader: StateReader, path: str, family: bytes, before: int, delimiter: bytes) -> tuple[Spans, Spans]:
-    """The keys of a snapshot, without what stands before them, each once, and their values."""
+    """The bare keys of a snapshot, each once, and their values.  Only with the compiled library."""
     snapshot = snapshot_at(reader.storage, path)
     keys, values = read_spans(reader.storage, snapshot, delimiter)
     if family:
@@ -180,32 +213,12 @@ def _merged(reader: StateReader, path: str, family: bytes, before: int, delimite
         raise naming(error, path) from error
 
 
-def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> RowChunk | None:
-    if library() is not None:
-        keys, values = _merged(reader, path, family, before[0], delimiter)
-        try:
-            return RowChunk(keys=keys, values=bare_rows(values, before[1], None), unique=True)
-        except CheckpointError as error:
-            raise naming(error, path) from error
-    import numpy as np
-
-    snapshot = snapshot_at(reader.storage, path)
+def _snapshot(reader: StateReader, path: str, family: bytes, before: tuple[int, int], delimiter: bytes) -> RowChunk:
+    keys, values = _merged(reader, path, family, before[0], delimiter)
     try:
-        windows = list(iter_windows(reader.storage, snapshot))
-        keys, values = join_spans([w.keys for w in windows]), join_spans([w.values for w in windows])
-        tags = np.concatenate([w.tags for w in windows]) if windows else np.empty(0, np.uint64)
-        if family:
-            mine = begins_with(keys, family)
-            keys, values, tags = keys.select(mine), values.select(mine), tags[mine]
-        kinds = (tags & np.uint64(0xFF)).astype(np.uint8)
-        if (kinds == MERGE).any():
-            return None
-        gone = (kinds == DELETION) | (kinds == SINGLE_DELETION)
-        some = bool(gone.any())
-        keys, values = bare_rows(keys, before[0], None), bare_rows(values, before[1], gone if some else None)
+        return RowChunk(keys=keys, values=bare_rows(values, before[1], None), unique=True)
     except CheckpointError as error:
-        raise error if "path" in error.context else naming(error, path) from error
-    return RowChunk(keys=keys, values=values, gone=gone if some else None, sequence=tags >> np.uint64(8))
+        raise naming(error, path) from error
 
 
 def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:
@@ -216,7 +229,7 @@ def _of_family(found: RecordSpans, family: bytes) -> tuple[Spans, Spans, Array]:
 
 
 def begins_with(keys: Spans, prefix: bytes) -> Array:
-    """Which pieces begin with these bytes."""
+    """A mask of the pieces that begin with these bytes."""
     import numpy as np
 
     data = np.frombuffer(keys.data, np.uint8)
@@ -228,7 +241,7 @@ def begins_with(keys: Spans, prefix: bytes) -> Array:
 
 
 def bare_rows(rows: Spans, before: int, gone: Array | None) -> Spans:
-    """The rows without what stands before them.  Raises UNKNOWN_FORMAT."""
+    """The rows without the first `before` bytes, of which the last must be 0.  Raises UNKNOWN_FORMAT."""
     import numpy as np
 
     if not before or not len(rows.begin):

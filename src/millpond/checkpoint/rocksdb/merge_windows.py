@@ -17,7 +17,6 @@ from millpond.native.calls import (
     UNKNOWN_KIND,
     MergedPart,
     NotMerged,
-    Pieces,
     lower_bound,
     merge_runs,
 )
@@ -32,7 +31,7 @@ def iter_merged_windows(runs: Iterable[Iterator[Window]], delimiter: bytes) -> I
             keys, values = merge_runs(parts, delimiter)
         except NotMerged as refused:
             raise _error(refused.reason) from refused
-        yield _spans(keys), _spans(values)
+        yield Spans(*keys), Spans(*values)
 
 
 def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
@@ -53,12 +52,12 @@ def iter_parts(runs: Iterable[Iterator[Window]]) -> Iterator[list[MergedPart]]:
 
 def merge_windows(windows: Iterable[Window], delimiter: bytes) -> tuple[Spans, Spans]:
     """The same for all entries at once, of any runs."""
-    parts: list[MergedPart] = [(w.keys[:3], w.tags, w.values[:3], 0, len(w.tags)) for w in windows]
+    parts: list[MergedPart] = [(w.keys, w.tags, w.values, 0, len(w.tags)) for w in windows]
     try:
         keys, values = merge_runs(parts, delimiter)
     except NotMerged as refused:
         raise _error(refused.reason) from refused
-    return _spans(keys), _spans(values)
+    return Spans(*keys), Spans(*values)
 
 
 class _WindowRun:
@@ -94,9 +93,9 @@ class _WindowRun:
         left = []
         for window, first in self.ahead:
             keys, tags, values = window
-            end = len(tags) if bound is None else lower_bound(keys[:3], first, bound)
+            end = len(tags) if bound is None else lower_bound(keys, first, bound)
             if first < end:
-                taken.append((keys[:3], tags, values[:3], first, end))
+                taken.append((keys, tags, values, first, end))
             if end < len(tags):
                 left.append((window, end))
         self.ahead = left
@@ -104,7 +103,7 @@ class _WindowRun:
 
 
 def _key(window: Window, at: int) -> bytes:
-    data, begin, size, _ = window.keys
+    data, begin, size = window.keys
     first = int(begin[at])
     return bytes(data[first : first + int(size[at])])
 
@@ -117,10 +116,3 @@ def _error(reason: int) -> CheckpointError:
         return corrupt("two versions of a key have one sequence number", 0)
     assert reason == NOT_IN_ORDER, reason
     return corrupt("the keys of an SST aren't in order", 0)
-
-
-def _spans(pieces: Pieces) -> Spans:
-    """Consecutive pieces as spans."""
-    data, begin, size = pieces
-    width = int(size[0]) if len(size) else 0
-    return Spans(data, begin, size, width if (size == width).all() else 0)

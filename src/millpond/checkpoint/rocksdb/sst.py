@@ -46,7 +46,7 @@ _FOOTER = 53
 _MAGIC = 0x88E241B785F4CFF7
 _VERSIONS = range(2, 6)
 _BINARY_SEARCH = b"\x00\x00\x00\x00"
-# How much to unpack at a time: enough to make numpy worth it, little compared with a state.
+# How much to unpack at a time: enough to make an array worth it, little compared with a state.
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
 # The packed size of blocks, relative to their content.
@@ -106,11 +106,12 @@ class SstFile:
     def iter_windows(self, window_bytes: int = WINDOW_BYTES, memory: Memory | None = None) -> Iterator[Window]:
         """As `iter_entries`, without copying the entries out of their blocks.
 
+        This is for the compiled library: without it, `iter_entries` is faster.
+
         window_bytes:  about how much to unpack at a time
         memory:        where to unpack it; None for bytes of their own
         """
-        windows = self._iter_windows(self._all_handles(), locate) if library() is None else self._iter_packed(window_bytes, memory)
-        yield from self._counted(windows)
+        yield from self._counted(self._iter_packed(window_bytes, memory))
 
     def _counted(self, windows: Iterator[Decoded]) -> Iterator[Decoded]:
         count = 0
@@ -231,12 +232,8 @@ class SstFile:
         if position != self._index_end:
             raise corrupt("an SST's index ends inside an entry", at)
 
-    def _all_handles(self) -> Iterable[tuple[int, int]]:
-        found = self._handles_at_once()
-        return (handle for _, handle in self._iter_handles()) if found is None else zip(*found.T.tolist(), strict=True)
-
-    def _handles_at_once(self) -> Array | None:
-        return handles_at_once(self._index, self._index_restarts, self._index_end, deltas=self._deltas, offset=self._index_offset)
+    def _all_handles(self) -> Iterator[tuple[int, int]]:
+        return (handle for _, handle in self._iter_handles())
 
     def _handles_of(self, wanted: list[bytes]) -> Iterator[tuple[bytes, _Handle]]:
         """The handles of blocks that may have one of these keys."""
@@ -277,7 +274,8 @@ class SstFile:
         """Windows of blocks that are read and decoded all at once."""
         import numpy as np
 
-        places = self._handles_at_once()
+        index = self._index, self._index_restarts, self._index_end
+        places = handles_at_once(*index, deltas=self._deltas, offset=self._index_offset)
         if places is None:  # few blocks, or numbers of any size
             handles = list(self._all_handles())
             for offset, size in handles:

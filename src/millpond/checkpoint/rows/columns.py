@@ -39,11 +39,8 @@ _NUMBERS = {
 _SMALL_DECIMAL = 18
 _WIDE_DECIMAL_BYTES = 16
 _WORD = 1 << 64
-# Longer pieces aren't hashed word by word.
-_HASHED_WORDS = 24
 # Fewer are cut sooner by Python.
 _FEW_PIECES = 16
-_ODD = 0x9E3779B97F4A7C15
 Array = Any
 """A numpy array"""
 Data = calls.Data
@@ -54,13 +51,11 @@ class Spans(NamedTuple):
 
     data:         bytes, or a view of memory that is reused after all views of it are gone
     begin, size:  int64 arrays
-    stride:       the distance from one piece to the next if that is constant, else 0
     """
 
     data: Data
     begin: Array
     size: Array
-    stride: int = 0
 
     def select(self, chosen: Array) -> Spans:
         """Some of them, by mask or by index."""
@@ -68,11 +63,11 @@ class Spans(NamedTuple):
 
     def slice(self, first: int, end: int) -> Spans:
         """Those from `first` on, before `end`."""
-        return Spans(self.data, self.begin[first:end], self.size[first:end], self.stride)
+        return Spans(self.data, self.begin[first:end], self.size[first:end])
 
     def shift(self, by: int) -> Spans:
         """The same without their first bytes.  All pieces must be long enough."""
-        return Spans(self.data, self.begin + by, self.size - by, self.stride) if by else self
+        return Spans(self.data, self.begin + by, self.size - by) if by else self
 
     def tolist(self, tail: bytes = b"") -> list[bytes]:
         """The pieces, each followed by the tail."""
@@ -103,36 +98,6 @@ def join_spans(parts: list[Spans]) -> Spans:
     shift = np.cumsum([0, *(len(part.data) for part in parts[:-1])])
     begin = np.concatenate([part.begin + by for part, by in zip(parts, shift.tolist(), strict=True)])
     return Spans(b"".join(part.data for part in parts), begin, np.concatenate([part.size for part in parts]))
-
-
-def hash_words(spans: Spans) -> Array | None:
-    """A hash of 64 bits for each piece; None if a piece isn't a few words of eight bytes, as rows are."""
-    import numpy as np
-
-    widest = int(spans.size.max()) if len(spans.size) else 0
-    if widest > 8 * _HASHED_WORDS or (spans.size & 7).any():
-        return None
-    words = np.ndarray((max(1, len(spans.data) - 7),), "<u8", spans.data if len(spans.data) > 7 else bytes(8), strides=(1,))
-    hashes = spans.size.astype(np.uint64)
-    narrowest = int(spans.size.min()) if len(spans.size) else 0
-    for at in range(0, widest, 8):
-        if widest == narrowest and spans.stride:
-            word = np.ndarray(hashes.shape, "<u8", spans.data, offset=int(spans.begin[0]) + at, strides=(spans.stride,))
-        elif at < narrowest:
-            word = words[spans.begin + at]
-        else:
-            # A shorter piece is finished.
-            there = np.flatnonzero(spans.size > at)
-            hashes[there] = _mix(hashes[there], words[spans.begin[there] + at])
-            continue
-        hashes = _mix(hashes, word)
-    return hashes
-
-
-def _mix(hashes: Array, word: Array) -> Array:
-    hashes = (hashes ^ word) * hashes.dtype.type(_ODD)
-    hashes ^= hashes >> hashes.dtype.type(29)
-    return hashes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +133,7 @@ def read_columns(
     Source:  as `unsaferow`; a property test compares both.
     """
     places = range(len(fields)) if wanted is None else sorted(wanted)
-    return _Buffer(rows.data, memory).columns(fields, places, rows.begin, rows.size, None, rows.stride)
+    return _Buffer(rows.data, memory).columns(fields, places, rows.begin, rows.size, None)
 
 
 class _Slot(NamedTuple):
@@ -178,7 +143,6 @@ class _Slot(NamedTuple):
     """
 
     offset: int
-    stride: int
     words: Array | None
 
 
@@ -194,7 +158,7 @@ class _Buffer:
         self._bytes = np.frombuffer(data, np.uint8)
 
     def columns(
-        self, fields: tuple[Field, ...], places: Iterable[int], begin: Array, room: Array, dead: Array | None, stride: int
+        self, fields: tuple[Field, ...], places: Iterable[int], begin: Array, room: Array, dead: Array | None
     ) -> dict[int, Column]:
         """Columns of rows.
 
@@ -207,38 +171,34 @@ class _Buffer:
         found = {}
         places = list(places)
         # With the compiled library all slots are fetched here; without it, each when it is needed.
-        slots = None
-        if not stride:
-            flags = sorted({i // 64 for i in places})
-            slots = calls.read_words(self._data, begin, room, least, flags, [words + i for i in places], self._memory)
+        flags = sorted({i // 64 for i in places})
+        slots = calls.read_words(self._data, begin, room, least, flags, [words + i for i in places], self._memory)
         if slots is None and (short := room < 8 * least).any():
             at = int(self._np.flatnonzero(short)[0])
             raise corrupt(f"a row of {int(room[at])} bytes has less than its {len(fields)} columns", int(begin[at]))
         for i in places:
             if i // 64 not in nulls:
-                word = self._numbers("<u8", begin + i // 64 * 8, stride) if slots is None else slots[i // 64]
+                word = self._numbers("<u8", begin + i // 64 * 8) if slots is None else slots[i // 64]
                 nulls[i // 64] = word if word is not None and word.any() else None
             word = nulls[i // 64]
             null = None if word is None else (word >> self._np.uint64(i % 64)) & self._np.uint64(1) != 0
             if dead is not None:
                 null = dead if null is None else null | dead
-            slot = _Slot(8 * (words + i), stride, None if slots is None else slots[words + i])
+            slot = _Slot(8 * (words + i), None if slots is None else slots[words + i])
             found[i] = self._column(fields[i].type, begin, room, null, slot)
         return found
 
-    def _numbers(self, code: str, at: Array, stride: int = 0) -> Array:
+    def _numbers(self, code: str, at: Array) -> Array:
         """Numbers of a type that begin at these bytes; all must lie inside."""
         np, dtype = self._np, self._np.dtype(code)
         if not len(at):
             return np.empty(0, dtype)
-        if stride:
-            return np.ndarray((len(at),), dtype, self._data, offset=int(at[0]), strides=(stride,)).copy()
         return np.ndarray((len(self._data) - dtype.itemsize + 1,), dtype, self._data, strides=(1,))[at]
 
     def _slot(self, code: str, begin: Array, slot: _Slot) -> Array:
         """The numbers of a type with which the slots of a column begin."""
         if slot.words is None:
-            return self._numbers(code, begin + slot.offset, slot.stride)
+            return self._numbers(code, begin + slot.offset)
         found = slot.words.astype("<u8", copy=False).view(code)
         return found[:: 8 // found.dtype.itemsize]
 
@@ -297,7 +257,7 @@ class _Buffer:
             # Missing rows are read from an existing one, and then marked.
             dead, first = ~valid, int(np.flatnonzero(valid)[0])
             part, room = np.where(valid, part, part[first]), np.where(valid, room, room[first])
-        found = self.columns(fields, range(len(fields)), part, room, dead, 0)
+        found = self.columns(fields, range(len(fields)), part, room, dead)
         return tuple(found[i] for i in range(len(fields)))
 
     def _small_decimals(self, type_: SparkType, low: Array, valid: Array | None, begin: Array) -> Array:

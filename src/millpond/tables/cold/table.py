@@ -23,16 +23,15 @@ from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
 from millpond.checkpoint.bulk.newest import read_newest
-from millpond.checkpoint.bulk.partition import RowChunk, read_chunks
+from millpond.checkpoint.bulk.partition import RowChunk, iter_newest, read_chunks
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
-from millpond.checkpoint.rows.columns import Array, Spans, hash_words
+from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError
-from millpond.native import calls
 from millpond.native.memory import Memory
 from millpond.replica.history.delete_cause import loses_rows, may_expire
 from millpond.replica.record import make_record, make_stores_record
@@ -47,7 +46,7 @@ from millpond.tables.default_tables import stored_tables, unknown_table
 from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.merge_rows import compile_merge
-from millpond.tables.forms.arrow import is_among, newest_of_each, pyarrow, rows_table, table_schema, unexpired
+from millpond.tables.forms.arrow import pyarrow, rows_table, table_schema, unexpired
 from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
 from millpond.tables.scan.binding import check_schemas, store_missing
 from millpond.tables.scan.keys import Key, KeyReader
@@ -267,7 +266,7 @@ class _ColdTable:
 
         def read_partition(partition: int) -> list[Any]:
             found, memory = [], of_thread.memory
-            for chunk in self._chunks(pa, partition, memory):  # 2
+            for chunk in self._chunks(partition, memory):  # 2
                 for keys, values, places in _slices(chunk):  # 3
                     failures = Failures()
                     arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory, failures)
@@ -286,7 +285,7 @@ class _ColdTable:
         definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
         found = MergedRows(definition, schema)
         for partition in partitions_of(batch, schema):
-            for chunk in self._chunks(pa, partition, memory):
+            for chunk in self._chunks(partition, memory):
                 for key, value in zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True):
                     found.add(key, (value,))
         check_still_committed(self._storage, batch)
@@ -299,11 +298,11 @@ class _ColdTable:
         """The time by which TTLs are judged."""
         return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
 
-    def _chunks(self, pa: Any, partition: int, memory: Memory) -> Iterable[RowChunk]:
+    def _chunks(self, partition: int, memory: Memory) -> Iterable[RowChunk]:
         """The newest row of each key of a partition."""
         reader = StateReader(self._storage)
         chunks = read_newest(reader, self._batch, self._schema, partition, memory)
-        return chunks if chunks is not None else iter_newest(pa, read_chunks(reader, self._batch, self._schema, partition))
+        return chunks if chunks is not None else iter_newest(read_chunks(reader, self._batch, self._schema, partition))
 
 
 def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
@@ -314,47 +313,6 @@ def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: li
         if store.operator == definition.operator:
             raise store.error
     raise store_missing(definition)
-
-
-def iter_newest(pa: Any, chunks: list[RowChunk]) -> Iterator[RowChunk]:
-    """The newest row of each key, oldest chunks first: newer chunks decide which older rows stay."""
-    if len(chunks) == 1 and chunks[0].unique and chunks[0].gone is None:
-        yield chunks[0]
-        return
-    if all(chunk.sequence is None for chunk in chunks):
-        masks = calls.mark_newest([chunk.keys[:3] for chunk in chunks], unique=bool(chunks) and chunks[0].unique)
-        if masks is not None:
-            yield from map(_masked, chunks, masks)
-            return
-    kept: list[RowChunk] = []
-    newer: list[tuple[Spans, Array | None]] = []
-    for chunk in reversed(chunks):
-        keys, chosen, hashes = chunk.keys, None, None
-        if not chunk.unique or newer:
-            hashes = hash_words(keys)
-        if not chunk.unique:
-            newest = newest_of_each(pa, keys, hashes, chunk.sequence)
-            chosen = newest if len(newest) < len(keys.begin) else None
-        mask: Array | None = None if chunk.gone is None else ~chunk.gone
-        for others, other_hashes in newer:
-            there = ~is_among(pa, keys, others, hashes, other_hashes)
-            mask = there if mask is None else mask & there
-        if mask is not None:
-            chosen = mask.nonzero()[0] if chosen is None else chosen[mask[chosen]]
-        kept.append(chunk if chosen is None else _select(chunk, chosen))
-        if chunk is not chunks[0]:
-            newer.append((keys, hashes))
-    yield from reversed(kept)
-
-
-def _masked(chunk: RowChunk, newest: Array) -> RowChunk:
-    mask = newest if chunk.gone is None else newest & ~chunk.gone
-    return chunk if mask.all() else _select(chunk, mask.nonzero()[0])
-
-
-def _select(chunk: RowChunk, chosen: Array) -> RowChunk:
-    places = None if chunk.places is None else chunk.places[chosen]
-    return RowChunk(keys=chunk.keys.select(chosen), values=chunk.values.select(chosen), places=places)
 
 
 def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:

@@ -10,8 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from millpond.checkpoint.files.codecs import corrupt
-from millpond.checkpoint.rows.columns import Array, Column, Spans
+from millpond.checkpoint.rows.columns import Array, Column
 from millpond.errors import RequestError, SetupError, library_missing
 from millpond.native import calls
 from millpond.native.memory import Memory
@@ -166,43 +165,14 @@ def column_array(pa: Any, column: Column, memory: Memory | None = None, *, failu
         numbers = np.packbits(column.numbers != 0, bitorder="little") if kind == "boolean" else column.numbers
         return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(np.ascontiguousarray(numbers))])
     if column.texts is not None:
-        gathered = calls.gather_texts(*column.texts[:3], memory)
+        gathered = calls.gather_texts(*column.texts, memory)
         if gathered is not None:
             return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(gathered[1]), pa.py_buffer(gathered[0])])
         offsets: Array = np.zeros(size + 1, np.int32)
         np.cumsum(column.texts.size, out=offsets[1:])
-        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), _gathered(pa, column.texts)])
+        return pa.Array.from_buffers(arrow, size, [valid, pa.py_buffer(offsets), pa.py_buffer(b"".join(column.texts.tolist()))])
     members = [column_array(pa, member, memory, failures=failures, name=name) for member in column.members]
     return pa.Array.from_buffers(arrow, size, [valid], children=members)
-
-
-def _gathered(pa: Any, texts: Spans) -> Any:
-    """The bytes of all pieces, one after the other."""
-    import numpy as np
-
-    begin, size = texts.begin, texts.size
-    count = len(begin)
-    if not count:
-        return pa.py_buffer(b"")
-    if count == 1:
-        return pa.py_buffer(bytes(texts.data[int(begin[0]) : int(begin[0] + size[0])]))
-    gathered = calls.gather(texts.data, begin, size)
-    if gathered is not None:
-        return pa.py_buffer(gathered)
-    # Every second piece of an array is the gap between two of ours, so that Arrow itself can pick
-    # ours. Empty pieces (NULL among them) may lie anywhere, and are moved behind the piece before.
-    begin = np.maximum.accumulate(np.where(size == 0, 0, begin))
-    ends = begin + size
-    if (begin[1:] >= ends[:-1]).all():
-        bounds: Array = np.empty(2 * count, np.int64)
-        bounds[::2], bounds[1::2] = begin, ends
-        pieces = pa.Array.from_buffers(pa.large_binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(texts.data)])
-        ours = pa.Array.from_buffers(pa.int64(), count, [None, pa.py_buffer(np.arange(0, 2 * count - 1, 2))])
-        return pieces.take(ours).buffers()[2]
-    starts = np.cumsum(size) - size
-    places: Array = np.repeat(texts.begin - starts, size)
-    places += np.arange(len(places))
-    return pa.py_buffer(np.frombuffer(texts.data, np.uint8)[places])
 
 
 def _arrow_value(type_: SparkType, value: Any) -> Any:
@@ -220,83 +190,6 @@ def _arrow_value(type_: SparkType, value: Any) -> Any:
     if type_.kind == "struct":
         return {f.name: _arrow_value(f.type, value[f.name]) for f in type_.fields}
     return value.since_1970 if type(value) is FarTime else value
-
-
-def newest_of_each(pa: Any, keys: Spans, hashes: Array | None, sequence: Array | None) -> Array:
-    """The place of each key's last row, in order; with `sequence`, of the row with its greatest number.
-
-    hashes:  of the keys, by `columns.hash_words`
-    Raises:  CORRUPT_FILE if two versions of a key have one sequence number.
-    """
-    import numpy as np
-
-    if hashes is not None:
-        ordered = np.sort(hashes)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if not len(twice):  # all hashes differ, so all keys do
-            return np.arange(len(hashes))
-        if 4 * len(twice) < len(hashes):  # only keys with one of these hashes can be equal
-            found = np.searchsorted(twice, hashes).clip(max=len(twice) - 1)
-            again = np.flatnonzero(twice[found] == hashes)
-            last = newest_of_each(pa, keys.select(again), None, None if sequence is None else sequence[again])
-            kept: Array = np.ones(len(hashes), bool)
-            kept[again] = False
-            kept[again[last]] = True
-            return np.flatnonzero(kept)
-    codes = _key_array(pa, keys, _width(keys)).dictionary_encode()
-    count, codes = len(codes.dictionary), np.frombuffer(codes.indices.buffers()[1], np.int32)[: len(codes)]
-    if count == len(codes):
-        return np.arange(count)
-    order = np.arange(len(codes)) if sequence is None else np.lexsort((sequence, codes))
-    if sequence is not None and ((np.diff(codes[order]) == 0) & (np.diff(sequence[order]) == 0)).any():
-        raise corrupt("two versions of a key have one sequence number", 0)
-    newest: Array = np.empty(count, np.int64)
-    # If several values go to one place, numpy keeps the last.
-    newest[codes[order]] = order
-    newest.sort()
-    return newest
-
-
-def is_among(pa: Any, keys: Spans, others: Spans, hashes: Array | None = None, other_hashes: Array | None = None) -> Array:
-    """A mask of the keys that are among the others.  Hashes, of both, as for `newest_of_each`."""
-    import numpy as np
-    import pyarrow.compute as pc
-
-    if hashes is not None and other_hashes is not None:
-        # A few bits of the hash rule out nearly all keys that aren't among the others; look up the
-        # rest.
-        bits = np.uint64((1 << max(16, 6 + len(other_hashes).bit_length())) - 1)
-        marks: Array = np.zeros(int(bits) + 1, bool)
-        marks[other_hashes & bits] = True
-        found: Array = marks[hashes & bits]
-        likely = np.flatnonzero(found)
-        if len(likely) < len(found):
-            found[likely] = is_among(pa, keys.select(likely), others)
-            return found
-    width = _width(keys)
-    width = width if width == _width(others) else 0
-    there = pc.is_in(_key_array(pa, keys, width), value_set=_key_array(pa, others, width))
-    # `to_numpy` of booleans would import pandas.
-    return np.unpackbits(np.frombuffer(there.buffers()[1], np.uint8), count=len(there), bitorder="little").view(bool)
-
-
-def _width(keys: Spans) -> int:
-    """The size of all keys; 0 where they differ."""
-    first = int(keys.size[0]) if len(keys.size) else 0
-    return first if (keys.size == first).all() else 0
-
-
-def _key_array(pa: Any, keys: Spans, width: int) -> Any:
-    """The keys, for pyarrow to hash."""
-    import numpy as np
-
-    count = len(keys.begin)
-    if width:
-        view = np.ndarray((len(keys.data) - width + 1,), f"V{width}", keys.data, strides=(1,))
-        return pa.Array.from_buffers(pa.binary(width), count, [None, pa.py_buffer(view[keys.begin])])
-    offsets: Array = np.zeros(count + 1, np.int64)
-    np.cumsum(keys.size, out=offsets[1:])
-    return pa.Array.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), _gathered(pa, keys)])
 
 
 class _ChunkReader(io.RawIOBase):

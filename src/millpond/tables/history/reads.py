@@ -81,8 +81,7 @@ class PastReads(ABC):
                  still to come; WRONG_TYPE; for a cut INVALID_TOKEN and OTHER_JOB, and at each read
                  CUT_EXPIRED.
         """
-        if (cut is None) == (batch is None and time is None):
-            raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
+        check_when(batch, time, cut)
         if cut is not None:
             return self.read_by(TokenReads(self.job_reads, cut, self.definition.table))
         with self._open(None) as read:
@@ -192,6 +191,12 @@ class PastReads(ABC):
             row = self._keys.row(columns) if columns else None
             moment = None if event_time is None else time_micros(event_time)
             return find_event(read, self.job_reads.reader_of(wanted, line), row, moment)
+
+
+def check_when(batch: int | None, time: dt.datetime | str | None, cut: str | None) -> None:
+    """Raise INVALID_REQUEST if `at` has no batch, time or cut, or a cut with one of the others."""
+    if (cut is None) == (batch is None and time is None):
+        raise RequestError("INVALID_REQUEST", "Give a batch, a time or one cut.", hint="Write table.at(batch=41).")
 
 
 def check_limit(limit: int | None) -> None:
