@@ -1,11 +1,12 @@
 """What the compiled library brings: whole reads, each part of it alone, and lookups, with and without it by turns in one run.
 
-    python benchmarks/native.py [--keys 400000] [--rounds 5] [--scratch FOLDER] [--write]
+    python benchmarks/native.py [--keys 400000] [--rounds 7] [--scratch FOLDER] [--write]
 
 Spark writes three states (to_arrow.py: count, sum and maximum by a text key).  `millpond.read_arrow` reads each without a replica,
 and `millpond.open` builds a replica of it, with the library and without (as `MILLPOND_NATIVE=0` does).  Then each part of the
 library is switched off alone, in the read that uses it most.  Last, two servers answer lookups of one key: as they are, and with
-`row_json` off.  All figures are processor seconds, since other programs may share the machine.
+`row_json` off; once for rows of one number, once for those of http_get.py, which have an `approx_count_distinct`.  32 connections
+ask at once.  All times are of the processor, since other programs may share the machine.
 """
 
 from __future__ import annotations
@@ -27,22 +28,23 @@ from typing import Any
 from unittest.mock import patch
 
 import httpx
+from http_get import PATH, write_pond
 from peers import free_port, wait_for
 from processes import processor_seconds
 from results import write_result
 
 import millpond
 from millpond.native import library
+from written_checkpoint import WrittenCheckpoint
 
 STATES = ("hdfs", "rocksdb-changelog", "rocksdb-snapshots")
 # Part -> state, what uses it most, and what is switched off for it; `keys.c` is used where the pass over all files isn't.
 CALLS = "millpond.native.calls"
 PARTS = {
-    "lz4.c, lz4_stream.c": ("rocksdb-changelog", "read_arrow", ["unpack_streams"], []),
+    "lz4.c, lz4_stream.c, checksums.c": ("rocksdb-changelog", "read_arrow", ["unpack_streams"], []),
     "newest_records.c": ("rocksdb-changelog", "read_arrow", ["newest_records"], []),
     "keys.c": ("rocksdb-changelog", "read_arrow", ["mark_newest"], ["newest_records"]),
     "records.c": ("hdfs", "build", ["find_whole_records"], []),
-    "checksums.c": ("rocksdb-snapshots", "read_arrow", ["check_blocks"], []),
     "blocks.c": ("rocksdb-snapshots", "read_arrow", ["unpack_blocks", "find_entries"], []),
     "newest_entries.c": ("rocksdb-snapshots", "read_arrow", ["newest_entries"], []),
     "rows.c": ("hdfs", "read_arrow", ["read_words", "find_parts"], []),
@@ -57,9 +59,9 @@ if sys.argv.pop(1) == "without":
 from millpond.cli import main
 main()
 """
-CONNECTIONS, SECONDS, ROWS = 32, 2, 5000
-# The state's own name of the key; nobody has defined the table.
-KEY = "_groupingexpression"
+# Connections, questions of each in a round; rows that are written in a round.
+CONNECTIONS, LOOKUPS, ROWS = 32, 2000, 5000
+LOOKUP_ROWS = 20_000
 
 
 def read_arrow(checkpoint: Path) -> int:
@@ -180,14 +182,29 @@ def rows_alone(rounds: int) -> dict[str, dict[str, list[float]]]:
     return found
 
 
+def write_ponds(scratch: Path) -> dict[str, tuple[Path, str]]:
+    """Where the tables for lookups lie, and the path of a lookup without its number."""
+    pond, numbers = scratch / "page_views", scratch / "numbers"
+    if not pond.exists():
+        write_pond(pond, LOOKUP_ROWS)
+    if not numbers.exists():
+        written = WrittenCheckpoint(numbers)
+        written.plan([(f"/page/{n}", n) for n in range(LOOKUP_ROWS)], snapshot=False)
+        written.commit()
+    return {
+        "one number": (numbers, "/tables/numbers.aggregate_0/rows?k=/page/"),
+        "count, sum and approx_count_distinct": (pond, PATH),
+    }
+
+
 @contextlib.contextmanager
-def serving(side: str, checkpoint: Path) -> Iterator[tuple[int, int]]:
-    """The port and the process id of a server that follows a checkpoint."""
+def serving(side: str, place: Path, path: str) -> Iterator[tuple[int, int]]:
+    """The port and the process id of a server, once it answers."""
     port = free_port()
-    command = [sys.executable, "-c", SERVER, side, "serve", str(checkpoint), "--port", str(port)]
+    command = [sys.executable, "-c", SERVER, side, "serve", str(place), "--port", str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
         try:
-            wait_for(side, lambda: is_ready(f"http://127.0.0.1:{port}{path_of(checkpoint, 0)}"), server)
+            wait_for(side, lambda: is_ready(f"http://127.0.0.1:{port}{path}0"), server)
             yield port, server.pid
         finally:
             server.terminate()
@@ -201,34 +218,28 @@ def is_ready(url: str) -> bool:
     return False
 
 
-def path_of(checkpoint: Path, page: int) -> str:
-    """The lookup of a key."""
-    return f"/tables/{checkpoint.name}.aggregate_0/rows?{KEY}=/page/{page}"
-
-
-def lookups(checkpoint: Path, rounds: int) -> dict[str, list[float]]:
+def lookups(place: Path, path: str, rounds: int) -> dict[str, list[float]]:
     """Microseconds of the server's processor for a lookup.  All connections ask at once, and wait for all answers."""
     with contextlib.ExitStack() as opened:
-        servers = {side: opened.enter_context(serving(side, checkpoint)) for side in ("with", "without")}
-        sockets = {
+        servers = {side: opened.enter_context(serving(side, place, path)) for side in ("with", "without")}
+        connections = {
             side: [opened.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(CONNECTIONS)]
             for side, (port, _) in servers.items()
         }
         found: dict[str, list[float]] = {side: [] for side in servers}
         for number in range(rounds + 1):
             for side, (_, pid) in servers.items():
-                before, end, asked = processor_seconds(pid), time.monotonic() + SECONDS, 0
-                while time.monotonic() < end:
-                    for connection in sockets[side]:
-                        asked += 1
-                        connection.sendall(
-                            f"GET {path_of(checkpoint, asked % 10_000)} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
-                        )
-                    for connection in sockets[side]:
+                before = processor_seconds(pid)
+                for asked in range(LOOKUPS):
+                    for place_, connection in enumerate(connections[side]):
+                        page = (CONNECTIONS * asked + place_) * 7919 % LOOKUP_ROWS
+                        connection.sendall(f"GET {path}{page} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
+                    for connection in connections[side]:
                         answer = connection.recv(1 << 16)
-                        assert answer.startswith(b"HTTP/1.1 200") and answer.endswith(b"}"), answer  # noqa: PT018
+                        assert answer.startswith(b"HTTP/1.1 200"), answer
+                        assert answer.endswith(b"}"), answer
                 if number:
-                    found[side].append(round(1e6 * (processor_seconds(pid) - before) / asked, 2))
+                    found[side].append(round(1e6 * (processor_seconds(pid) - before) / LOOKUPS / CONNECTIONS, 2))
         return found
 
 
@@ -236,7 +247,7 @@ def main() -> None:
     """Have the states written, then measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--keys", type=int, default=400_000)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--scratch", help="keep the states here, and use those that are there")
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/native.json")
     options = parser.parse_args()
@@ -266,7 +277,10 @@ def main() -> None:
                 )
             each["parts"][part] = found
             print(part, compared(found), flush=True)
-        each["row_json"] = {"rows": rows_alone(rounds), "lookups": lookups(states["hdfs"], rounds)}
+        each["row_json"] = {
+            "rows": rows_alone(rounds),
+            "lookups": {name: lookups(*table, rounds) for name, table in write_ponds(scratch).items()},
+        }
     result = {
         "what": "processor time with the compiled library and without it, by turns; without all of it, and without a part of it",
         "keys": keys,
@@ -277,7 +291,7 @@ def main() -> None:
             part: {"state": PARTS[part][0], "read": PARTS[part][1], **compared(found)} for part, found in each["parts"].items()
         },
         "row_json_microseconds_of_a_row": {name: compared(found) for name, found in each["row_json"]["rows"].items()},
-        "row_json_microseconds_of_a_lookup": compared(each["row_json"]["lookups"]),
+        "row_json_microseconds_of_a_lookup": {name: compared(found) for name, found in each["row_json"]["lookups"].items()},
     }
     print(json.dumps(result, indent=1))
     if options.write:

@@ -22,6 +22,7 @@ PAGES = [
     "ARCHITECTURE.md",
     *sorted(str(p.relative_to(ROOT)) for p in (ROOT / "docs").glob("*.md")),
     "benchmarks/README.md",
+    "src/millpond/native/README.md",
 ]
 RESULT = re.compile(r"results/(\w+)\.json")
 # Only medians, ratios and the like count: among many single rounds, one comes near to any number.

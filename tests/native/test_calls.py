@@ -12,7 +12,6 @@ import pytest
 import xxhash
 
 from millpond.checkpoint.encoding import _split
-from millpond.checkpoint.files.checksums import XXH3, block_checksum
 from millpond.checkpoint.files.codecs import decompress
 from millpond.checkpoint.files.records import DELETE, MERGE, PUT, iter_changelog, iter_spans
 from millpond.checkpoint.rocksdb.blocks import Entries
@@ -186,7 +185,6 @@ def test_what_lies_outside_of_its_buffer_is_never_touched() -> None:
         assert calls.read_words(data, *where, 0, [], [0]) is None
         assert calls.read_words(data, *where, 0, [0], []) is None
         assert calls.unpack_blocks(data, *where) is None
-        assert calls.check_blocks(data, *where) is None
         run = (data, *where), np.array([1 << 8 | 1, 1 << 8 | 1], np.uint64), (b"", np.array([0, 0]), np.array([0, 0]))
         assert calls.newest_entries([run], b"", (0, 0)) is None
         run = (b"ab", np.array([0, 1]), np.array([1, 1])), run[1], (data, *where)
@@ -250,33 +248,6 @@ def test_a_stream_unpacks_to_what_python_makes_of_it_and_a_damaged_one_to_nothin
         assert again is None or bytes(again[0]) == plain
         odd += again is not None
     assert 0 < odd < 300
-
-
-def test_blocks_are_held_against_the_checksum_that_rocksdb_wrote() -> None:
-    random_ = random.Random("xxh3")
-    blocks = [
-        random_.randbytes(random_.choice([241, 255, 256, 1023, 1024, 1025, 1088, 2049, random_.randint(241, 9000)]))
-        for _ in range(400)
-    ]
-    kinds = [random_.choice([0, 4]) for _ in blocks]
-    sums = [(xxhash.xxh3_64_intdigest(b) ^ k * 0x6B9083D9) & 0xFFFFFFFF for b, k in zip(blocks, kinds, strict=True)]
-    file = b"".join(b + bytes([k]) + s.to_bytes(4, "little") for b, k, s in zip(blocks, kinds, sums, strict=True))
-    sizes = np.array([len(block) for block in blocks])
-    begins = np.cumsum(sizes + 5) - sizes - 5
-    right = calls.check_blocks(file, begins, sizes)
-    assert right is not None
-    assert right.all()
-    assert all(block_checksum(XXH3, block + bytes([kind])) == sum_ for block, kind, sum_ in zip(blocks, kinds, sums, strict=True))
-    for at in range(len(blocks)):
-        place = int(begins[at]) + random_.randrange(len(blocks[at]) + 5)
-        broken = file[:place] + bytes([file[place] ^ 1 << random_.randrange(8)]) + file[place + 1 :]
-        again = calls.check_blocks(broken, begins[at : at + 1], sizes[at : at + 1])
-        assert again is not None
-        assert not again.any()
-    # A block that is cut off is never right.
-    short = calls.check_blocks(bytes(300), np.array([0]), np.array([240]))
-    assert short is not None
-    assert not short.any()
 
 
 @pytest.mark.parametrize("typed", [False, True])

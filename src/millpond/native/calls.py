@@ -1,4 +1,7 @@
-"""What the library does, with numpy's arrays for memory.  Each gives None if there is no library, or where it says no."""
+"""A function for each entry point of the compiled library, with numpy arrays for memory.
+
+Each returns None without the library, or if the library rejects the input.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,16 @@ Array = Any
 """A numpy array"""
 Data = bytes | memoryview
 Pieces = tuple[Data, Array, Array]
-"""A buffer, and int64 arrays: where pieces begin in it, and their sizes"""
+"""A buffer, and int64 arrays of where pieces begin in it and of their sizes"""
 Records = tuple[Array, Array, Array, Array, Array]
-"""Kinds, begins and sizes of keys, begins and sizes of values"""
+"""Arrays: kinds, begins and sizes of keys, begins and sizes of values"""
 MergedPart = tuple[Pieces, Array, Pieces, int, int]
 """(user keys, uint64 tags, values, first entry, end) of a run in key order"""
-# Blocks that claim to be larger together than so many times what they are packed aren't unpacked together.
+# Blocks that claim to unpack to more than so many times their size aren't unpacked together.
 _MOST_TIMES = 32
-# Two lengths.
+# The bytes of the two lengths of a record.
 _LEAST_RECORD = 8
-# Three numbers, and what stands behind a key.
+# The bytes of the three numbers of an entry, and of its key's tail.
 _LEAST_ENTRY = 11
 _SAMPLE_BYTES = 64 << 10
 _MORE_ROOM = -2
@@ -32,7 +35,7 @@ _SEED = secrets.randbits(63)
 
 
 class _RunStruct(ctypes.Structure):
-    """See `Run` in runs.c."""
+    """As `Run` in merge_runs.c."""
 
     _fields_ = (
         ("keys", ctypes.c_char_p),
@@ -50,7 +53,7 @@ class _RunStruct(ctypes.Structure):
 
 
 class _Keys(ctypes.Structure):
-    """See `Keys` in keys.c."""
+    """As `Keys` in keys.c."""
 
     _fields_ = (
         ("data", ctypes.c_char_p),
@@ -63,7 +66,7 @@ class _Keys(ctypes.Structure):
 
 
 class _Sorted(ctypes.Structure):
-    """See `Sorted` in sorted.c."""
+    """As `Sorted` in newest_entries.c."""
 
     _fields_ = (
         ("keys", ctypes.c_void_p),
@@ -81,7 +84,7 @@ class _Sorted(ctypes.Structure):
 
 
 class NotMerged(Exception):
-    """Runs that can't be merged: `reason` is one of those in runs.c."""
+    """The runs can't be merged.  `reason` is one of the numbers in merge_runs.c."""
 
     def __init__(self, reason: int) -> None:
         super().__init__(reason)
@@ -101,7 +104,7 @@ def find_records(data: bytes, start: int, *, typed: bool) -> Records | None:
 
 
 def find_whole_records(data: bytes, *, typed: bool) -> tuple[Records, int] | None:
-    """The records from the begin that are there as a whole, and where the last one ends."""
+    """The whole records from the beginning on, and where the last one ends."""
     native = library()
     if native is None:
         return None
@@ -122,7 +125,7 @@ def _records(native: Library, data: bytes, start: int, count: int, *, typed: boo
 
 
 def find_last(data: bytes, start: int, key: bytes, *, typed: bool) -> tuple[int, bytes] | None:
-    """The kind of a key's last record, 0 where there is none, and its value.  Needs no numpy."""
+    """The kind of a key's last record, 0 if it has none, and its value.  Needs no numpy."""
     native = library()
     if native is None:
         return None
@@ -132,7 +135,7 @@ def find_last(data: bytes, start: int, key: bytes, *, typed: bool) -> tuple[int,
 
 
 def unpack_stream(data: bytes) -> bytes | None:
-    """The content of a stream of LZ4 blocks, all of which match their checksums."""
+    """The content of a stream of LZ4 blocks, after their checksums were compared."""
     native = library()
     if native is None:
         return None
@@ -144,7 +147,7 @@ def unpack_stream(data: bytes) -> bytes | None:
 
 
 def unpack_streams(streams: Sequence[Data], memory: Memory) -> tuple[memoryview, list[int]] | None:
-    """The contents of several, one after the other, and where each ends."""
+    """The contents of several streams, one after the other, and where each ends."""
     native = library()
     if native is None:
         return None
@@ -163,11 +166,11 @@ def unpack_streams(streams: Sequence[Data], memory: Memory) -> tuple[memoryview,
 def newest_records(
     data: Data, files: Sequence[tuple[int, int, bool]], family: bytes, before: tuple[int, int], memory: Memory
 ) -> tuple[Array, Array, Array, Array] | None:
-    """Of each key its last record that isn't a delete: begins and sizes of bare keys and of bare values.
+    """The last record of each key, without deleted keys: begins and sizes of bare keys and of bare values.
 
-    files:   where each one's records start, where it ends, whether they begin with their types; oldest first
-    family:  what the keys that are wanted begin with
-    before:  how many bytes stand before each key and each value
+    files:   of each file, oldest first: where its records start, where it ends, whether each begins with its type
+    family:  the first bytes of the store's keys; other keys are ignored
+    before:  the number of bytes before each bare key and each bare value
     """
     native = library()
     if native is None or not files or not all(0 <= first <= end <= len(data) for first, end, _ in files):
@@ -176,30 +179,18 @@ def newest_records(
 
     bounds, stood, begin = np.array(files, np.int64), np.array(before, np.int64), _start(data)
     fixed = (begin, len(data), len(files), _at(bounds), family, len(family), _at(stood), _SEED)
-    # Most rows are about as large as those that begin the first file.
+    # Guess the number of rows from the size of the first ones.
     (first, end, typed), sampled = files[0], ctypes.c_int64(0)
     count = native.c.find_whole_records(begin + first, min(end - first, _SAMPLE_BYTES), typed, ctypes.addressof(sampled))
     capacity = len(data) // max(sampled.value // max(count, 1), _LEAST_RECORD) * 9 // 8 + 1
     while True:
         key_begin, key_size, begin, size = places = memory.numbers(4, capacity)
-        # As many places for keys as may be needed so that a third of them is empty.
+        # A power of two of slots, of which at least a third stays empty.
         table = memory.take(4 << (capacity + capacity // 2).bit_length())
         count = native.c.newest_records(*fixed, _start(table), len(table) // 4, capacity, *map(_at, places))
         if count != _MORE_ROOM:
             return None if count < 0 else (key_begin[:count], key_size[:count], begin[:count], size[:count])
         capacity *= 2
-
-
-def check_blocks(file: Data, begin: Array, size: Array) -> Array | None:
-    """A mask of the SST's blocks that match their XXH3; short blocks aren't told."""
-    native = library()
-    if native is None:
-        return None
-    import numpy as np
-
-    right: Array = np.empty(len(begin), np.uint8)
-    found = native.c.check_blocks(_pointer(file), len(file), len(begin), _at(begin), _at(size), _at(right))
-    return None if found < 0 else right.view(bool)
 
 
 def unpack_blocks(file: Data, begin: Array, size: Array, memory: Memory | None = None) -> tuple[Data, Array] | None:
@@ -220,14 +211,14 @@ def unpack_blocks(file: Data, begin: Array, size: Array, memory: Memory | None =
 def find_entries(
     data: Data, sizes: Array, expected: tuple[int, int] = (0, 0), memory: Memory | None = None
 ) -> tuple[Pieces, Array, Array, Array] | None:
-    """Of blocks' entries: the user keys, uint64 tags, begins and sizes of the values in `data`.
+    """The entries of blocks: user keys, uint64 tags, begins and sizes of the values in `data`.
 
-    expected:  how many entries there may be, and bytes of keys; a guess
+    expected:  a guess of the number of entries, and of the bytes of all keys
     """
     native = library()
     if native is None:
         return None
-    # However wrong a guess is, it takes no more memory than entries can.
+    # A wrong guess takes no more memory than the entries may.
     count, room = min(expected[0], len(data) // _LEAST_ENTRY), min(expected[1], _MOST_TIMES * len(data))
     while True:
         keys, key_bytes = _room(native, room, memory), ctypes.c_int64(room)
@@ -244,12 +235,12 @@ def find_entries(
 
 
 def merge_runs(parts: Sequence[MergedPart], delimiter: bytes) -> tuple[Pieces, Pieces]:
-    """Keys and values of all parts as one run, each key once, deleted ones left out.  Raises NotMerged."""
+    """Keys and values of all parts as one run, each key once, without deleted keys.  Raises NotMerged."""
     return _merge(parts, delimiter, None)
 
 
 def merge_with_deleted(parts: Sequence[MergedPart]) -> tuple[Pieces, Pieces, Array]:
-    """The same of puts and deletes with the deleted keys, and a mask of these.  Raises NotMerged."""
+    """The same of puts and deletes, but with the deleted keys, and a mask of them.  Raises NotMerged."""
     import numpy as np
 
     gone: Array = np.empty(sum(end - first for *_, first, end in parts), np.uint8)
@@ -262,8 +253,8 @@ def _merge(parts: Sequence[MergedPart], delimiter: bytes, gone: Array | None) ->
     assert native is not None
     import numpy as np
 
-    # The arrays that a structure points into are held by `parts`, or here.
-    arrays = [[_held(array) for array in (key_at, key_n, tags, at, n)] for (_, key_at, key_n), tags, (_, at, n), _, _ in parts]
+    # The structures point into these arrays, so keep references to them.
+    arrays = [[_contiguous(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values, _, _ in parts]
     runs = (_RunStruct * len(parts))()
     entries = key_room = room = 0
     for i, ((keys, _, key_size), _, (values, _, size), first, end) in enumerate(parts):
@@ -295,9 +286,9 @@ def _merge(parts: Sequence[MergedPart], delimiter: bytes, gone: Array | None) ->
 def newest_entries(
     runs: Sequence[tuple[Pieces, Array, Pieces]], family: bytes, before: tuple[int, int]
 ) -> list[tuple[Pieces, Pieces]] | None:
-    """Of user keys in order, their tags and values: for each run the bare keys and bare values of the entries that count.
+    """The newest entry of each key, without deleted keys: for each run, its bare keys and bare values.
 
-    runs:            the arrays are used for the answer, and spoilt where there is none
+    runs:            user keys in order, with tags and values; the answer overwrites these arrays, also if it is None
     family, before:  as for `newest_records`
     """
     native = library()
@@ -306,7 +297,7 @@ def newest_entries(
     import numpy as np
 
     stood = np.array(before, np.int64)
-    arrays = [[_held(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values in runs]
+    arrays = [[_contiguous(array) for array in (*keys[1:], tags, *values[1:])] for keys, tags, values in runs]
     entries = (_Sorted * len(runs))()
     for i, ((keys, _, values), (key_begin, key_size, tags, begin, size)) in enumerate(zip(runs, arrays, strict=True)):
         key_places = (_start(keys[0]), len(keys[0]), _at(key_begin), _at(key_size), _at(tags))
@@ -321,7 +312,7 @@ def newest_entries(
 
 
 def lower_bound(keys: Pieces, first: int, key: bytes) -> int:
-    """Where the first key that isn't below `key` stands among keys in order, from `first` on."""
+    """The place of the first key that isn't below `key`, among sorted keys from `first` on."""
     native = library()
     assert native is not None
     data, begin, size = keys
@@ -330,11 +321,11 @@ def lower_bound(keys: Pieces, first: int, key: bytes) -> int:
 
 
 def find_elements(data: Data, begin: Array, size: Array, delimiter: bytes) -> tuple[Array, Array, Array] | None:
-    """Of lists: how many elements each has; begins and sizes of their rows."""
+    """The elements of lists: how many each list has, begins and sizes of their rows."""
     native = library()
     if native is None:
         return None
-    begin, size = _held(begin), _held(size)
+    begin, size = _contiguous(begin), _contiguous(size)
     find, lists, counts = native.c.find_elements, (_at(begin), _at(size)), _places(len(begin))
     rows = (_pointer(data), len(data), len(begin))
     count = find(*rows, *lists, delimiter, len(delimiter), _at(counts), None, None)
@@ -346,9 +337,9 @@ def find_elements(data: Data, begin: Array, size: Array, delimiter: bytes) -> tu
 
 
 def mark_newest(parts: Sequence[Pieces], *, unique: bool) -> list[Array] | None:
-    """For each part a mask of the keys that are in no later part, and no later in their own.
+    """For each part, a mask of the keys that don't come again: neither later in the part nor in a later part.
 
-    unique:  whether no key is twice in the first part
+    unique:  whether all keys of the first part differ
     """
     native = library()
     if native is None:
@@ -356,7 +347,7 @@ def mark_newest(parts: Sequence[Pieces], *, unique: bool) -> list[Array] | None:
     import numpy as np
 
     masks: list[Array] = [np.empty(len(begin), np.uint8) for _, begin, _ in parts]
-    arrays = [(_held(begin), _held(size)) for _, begin, size in parts]
+    arrays = [(_contiguous(begin), _contiguous(size)) for _, begin, size in parts]
     keys = (_Keys * len(parts))()
     for i, ((data, _, _), (begin, size), mask) in enumerate(zip(parts, arrays, masks, strict=True)):
         keys[i] = _Keys(data, len(data), _at(begin), _at(size), len(begin), _at(mask))
@@ -368,18 +359,18 @@ def mark_newest(parts: Sequence[Pieces], *, unique: bool) -> list[Array] | None:
 def read_words(
     data: Data, begin: Array, size: Array, least: int, flags: Sequence[int], places: Sequence[int], memory: Memory | None = None
 ) -> dict[int, Array | None] | None:
-    """The words of eight bytes at these places of rows, counted from where each begins, as uint64.
+    """The words of eight bytes at these places of each row, as uint64 arrays.
 
-    least:   how many each row must have
-    flags:   places whose words are nearly always 0 in all rows: None if they are
-    memory:  where they are put, to stay
+    least:   how many words a row must have
+    flags:   places of words that are usually 0 in all rows; their result is None in that case
+    memory:  where the arrays are written; it must stay
     """
     native = library()
     if native is None:
         return None
     import numpy as np
 
-    begin, size, count = _held(begin), _held(size), len(begin)
+    begin, size, count = _contiguous(begin), _contiguous(size), len(begin)
     together: Array = np.empty(len(flags) + len(places), np.uint64)
 
     def read(flags: Sequence[int], places: Sequence[int]) -> dict[int, Array] | None:
@@ -400,16 +391,16 @@ def read_words(
 
 
 def order_keys(data: Data, begin: Array, size: Array, columns: Array, least: int) -> Pieces | None:
-    """Keys of a replica from rows of a key.
+    """A replica's ordered keys from key rows.
 
-    columns:  int64 rows of five, as `Column` in order.c
-    least:    what a row has at least
+    columns:  int64 rows of five numbers, as `Column` in order.c
+    least:    the least bytes of a row
     """
     native = library()
     if native is None:
         return None
-    begin, size, ends = _held(begin), _held(size), _places(len(begin))
-    # A text may double, and each column has marks of its own; more is needed only where columns overlap.
+    begin, size, ends = _contiguous(begin), _contiguous(size), _places(len(begin))
+    # Escapes may double a text, and each column has marks.  Only rows whose columns overlap need more.
     room = 2 * int(size.sum()) + 16 * (len(columns) + 1) * len(begin)
     out = native.new_bytes(None, room)
     rows = (_pointer(data), len(data), len(begin), _at(begin), _at(size))
@@ -419,11 +410,11 @@ def order_keys(data: Data, begin: Array, size: Array, columns: Array, least: int
 
 
 def sort_newest(data: Data, begin: Array, size: Array) -> Array | None:
-    """The places of keys in order of their bytes, of equal ones the last only."""
+    """The places of keys in the order of their bytes; of equal keys, only the last."""
     native = library()
     if native is None:
         return None
-    begin, size, order = _held(begin), _held(size), _places(len(begin))
+    begin, size, order = _contiguous(begin), _contiguous(size), _places(len(begin))
     count = native.c.sort_newest(_pointer(data), len(data), len(begin), _at(begin), _at(size), _at(order))
     return None if count < 0 else order[:count]
 
@@ -431,15 +422,15 @@ def sort_newest(data: Data, begin: Array, size: Array) -> Array | None:
 def find_parts(
     begin: Array, size: Array, slots: Array, valid: Array | None, memory: Memory | None = None
 ) -> tuple[Array, Array] | None:
-    """Where the values lie that slots of rows point to, and their sizes.
+    """Where the values that slots of rows point to begin, and their sizes.
 
-    valid:   False if there is none
-    memory:  where the answer is put; used again when nobody looks into it any more
+    valid:   a mask; False for rows without a value
+    memory:  where the answer is written; it is used again when no view of it is left
     """
     native = library()
     if native is None:
         return None
-    begin, size, slots, count = _held(begin), _held(size), _held(slots), len(begin)
+    begin, size, slots, count = _contiguous(begin), _contiguous(size), _contiguous(slots), len(begin)
     part, part_size = (_places(count), _places(count)) if memory is None else memory.numbers(2, count)
     valid_at = None if valid is None else _at(valid)
     if native.c.find_parts(count, _at(begin), _at(size), _at(slots), valid_at, _at(part), _at(part_size)):
@@ -452,31 +443,31 @@ def gather(data: Data, begin: Array, size: Array) -> bytes | None:
     native = library()
     if native is None:
         return None
-    begin, size, total = _held(begin), _held(size), int(size.sum())
+    begin, size, total = _contiguous(begin), _contiguous(size), int(size.sum())
     out: bytes = native.new_bytes(None, total)
     return None if native.c.gather(_pointer(data), len(data), len(begin), _at(begin), _at(size), out, total, None) else out
 
 
 def gather_texts(data: Data, begin: Array, size: Array, memory: Memory | None = None) -> tuple[Array, Array] | None:
-    """The same as an array, and int32 where each piece begins and the last one ends.
+    """The same as an array, and int32 offsets of where each piece begins and the last one ends.
 
-    memory:  where they are put, to stay
+    memory:  where both are written; it must stay
     """
     native = library()
     if native is None:
         return None
-    begin, size, total = _held(begin), _held(size), int(size.sum())
+    begin, size, total = _contiguous(begin), _contiguous(size), int(size.sum())
     out, offsets = (_bytes(n) if memory is None else memory.keep(n) for n in (total, 4 * len(begin) + 4))
     pieces = (_pointer(data), len(data), len(begin), _at(begin), _at(size))
     return None if native.c.gather(*pieces, _at(out), total, _at(offsets)) else (out, offsets.view("i4"))
 
 
 def to_list(data: Data, begin: Array, size: Array, tail: bytes = b"") -> list[bytes] | None:
-    """Each piece as bytes of its own, with the tail behind it."""
+    """Each piece as bytes, followed by the tail."""
     native = library()
     if native is None:
         return None
-    begin, size = _held(begin), _held(size)
+    begin, size = _contiguous(begin), _contiguous(size)
     found: list[bytes] = native.to_list(_pointer(data), len(data), len(begin), _at(begin), _at(size), tail, len(tail))
     return found
 
@@ -491,7 +482,7 @@ def _between(ends: Array) -> tuple[Array, Array]:
 
 
 def _room(native: Library, size: int, memory: Memory | None) -> Data:
-    """Bytes to be filled; of their own where there is no memory to use again."""
+    """Room for so many bytes: from `memory` if there is one, else new bytes."""
     if memory is not None:
         return memory.take(size)
     room: bytes = native.new_bytes(None, size)
@@ -510,20 +501,20 @@ def _places(count: int) -> Array:
     return np.empty(count, np.int64)
 
 
-def _held(array: Array) -> Array:
-    """The same numbers, one behind the other in memory."""
+def _contiguous(array: Array) -> Array:
+    """The same numbers, contiguous in memory."""
     import numpy as np
 
     return np.ascontiguousarray(array)
 
 
 def _pointer(data: Data) -> bytes | int:
-    """What ctypes takes for a pointer to it."""
+    """A pointer to the data, in a form that ctypes takes."""
     return data if isinstance(data, bytes) else _start(data)
 
 
 def _start(data: Data) -> int:
-    """Where a buffer begins in memory, which whoever asks must hold."""
+    """The address of a buffer; the caller must keep a reference to the buffer."""
     import numpy as np
 
     return _at(np.frombuffer(data, np.uint8))

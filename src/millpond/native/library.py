@@ -1,6 +1,6 @@
-"""The compiled library, where there is one.
+"""Loads the compiled library.
 
-It is plain C, called by ctypes: one file serves every Python, and other threads go on while it runs.
+It is plain C, called by ctypes: one file works for every Python, and other threads can run meanwhile.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from functools import cache
 from pathlib import Path
 
 _PATH = Path(__file__).with_name("libmillpond.so")
-# Fewer are read sooner than numpy is imported, whose arrays the library needs.
+# Python reads fewer bytes faster than numpy is imported, whose arrays the library needs.
 _few_bytes = 16 << 10
 _NUMBER, _POINTER, _FLAG, _TEXT = ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
-# name -> (what it gives, what it takes): N number, F flag, P pointer
+# name -> (type of the result, types of the arguments): N number, F flag, P pointer
 _FUNCTIONS = {
     "stamp": (_NUMBER, ""),
     "find_records": (_NUMBER, "PNNFNPPPPP"),
@@ -25,7 +25,6 @@ _FUNCTIONS = {
     "find_last": (_FLAG, "PNNFPNP"),
     "measure_stream": (_NUMBER, "PN"),
     "unpack_stream": (_FLAG, "PNP"),
-    "check_blocks": (_NUMBER, "PNNPPP"),
     "measure_blocks": (_NUMBER, "PNNPPP"),
     "unpack_blocks": (_FLAG, "PNPPPP"),
     "find_entries": (_NUMBER, "PNPNPPPPPPP"),
@@ -45,7 +44,7 @@ _TYPES = {"N": _NUMBER, "F": _FLAG, "P": _POINTER}
 
 
 def source_stamp() -> int:
-    """A number that changes with the C and with what calls it."""
+    """A number that changes with the C sources and the Python code that calls them."""
     stamp = 0
     for path in sorted(_PATH.parent.rglob("*")):
         if path.suffix in (".c", ".h", ".py"):
@@ -54,14 +53,14 @@ def source_stamp() -> int:
 
 
 class Library:
-    """The functions, as C has them."""
+    """The functions with the types of their arguments."""
 
     def __init__(self, path: Path) -> None:
         self.c = ctypes.CDLL(str(path))
-        for name, (gives, takes) in _FUNCTIONS.items():
+        for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self.c, name)
-            function.restype, function.argtypes = gives, [_TYPES[letter] for letter in takes]
-        # These make Python objects, so Python's lock stays held.
+            function.restype, function.argtypes = result, [_TYPES[letter] for letter in arguments]
+        # These make Python objects, so they keep Python's lock.
         with_lock = ctypes.PyDLL(str(path))
         self.to_list = with_lock.to_list
         self.to_list.restype, self.to_list.argtypes = (
@@ -82,7 +81,7 @@ def _load() -> Library | None:
     try:
         found = Library(_PATH)
         return found if found.c.stamp() == source_stamp() else None
-    except (OSError, AttributeError):  # not built, for another system, or of other sources
+    except (OSError, AttributeError):  # not built, for another system, or from other sources
         return None
 
 
@@ -90,13 +89,13 @@ _off = 0
 
 
 def library(size_bytes: int = 1 << 62) -> Library | None:
-    """The library; None if there is none, or where so many bytes aren't worth it."""
+    """The library; None if it can't be loaded, or if Python reads so few bytes faster."""
     return None if _off or size_bytes < _few_bytes else _load()
 
 
 @contextmanager
 def switched_off() -> Iterator[None]:
-    """As if there were none: how tests and benchmarks hold both ways against each other."""
+    """Do without the library, so that tests and benchmarks can compare both ways."""
     global _off
     _off += 1
     try:
@@ -107,7 +106,7 @@ def switched_off() -> Iterator[None]:
 
 @contextmanager
 def small_too() -> Iterator[None]:
-    """Whatever the sizes: small states go both ways as well."""
+    """Use the library for small inputs too, so that tests can compare both ways."""
     global _few_bytes
     before, _few_bytes = _few_bytes, 0
     try:

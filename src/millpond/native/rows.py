@@ -1,6 +1,6 @@
-"""Rows written as JSON by the library: which columns, made once for a table.
+"""Writes rows as JSON by the compiled library; a table's columns become C structures once.
 
-The structures point into memory that Python owns, so whoever writes rows holds all of it.
+The structures point into memory that Python owns, so the function that writes rows keeps references to all of it.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from millpond.native.library import library
 
 NUMBER, BOOLEAN, TEXT, FLOATING, DISTINCT, AVERAGE = range(6)
 WriteRow = Callable[[bytes, bytes, bytes | None], bytes | None]
-"""See `row_json` in shown.c: (row with its stamp, head, key or None) -> JSON; None if Python is to write it"""
+"""As `row_json` in row_json.c: (row with its stamp, head, key or None) -> JSON; None if Python must write it"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sketch:
-    """See `Sketch` in shown.c.  `linear` is by the number of registers that are zero, from 0."""
+    """As `Sketch` in row_json.c.  `linear` has an estimate for each number of zero registers, from 0."""
 
     neighbours: int
     alpha_m2: float
@@ -31,12 +31,12 @@ class Sketch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One member of the object.
+    """One member of the JSON object.
 
-    name:   with all that stands around it: `,"hits":`
-    kind:   one of the above
-    place:  of its first column in the row
-    width:  of a number in bytes, of a sketch in words; of an average the place of its count
+    name:   the name with the characters around it: `,"hits":`
+    kind:   one of the numbers above
+    place:  the place of its first column in the row
+    width:  bytes of a number, words of a sketch, or the place of an average's count
     """
 
     name: bytes
@@ -71,7 +71,7 @@ class _Member(ctypes.Structure):
 
 
 def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
-    """A function that writes these members of rows with so many columns; None if there is no library."""
+    """A function that writes these members of rows with so many columns; None without the library."""
     native = library()
     if native is None:
         return None

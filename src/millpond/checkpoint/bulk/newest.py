@@ -2,9 +2,9 @@
 
 The rows are those of `partition.read_chunks` followed by `iter_newest`; None if the library declines.
 
-1. It reads the same files, and unpacks one after the other into memory that the next partition uses again.
-2. It takes records in write order, and keeps the last of each key; of SSTs' entries it keeps the one with the highest number.
-3. What the library rejects, damage too, is left to `partition`, which raises the error.
+1. Read the same files, and unpack them one after the other into memory that the next partition uses again.
+2. Keep the last record of each key, in write order; of SSTs' entries, the one with the greatest sequence number.
+3. If the library rejects the input, damage among others, `partition` reads it and raises the error.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from millpond.storage import Storage
 def read_newest(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, memory: Memory
 ) -> list[RowChunk] | None:
-    """The rows of a partition, each key once, in no order; None where `partition.read_chunks` has to be asked.
+    """The rows of a partition, each key once, in no order; None if `partition.read_chunks` must read it.
 
-    memory:  where they are put; used again when nobody looks into the rows any more
-    Raises:  nothing of its own: where a file isn't as it should be, `partition.read_chunks` says so.
+    memory:  where the rows are written; it is used again when no view of them is left
+    Raises:  no CheckpointError; `partition.read_chunks` raises it.
     """
     try:
         return _read(reader, batch, store, partition, memory)
@@ -75,7 +75,7 @@ def _read_records(
 def _packed(storage: Storage, path: str, memory: Memory) -> bytes | memoryview:
     file = open_parts(storage, path)
     try:
-        # A large file that isn't such a stream isn't read for that.
+        # Look at both ends first, so as not to read a large file that isn't such a stream.
         head, tail = bytes(file.read(0, _MARK)), bytes(file.read(max(0, file.size - _MARK), _MARK))
         if not head.startswith(LZ4_MAGIC) or not tail.startswith(LZ4_MAGIC) or any(tail[-12:]):
             raise incomplete("the LZ4 end mark", file.size)
@@ -93,11 +93,11 @@ def _read_snapshot(reader: StateReader, path: str, family: bytes, before: tuple[
     return None if found is None else [RowChunk(keys=Spans(*keys), values=Spans(*values), unique=True) for keys, values in found]
 
 
-# Of a stream that is whole: a block without bytes.
+# The size of the empty block that ends a whole stream.
 _MARK = 21
-# More of them are better merged by who expects that.
+# `merge_windows` merges more windows faster.
 _MOST_WINDOWS = 64
-# More than a change log's header has: a lineage of up to 64 KiB in it.
+# More than a change log's header, whose lineage has up to 64 KiB.
 _HEADER_BYTES = 128 << 10
 
 

@@ -1,6 +1,6 @@
-"""The records that `state.StateReader` gives one by one, many at a time, for who copies them: a file, or a window of a snapshot.
+"""The records of `state.StateReader`, many at a time, for builds and for the follower: a file, or a window of a snapshot.
 
-Where the compiled library isn't there, or rows are wrapped in a way that has to be taken apart one by one, they come as records.
+Without the compiled library, and for rows whose encoding must be removed row by row, they are lists of records.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from millpond.errors import CheckpointError
 from millpond.native.library import library
 from millpond.schema.store import StoreSchema
 
-# How much of a file is unpacked at a time.
+# How many bytes of a file are unpacked at a time.
 _WINDOW_BYTES = 1 << 20
-# Records that come one by one are handed on so many at a time.
+# The length of a list of records.
 _RECORDS = 1000
 
 
 def read_changes(
     reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int
 ) -> tuple[RowChunk | Iterable[Record], bool]:
-    """What a batch put, appended and deleted in one partition, in write order; and whether that is all that it wrote.
+    """The puts, appends and deletes of a batch in one partition, in write order; and whether the batch wrote no others.
 
-    Between two snapshots only what was there in the end is known.  Raises as `StateReader.iter_changes`.
+    The difference between two snapshots lacks rows that were put and deleted in between.  Raises as `StateReader.iter_changes`.
     """
     path = reader.change_file(batch, store, partition)
     if path is None:
@@ -40,7 +40,7 @@ def read_changes(
 
 
 def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[RowChunk | list[Record]]:
-    """What builds the state of a batch in one partition from nothing, in order.  Raises as `StateReader.iter_state`."""
+    """The records that build the whole state of a batch in one partition, in order.  Raises as `StateReader.iter_state`."""
     before = RowEncoding(store, batch.settings).before
     if library() is None or before is None or store.many:
         yield from _sliced(reader.iter_state(batch, store, partition))
@@ -57,10 +57,10 @@ def iter_state(reader: StateReader, batch: CommittedBatch, store: StoreSchema, p
 def _iter_file(
     reader: StateReader, path: str, batch: CommittedBatch, store: StoreSchema, partition: int
 ) -> Iterator[RowChunk | list[Record]]:
-    """A file in windows where nothing more than records stands in it, else as a whole.
+    """The records of a file, window by window; as a whole if the file has more than records.
 
-    What a window ends inside of is left to the next one.  Where the end of the file isn't reached that way, all of it is given
-    again, record by record: either that raises, or it comes to the same.
+    The next window begins with the record that the window before cut.  If a window can't be read so, give all records of the file
+    again, one by one.  That raises the error, or puts the same rows a second time.
     """
     before = RowEncoding(store, batch.settings).before
     if before is None or store.family or store.many or batch.settings.provider != "hdfs":
@@ -69,7 +69,7 @@ def _iter_file(
         return
     left = b""
     for number, window in enumerate(reader.iter_unpacked(path, batch, _WINDOW_BYTES)):
-        if not number and library(len(window)) is None:  # that is all of it
+        if not number and library(len(window)) is None:  # a small file: this is all of it
             yield from _sliced(reader.iter_file(path, window, batch, store, partition))
             return
         data = left + window

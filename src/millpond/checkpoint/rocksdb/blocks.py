@@ -20,7 +20,7 @@ import cramjam
 import lz4.block
 import zstandard
 
-from millpond.checkpoint.files.checksums import XXH3, block_checksum
+from millpond.checkpoint.files.checksums import block_checksum
 from millpond.checkpoint.files.codecs import corrupt
 from millpond.checkpoint.rocksdb.manifest import varint
 from millpond.checkpoint.rows.columns import Array, Data, Spans, span
@@ -186,10 +186,8 @@ def locate_packed(
     import numpy as np
 
     begin, size = places[:, 0] - first, np.ascontiguousarray(places[:, 1])
-    right = calls.check_blocks(piece, begin, size) if checksum == XXH3 else None
     view = memoryview(piece)
-    for at in range(len(begin)) if right is None else np.flatnonzero(~right).tolist():
-        block, end = int(begin[at]), int(begin[at] + size[at]) + 1
+    for block, end in zip(begin.tolist(), (begin + size + 1).tolist(), strict=True):
         if block_checksum(checksum, view[block:end]) != int.from_bytes(view[end : end + 4], "little"):
             return None
     unpacked = calls.unpack_blocks(piece, begin, size, memory)

@@ -1,4 +1,4 @@
-/* The blocks of an SST: unpacked, and their entries taken apart, as `checkpoint/rocksdb/blocks.py` describes them. */
+/* Unpacks the blocks of an SST and decodes their entries, as `checkpoint/rocksdb/blocks.py` describes them. */
 
 #include "native.h"
 
@@ -25,9 +25,9 @@ static inline int64_t varint(const byte *data, int64_t at, int64_t end, int64_t 
     return -1;
 }
 
-/* How many bytes these blocks have unpacked; -1 where one isn't plain or LZ4, or claims more than it can hold.
-   begin, size:  where each lies in `file`, its trailer not counted
-   sizes:        filled with the bytes of each */
+/* The bytes of these blocks when unpacked; -1 if one is neither plain nor LZ4, or claims more than LZ4 can pack.
+   begin, size:  the place of each block in `file`, without its trailer
+   sizes:        output: the unpacked bytes of each block */
 int64_t measure_blocks(const byte *file, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, int64_t *sizes) {
     int64_t sum = 0;
     for (int64_t i = 0; i < count; i++) {
@@ -46,7 +46,7 @@ int64_t measure_blocks(const byte *file, int64_t total, int64_t count, const int
     return sum;
 }
 
-/* Unpack blocks, one after the other, after `measure_blocks` gave their sizes; 0, or -1. */
+/* Unpack blocks, one after the other, whose sizes `measure_blocks` found; 0, or -1. */
 int32_t unpack_blocks(const byte *file, int64_t count, const int64_t *begin, const int64_t *size, const int64_t *sizes, byte *out) {
     for (int64_t i = 0; i < count; i++) {
         const byte *block = file + begin[i];
@@ -61,12 +61,13 @@ int32_t unpack_blocks(const byte *file, int64_t count, const int64_t *begin, con
     return 0;
 }
 
-/* How many entries unpacked blocks hold, -1 where one contradicts itself.  Where they are more than `capacity`, or their keys have
-   more bytes than there is room for, the rest is only counted, and what was written means nothing.
-   sizes:      of the blocks, which follow each other in `data`
-   key_bytes:  how many there is room for in `keys`; filled with how many all keys have
-   keys:       the keys with their tails, one after the other; key_begin, key_size: the user keys in it
-   begin, size:  the values in `data` */
+/* The number of entries of unpacked blocks; -1 if a block contradicts itself.  If there are more than `capacity`, or their keys need
+   more room, the rest is only counted, and the arrays are invalid.
+   sizes:        of the blocks, which follow each other in `data`
+   key_bytes:    input: the room of `keys`; output: the bytes of all keys
+   keys:         output: the keys with their tails, one after the other
+   key_begin, key_size:  output: the user keys in `keys`
+   begin, size:  output: the values in `data` */
 int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int64_t capacity, int64_t *key_bytes, byte *keys,
                      int64_t *key_begin, int64_t *key_size, uint64_t *tags, int64_t *begin, int64_t *size) {
     int64_t found = 0, room = *key_bytes, used = 0, block = 0;
@@ -79,7 +80,7 @@ int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int6
         while (at < end || next < points) {
             int64_t restart = next < points ? block + (int64_t)little4(data + restarts + 4 * next) : -1;
             if (restart >= 0 && at >= restart) {
-                /* A restart point is where an entry begins, and only one; behind the last entry of an empty block as well. */
+                /* Each restart point must be the beginning of an entry, or the end of an empty block. */
                 if (at != restart) return -1;
                 before = 0;
                 next++;
@@ -97,7 +98,7 @@ int64_t find_entries(const byte *data, int64_t count, const int64_t *sizes, int6
             if (found == capacity || whole > room - used) capacity = 0;
             if (found < capacity) {
                 byte *key = keys + used;
-                memcpy(key, key - before, (size_t)shared); /* what it shares with the key before it */
+                memcpy(key, key - before, (size_t)shared); /* the bytes shared with the key before */
                 copy_short(key + shared, data + at, own, keys + room, data + end);
                 key_begin[found] = used;
                 key_size[found] = whole - KEY_TAIL;

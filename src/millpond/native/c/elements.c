@@ -2,9 +2,9 @@
 
 #include "native.h"
 
-/* How many elements all values have, -1 where one isn't such a list.  Two calls: the first, without arrays, counts.
-   counts:  of each value
-   element_begin, element_size:  of the rows, without what stands before them */
+/* The number of elements of all values; -1 if one isn't such a list.  Call it twice: first without arrays, to count.
+   counts:  output: the number of elements of each value
+   element_begin, element_size:  output: the rows without the bytes before them */
 int64_t find_elements(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size,
                       const byte *delimiter, int64_t delimiter_size, int64_t *counts, int64_t *element_begin,
                       int64_t *element_size) {

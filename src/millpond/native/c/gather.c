@@ -1,9 +1,10 @@
-/* Pieces of a buffer, put together or apart. */
+/* Joins pieces of a buffer, or copies each to bytes of its own. */
 
 #include "native.h"
 
-/* One after the other, as many bytes as they have together; 0, or -1 where one lies outside.
-   offsets:  filled with where each begins in `out`, and where the last one ends, which must be below 2 GiB; or NULL */
+/* Join pieces in `out`; 0, or -1 if one lies outside the buffer.
+   room:     the bytes of all pieces
+   offsets:  output: where each piece begins in `out` and where the last one ends, below 2 GiB; or NULL */
 int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, byte *out, int64_t room,
                int32_t *offsets) {
     const byte *end = out + room;
@@ -18,7 +19,7 @@ int32_t gather(const byte *data, int64_t total, int64_t count, const int64_t *be
     return 0;
 }
 
-/* Python's own, of its stable interface: this function is called with Python's lock held. */
+/* Of Python's stable interface: the caller of `to_list` holds Python's lock. */
 typedef struct PyObject PyObject;
 extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
 extern char *PyBytes_AsString(PyObject *bytes);
@@ -28,7 +29,7 @@ extern int PyList_SetItem(PyObject *list, intptr_t at, PyObject *item);
 extern PyObject *PyExc_IndexError;
 extern void PyErr_SetString(PyObject *type, const char *message);
 
-/* A list of bytes, each with the tail behind it, or NULL with an exception set. */
+/* A list of bytes, each followed by the tail; NULL with an exception set if that fails. */
 PyObject *to_list(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, const byte *tail,
                   int64_t tail_size) {
     PyObject *list = PyList_New((intptr_t)count);
@@ -38,7 +39,7 @@ PyObject *to_list(const byte *data, int64_t total, int64_t count, const int64_t 
             return 0;
         }
         PyObject *piece = PyBytes_FromStringAndSize(tail_size ? 0 : (const char *)data + begin[i], (intptr_t)(size[i] + tail_size));
-        if (!piece) return 0; /* the list is lost, as all is where memory has run out */
+        if (!piece) return 0; /* the list leaks, but memory has run out anyway */
         if (tail_size) {
             char *to = PyBytes_AsString(piece);
             memcpy(to, data + begin[i], (size_t)size[i]);

@@ -1,4 +1,4 @@
-/* A number of 64 bits for a key. */
+/* A hash of 64 bits for a key. */
 
 #ifndef MILLPOND_HASH_H
 #define MILLPOND_HASH_H
@@ -10,7 +10,7 @@ static inline uint64_t mix(uint64_t a, uint64_t b) {
     return (uint64_t)product ^ (uint64_t)(product >> 64);
 }
 
-/* Differs from one process to the next, so that nobody can choose keys that meet. */
+/* The seed differs between processes, so that nobody can choose keys with equal hashes. */
 static inline uint64_t hash(const byte *at, int64_t size, uint64_t seed) {
     uint64_t found = seed ^ (uint64_t)size * 0x9E3779B97F4A7C15u, word;
     for (; size >= 8; size -= 8, at += 8) {

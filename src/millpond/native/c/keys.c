@@ -1,4 +1,4 @@
-/* Of keys that are there several times, which one counts. */
+/* Finds the last place of each key. */
 
 #include <stdlib.h>
 
@@ -19,9 +19,9 @@ static inline int is_equal(const Keys *a, int64_t i, const Keys *b, int64_t j) {
     return a->size[i] == b->size[j] && !memcmp(a->data + a->begin[i], b->data + b->begin[j], (size_t)a->size[i]);
 }
 
-/* Mark each key's last place in the last part that has it: 1 there, 0 in all other places.  How many there are; -1 where memory is
-   short, or a key lies outside of its buffer.
-   unique:  whether no key is twice in the first part: then nothing has to be remembered of it */
+/* Mark the last place of each key: 1 there, 0 at all other places.  Returns the number of keys; -1 if memory is short, or a key lies
+   outside its buffer.
+   unique:  whether all keys of the first part differ, so that the table needs none of them */
 int64_t mark_newest(int64_t parts, Keys *all, int32_t unique, uint64_t seed) {
     int64_t total = 0, marked = 0;
     for (int64_t p = unique ? 1 : 0; p < parts; p++) total += all[p].count;
@@ -31,7 +31,7 @@ int64_t mark_newest(int64_t parts, Keys *all, int32_t unique, uint64_t seed) {
             if (!is_inside(all[p].total, all[p].begin[i], all[p].size[i])) return -1;
     uint64_t room = 16;
     while (room < 2 * (uint64_t)total) room *= 2;
-    /* The upper half of the hash, and the number of the key's row in all parts, counted from 1. */
+    /* The upper half of the hash, and the number of the key's row among all parts, counted from 1. */
     uint64_t *table = calloc(room, sizeof(uint64_t));
     int64_t *first = malloc((size_t)(parts + 1) * sizeof(int64_t));
     if (!table || !first) {
@@ -44,7 +44,7 @@ int64_t mark_newest(int64_t parts, Keys *all, int32_t unique, uint64_t seed) {
     for (int64_t p = parts - 1; p >= 0; p--) {
         const Keys *keys = &all[p];
         for (int64_t end = keys->count; end > 0; end -= AHEAD) {
-            /* The table is larger than what is near the processor: what is looked at next is fetched ahead. */
+            /* The table is larger than the processor's cache, so fetch the next slots ahead. */
             int64_t begin = end > AHEAD ? end - AHEAD : 0;
             uint64_t hashes[AHEAD];
             for (int64_t i = begin; i < end; i++) {

@@ -1,11 +1,11 @@
-/* Raw LZ4 blocks, many at once.  What LZ4's own decoder refuses is refused. */
+/* Unpacks raw LZ4 blocks.  It rejects all that LZ4's own decoder rejects. */
 
 #include "native.h"
 
-/* The last sequence of a block is literals; a match ends at least so far before, and begins at least so far before. */
+/* A block ends with literals; a match ends at least so many bytes before the end, and begins at least so many before it. */
 enum { LAST_LITERALS = 5, LAST_MATCH = 12 };
 
-/* A count that goes on while bytes are 255; -1 where they end before it does. */
+/* A count that continues while bytes are 255; -1 if the input ends first. */
 static inline int64_t long_count(const byte **in, const byte *in_end, int64_t count) {
     byte more;
     do {
@@ -26,7 +26,7 @@ int32_t unpack_lz4(const byte *from, int64_t from_size, byte *to, int64_t to_siz
         unsigned token = *in++;
         int64_t count = token >> 4;
         if (count < 15 && (token & 15) < 15 && in_end - in >= 32 && out_end - out >= 64) {
-            /* Nearly all sequences: both copies are of a fixed size, and what they write too much is written over. */
+            /* Nearly all sequences: both copies have a fixed size; the next sequence overwrites the surplus. */
             memcpy(out, in, 16);
             const byte *back_at = in + count;
             int64_t back = back_at[0] | back_at[1] << 8;

@@ -1,4 +1,4 @@
-/* The streams that Spark writes state files through: blocks of LZ4, as `checkpoint/files/codecs.py` describes them. */
+/* Unpacks Spark's streams of LZ4 blocks, as `checkpoint/files/codecs.py` describes them. */
 
 #include "native.h"
 
@@ -8,7 +8,7 @@ uint32_t xxh32(const byte *at, int64_t size, uint32_t seed);
 enum { HEADER = 21, RAW = 0x10, PACKED = 0x20, MOST = 32 << 20, LZ4_RATIO = 255, LZ4_FLOOR = 64 };
 static const uint32_t SEED = 0x9747B28Cu;
 
-/* How many bytes a stream has unpacked; -1 where a block claims more than it can hold, or the stream doesn't end as it should. */
+/* The bytes of a stream when unpacked; -1 if a block claims more than LZ4 can pack, or the stream lacks its end mark. */
 int64_t measure_stream(const byte *data, int64_t total) {
     int64_t at = 0, sum = 0;
     int ended = 0;
@@ -26,7 +26,7 @@ int64_t measure_stream(const byte *data, int64_t total) {
     return ended ? sum : -1;
 }
 
-/* Unpack a stream after `measure_stream` gave its size; 0, or -1 where a block doesn't match its checksum, or isn't one. */
+/* Unpack a stream whose size `measure_stream` found; 0, or -1 if a block is damaged. */
 int32_t unpack_stream(const byte *data, int64_t total, byte *out) {
     for (int64_t at = 0; at < total;) {
         byte method = data[at + 8] & 0xF0;

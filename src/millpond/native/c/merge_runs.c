@@ -1,4 +1,4 @@
-/* Several sorted runs of RocksDB's entries as one, deletes and merges resolved, as `checkpoint/rocksdb/merge.py` describes it. */
+/* Merges sorted runs of RocksDB's entries, and resolves deletes and merges, as `checkpoint/rocksdb/merge.py` describes it. */
 
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 enum { DELETION = 0, VALUE = 1, MERGED = 2, SINGLE_DELETION = 7 };
 enum { NOT_IN_ORDER = -1, ONE_SEQUENCE_NUMBER = -2, OUT_OF_BOUNDS = -3, UNKNOWN_KIND = -4 };
 
-/* A run: where it is, and where it ends.  The arrays are those of a window. */
+/* The rest of a run: entries `at` to `end` of a window's arrays. */
 typedef struct {
     const byte *keys;
     int64_t keys_total;
@@ -32,13 +32,13 @@ static inline int compare(Piece a, Piece b) {
     return order ? order : (a.size > b.size) - (a.size < b.size);
 }
 
-/* By key, the newest version of one first. */
+/* Orders entries by key, the newest version of a key first. */
 static inline int is_before(const Run *a, const Run *b) {
     int order = compare(key_of(a, a->at), key_of(b, b->at));
     return order < 0 || (order == 0 && a->tags[a->at] > b->tags[b->at]);
 }
 
-/* Put the run at `place` of a heap where it belongs: the one whose entry comes first is at 0. */
+/* Restore a heap whose run at `place` may be too far up; the run with the first entry is at 0. */
 static void sift_down(Run **heap, int64_t count, int64_t place) {
     Run *run = heap[place];
     for (;;) {
@@ -58,7 +58,7 @@ typedef struct {
     int64_t rows, key_used, used;
 } Out;
 
-/* Write one row, its value made of the operands, newest first.  A key without one was deleted. */
+/* Write one row, whose value is the operands, given newest first.  A key without operands was deleted. */
 static void write_row(Out *out, Piece key, const Piece *operands, int64_t count, const byte *delimiter, int64_t delimiter_size) {
     if (key.size < 0 || (!count && !out->gone)) return;
     if (out->gone) out->gone[out->rows] = !count;
@@ -76,11 +76,11 @@ static void write_row(Out *out, Piece key, const Piece *operands, int64_t count,
     out->end[out->rows++] = out->used;
 }
 
-/* How many rows all entries of the runs, up to where each ends, are together: keys in order, deleted ones left out; negative
-   where that is unknown.  A key's versions must all be there.
-   room_for:       how many bytes there are for keys and for values; all keys must fit, and all values with a delimiter each
-   key_end, end:   of each row, where its key and its value end there; room for a row for each entry
-   gone:           not NULL: deleted keys stay, with no value, and 1 here */
+/* Merge the entries of all runs to rows in key order, without deleted keys; the number of rows, or one of the negative numbers above.
+   All versions of a key must be among the entries.
+   room_for:      the bytes of `keys` and of `values`: room for all keys, and for all values with a delimiter each
+   key_end, end:  output: where each row's key and value end; room for as many rows as there are entries
+   gone:          output, or NULL: with it deleted keys stay, have an empty value, and are 1 here */
 int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t delimiter_size, const int64_t *room_for, byte *keys,
                    int64_t *key_end, byte *values, int64_t *end, byte *gone) {
     int64_t key_room = room_for[0], value_room = room_for[1];
@@ -108,7 +108,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
     while (left) {
         Run *first = heap[0], *second = left > 1 ? heap[1] : 0;
         if (left > 2 && is_before(heap[2], second)) second = heap[2];
-        /* Its entries, as long as they come before those of all others. */
+        /* Take entries of the first run while they come before those of all others. */
         do {
             int64_t i = first->at;
             Piece next = key_of(first, i);
@@ -159,7 +159,7 @@ done:
     return status ? status : out.rows;
 }
 
-/* Where the first key that isn't below this one stands in a window. */
+/* The place of the first key of a window that isn't below `key`. */
 int64_t lower_bound(const byte *keys, const int64_t *key_begin, const int64_t *key_size, int64_t low, int64_t high, const byte *key,
                     int64_t size) {
     while (low < high) {

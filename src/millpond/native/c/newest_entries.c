@@ -1,4 +1,4 @@
-/* Of several sorted runs of RocksDB's entries, which ones count: what `runs.c` puts together, left where it is. */
+/* Finds the newest entry of each key in sorted runs: the rows of `merge_runs.c`, without copying them. */
 
 #include <stdlib.h>
 
@@ -6,8 +6,8 @@
 
 enum { DELETION = 0, VALUE = 1, SINGLE_DELETION = 7 };
 
-/* Entries in key order, the newest version of a key first; those that count are moved to the front.
-   kept:  filled with how many they are */
+/* Entries in key order, the newest version of a key first; the newest entries move to the front of the arrays.
+   kept:  output: how many there are */
 typedef struct {
     const byte *keys;
     int64_t keys_total, *key_begin, *key_size;
@@ -22,14 +22,14 @@ static inline int compare(const byte *a, int64_t a_size, const byte *b, int64_t 
     return order ? order : (a_size > b_size) - (a_size < b_size);
 }
 
-/* By key, the newest version of one first. */
+/* Orders entries by key, the newest version of a key first. */
 static inline int is_before(const Sorted *a, int64_t i, const Sorted *b, int64_t j) {
     int order = compare(a->keys + a->key_begin[i], a->key_size[i], b->keys + b->key_begin[j], b->key_size[j]);
     return order < 0 || (order == 0 && a->tags[i] > b->tags[j]);
 }
 
-/* Where the entries of a run end that come before one of another: by larger and larger steps, then by bisection.  Where the run
-   isn't in order that is anywhere, and the walk finds it out. */
+/* The end of the entries of a run that come before an entry of another run: by growing steps, then by bisection.  If the run isn't
+   in order the result is arbitrary; the caller then notices it. */
 static int64_t end_before(const Sorted *run, int64_t at, const Sorted *other, int64_t bound) {
     int64_t step = 1, low = at, high;
     while (low + step < run->count && is_before(run, low + step, other, bound)) {
@@ -47,9 +47,9 @@ static int64_t end_before(const Sorted *run, int64_t at, const Sorted *other, in
     return low;
 }
 
-/* How many keys have a value; -1 where a run isn't in order, two versions of a key have one sequence number, entries aren't puts
-   and deletes alone, rows aren't there, or memory is short: then the runs are spoilt.
-   family, before:  as in newest.c */
+/* The number of keys with a value; -1 if a run isn't in order, two versions of a key have one sequence number, an entry is neither a
+   put nor a delete, a row is too short, or memory is short.  The arrays are invalid after -1.
+   family, before:  as in newest_records.c */
 int64_t newest_entries(int64_t count, Sorted *runs, const byte *family, int64_t family_size, const int64_t *before) {
     for (int64_t r = 0; r < count; r++)
         for (int64_t i = 0; i < runs[r].count; i++)

@@ -1,4 +1,4 @@
-/* The rows of a partition: of each key the last record in all of its files, in one pass. */
+/* Finds the last record of each key in all files of a partition, in one pass. */
 
 #include "hash.h"
 #include "records.h"
@@ -13,14 +13,14 @@ typedef struct {
     int64_t start, end, typed;
 } File;
 
-/* Rows so far, and where to look for a key: a number for each, counted from 1, with bits of its hash above. */
+/* The rows so far, and a hash table of their numbers, counted from 1, with bits of the hash above. */
 typedef struct {
     const byte *data;
     int64_t count, *key_begin, *key_size, *begin, *size;
     uint32_t *table, mask, tags;
 } Rows;
 
-/* The row of a key; -1 where it has none, and then where it would stand. */
+/* The row of a key; -1 if it has none, and in `slot` its place in the table. */
 static inline int64_t find_row(const Rows *rows, uint64_t hashed, const Record *record, uint32_t *slot) {
     uint32_t tag = (uint32_t)(hashed >> 32) & rows->tags, at = (uint32_t)hashed & rows->mask;
     for (; rows->table[at]; at = (at + 1) & rows->mask) {
@@ -34,13 +34,13 @@ static inline int64_t find_row(const Rows *rows, uint64_t hashed, const Record *
     return -1;
 }
 
-/* How many rows there are; ROOM where they are more than `capacity`, else a negative number where a file isn't what it should be,
-   has records that aren't puts and deletes.
-   files:         oldest first; what lies before their ends lies inside of the buffer
-   family:        what keys of the store begin with; others aren't looked at
-   before:        how many bytes stand before each key (the family among them), and before each value
-   table:         room for so many numbers, a power of two; greater than `capacity`
-   key_begin, …:  room for `capacity` rows */
+/* The number of rows; ROOM if there are more than `capacity`; -1 if a file is damaged, or has a record that is neither a put nor a
+   delete.
+   files:         oldest first
+   family:        the first bytes of the store's keys; other keys are ignored
+   before:        the number of bytes before each bare key (including the family), and before each bare value
+   table, room:   a hash table of so many numbers: a power of two, greater than `capacity`
+   key_begin, …:  output: room for `capacity` rows */
 int64_t newest_records(const byte *data, int64_t total, int64_t count, const File *files, const byte *family, int64_t family_size,
                        const int64_t *before, uint64_t seed, uint32_t *table, int64_t room, int64_t capacity, int64_t *key_begin,
                        int64_t *key_size, int64_t *begin, int64_t *size) {
@@ -57,7 +57,7 @@ int64_t newest_records(const byte *data, int64_t total, int64_t count, const Fil
             Record records[AHEAD];
             uint64_t hashes[AHEAD];
             int64_t found = 0;
-            /* The table is larger than what is near the processor: what is looked at next is fetched ahead. */
+            /* The table is larger than the processor's cache, so fetch the next slots ahead. */
             while (found < AHEAD && !ended) {
                 Record *record = &records[found];
                 at = next_record(data, end, at, (int32_t)files[f].typed, record);

@@ -1,18 +1,18 @@
-/* Keys of a replica from rows of a key, as `replica/keys/transcode.py` writes them one by one. */
+/* Encodes key rows as a replica's ordered keys, as `replica/keys/transcode.py` does one by one. */
 
 #include "native.h"
 
 enum { WHOLE_NUMBER = 0, TEXT = 1, STRUCT = 2 };
 
-/* A column of a row, or of a struct inside of one.
-   index, slot:  which null bit is its own, and where its eight bytes begin, from where the enclosing row does
-   width:        bytes of a whole number; of a struct what a row of it has at least
-   inside:       of a struct: how many columns that follow it here are in it */
+/* A column of a row, or of a struct in a row.
+   index, slot:  its null bit, and the offset of its eight bytes in the enclosing row
+   width:        the bytes of a whole number, or the least bytes of a struct
+   inside:       for a struct: how many of the columns after it are its members */
 typedef struct {
     int64_t kind, index, slot, width, inside;
 } Column;
 
-/* Write columns behind each other; where they end, or NULL. */
+/* Write columns one after the other; returns where they end, or NULL. */
 static byte *write_columns(const Column *columns, int64_t count, const byte *row, int64_t size, int64_t base, byte *out,
                            const byte *out_end) {
     for (int64_t c = 0; c < count; c += 1 + columns[c].inside) {
@@ -48,9 +48,9 @@ static byte *write_columns(const Column *columns, int64_t count, const byte *row
     return out;
 }
 
-/* The ordered keys of rows, one after the other; 0, or -1 where a row contradicts itself or the room is too small.
-   least:  what a row has at least
-   ends:   where each key ends in `out` */
+/* Write the ordered keys of rows, one after the other; 0, or -1 if a row contradicts itself or the room is too small.
+   least:  the least bytes of a row
+   ends:   output: where each key ends in `out` */
 int32_t order_keys(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, const Column *columns,
                    int64_t column_count, int64_t least, byte *out, int64_t room, int64_t *ends) {
     byte *at = out;

@@ -1,10 +1,10 @@
-/* Where the records of a change log or snapshot lie; the same ones as `checkpoint/files/records.py` gives one by one. */
+/* Finds the records of a change log or snapshot: the same as `checkpoint/files/records.py` finds one by one. */
 
 #include "records.h"
 
-/* How many records there are from `at` to the end mark, with which the file must end; -1 where that isn't so.
+/* The number of records from `at` to the end mark, which must end the file; -1 if the file is damaged.
    typed:     whether each begins with its type
-   capacity:  how many may be written to the arrays; 0: they are only counted.  Where arrays are full that is the end */
+   capacity:  the room of the arrays, at which this stops; 0 to count only */
 int64_t find_records(const byte *data, int64_t total, int64_t at, int32_t typed, int64_t capacity, byte *kinds, int64_t *key_begin,
                      int64_t *key_size, int64_t *begin, int64_t *size) {
     if (at < 0 || at > total) return -1;
@@ -24,8 +24,8 @@ int64_t find_records(const byte *data, int64_t total, int64_t at, int32_t typed,
     }
 }
 
-/* How many whole records there are before something else: the end mark, damage, or the end of what is there so far.
-   end:  filled with where the last of them ends */
+/* The number of whole records before the end mark, damage, or the end of the bytes.
+   end:  output: where the last record ends */
 int64_t find_whole_records(const byte *data, int64_t total, int32_t typed, int64_t *end) {
     int64_t at = 0, count = 0;
     for (;;) {
@@ -39,8 +39,8 @@ int64_t find_whole_records(const byte *data, int64_t total, int32_t typed, int64
     return count;
 }
 
-/* The kind of the last record of a key, 0 where it has none, and its value; -1 where the file isn't whole, or has records that
-   aren't puts and deletes. */
+/* The kind of the last record of a key, 0 if it has none, and its value; -1 if the file is damaged, or has a record that is neither a
+   put nor a delete. */
 int32_t find_last(const byte *data, int64_t total, int64_t at, int32_t typed, const byte *key, int64_t size, int64_t *value) {
     int32_t kind = 0;
     if (at < 0 || at > total) return -1;

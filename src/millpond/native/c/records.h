@@ -13,7 +13,7 @@ typedef struct {
     byte kind;
 } Record;
 
-/* Where the record that begins at `at` ends; -1 where there is none; the end mark is a record of kind END. */
+/* The end of the record that begins at `at`; -1 if there is none.  The end mark is a record of kind END. */
 static inline int64_t next_record(const byte *data, int64_t total, int64_t at, int32_t typed, Record *found) {
     byte kind = PUT;
     if (typed) {

@@ -1,32 +1,33 @@
-/* One row of an answer in JSON, as `serve/hot/row_json.py` writes it without this library. */
+/* Writes one row of an answer as JSON, as `serve/hot/row_json.py` does without this library. */
 
 #include "native.h"
 
 enum { NUMBER = 0, BOOLEAN = 1, TEXT = 2, FLOATING = 3, DISTINCT = 4, AVERAGE = 5 };
 enum { ROOM = 4096 };
 enum { STAMP_BYTES = 8, AT_MOST = 1, FINAL = 2 };
-/* What JavaScript's numbers carry. */
+/* JavaScript's numbers are exact below this. */
 #define EXACT_IN_JSON ((int64_t)1 << 53)
 #define REGISTERS_PER_WORD 10
 
-/* Of HyperLogLog++ with one precision, see `tables/finish/hllpp.py`.
-   linear:  what is counted linearly, by the number of registers that are zero */
+/* The tables of HyperLogLog++ for one precision, see `tables/finish/hllpp.py`.
+   linear:  the linear estimate for each number of zero registers */
 typedef struct {
     int64_t registers, neighbours, measured;
     double alpha_m2, threshold;
     const double *estimates, *biases, *linear;
 } Sketch;
 
-/* kind, place:  which columns, from the first of the row, and what they are
-   width:        of a number in bytes, of a sketch in words; of an average where the count of its sum is
-   name:         the member's name with all that stands around it */
+/* One member of the JSON object.
+   kind, place:  its kind, and the place of its first column
+   width:        the bytes of a number, the words of a sketch, or the place of an average's count
+   name:         the member's name with the characters around it */
 typedef struct {
     int64_t kind, place, width, name_size;
     const char *name;
     const Sketch *sketch;
 } Member;
 
-/* Python's own, of its stable interface: these functions are called with Python's lock held. */
+/* Of Python's stable interface: the caller holds Python's lock. */
 typedef struct PyObject PyObject;
 extern PyObject *PyBytes_FromStringAndSize(const char *data, intptr_t size);
 extern PyObject *Py_BuildValue(const char *format, ...);
@@ -34,7 +35,7 @@ extern char *PyOS_double_to_string(double value, char format, int precision, int
 extern void PyMem_Free(void *at);
 enum { ADD_DOT_0 = 2 };
 
-/* What is written, and where its room ends; `at` is NULL once there was no room or no answer. */
+/* Where to write next, and the end of the room; `at` is NULL once there was no room, or a value that Python must write. */
 typedef struct {
     char *at, *end;
 } Out;
@@ -61,7 +62,7 @@ static void put_digits(Out *out, int64_t value, int is_quoted) {
 
 static void put_number(Out *out, int64_t value) { put_digits(out, value, value >= EXACT_IN_JSON || value <= -EXACT_IN_JSON); }
 
-/* Numbers outside of this range are written in several ways, and Python knows which. */
+/* Python writes numbers outside this range, whose form depends on the number. */
 static void put_floating(Out *out, double value) {
     double size = value < 0 ? -value : value;
     if (!(size == 0 || (size >= 1e-4 && size < 1e15))) {
@@ -77,7 +78,7 @@ static void put_floating(Out *out, double value) {
     PyMem_Free(text);
 }
 
-/* Bytes of the character that begins here; 0 where it is no UTF-8. */
+/* The bytes of the character that begins here; 0 if it isn't UTF-8. */
 static int64_t character(const byte *at, int64_t left) {
     byte first = at[0];
     int64_t more = first < 0xC2 ? -1 : first < 0xE0 ? 1 : first < 0xF0 ? 2 : first < 0xF5 ? 3 : -1;
@@ -121,7 +122,7 @@ static void put_text(Out *out, const byte *text, int64_t size) {
     put(out, "\"", 1);
 }
 
-/* As the mean of the biases that were measured nearest to an estimate. */
+/* The bias of an estimate: the mean of those measured nearest to it. */
 static double bias(const Sketch *sketch, double estimate) {
     int64_t low = 0, high = sketch->measured;
     while (low < high) {
@@ -143,7 +144,7 @@ static double bias(const Sketch *sketch, double estimate) {
 }
 
 static double estimated(const Sketch *sketch, const byte *words, int64_t count) {
-    /* Registers of the last word beyond the sketch are zero, and don't count. */
+    /* The last word may have more registers than the sketch; these are zero and don't count. */
     int64_t zeros = sketch->registers - count * REGISTERS_PER_WORD;
     double inverses = (double)zeros;
     for (int64_t w = 0; w < count; w++) {
@@ -208,10 +209,10 @@ static void put_member(Out *out, const Member *member, const byte *row, int64_t 
     }
 }
 
-/* A row as Python's bytes, with what an answer says of it: {…}],"changed":[batch],"final":[0]; None where Python is to write it.
-   row:      as the replica keeps it, with its stamp (`replica/row_stamp.py`); it has all slots of its columns
-   head:     what stands before the first member, or before the key
-   key:      the key where that is one text; its size is negative where it stands in the head */
+/* A row as Python's bytes, followed by its facts: {…}],"changed":[batch],"final":[0]; None if Python must write it.
+   row:      a stored row of a replica, with its stamp (`replica/row_stamp.py`)
+   head:     the text before the first member, or before the key
+   key:      the key if it is one text; its size is negative if the head includes the key */
 PyObject *row_json(const byte *row, int64_t size, int64_t columns, const Member *members, int64_t count, const char *head,
                    int64_t head_size, const byte *key, int64_t key_size) {
     char room[ROOM];

@@ -1,11 +1,12 @@
-/* Slots of UnsafeRows: the null bits in words of eight bytes, then eight bytes for each column. */
+/* Reads slots of UnsafeRows: the null bits in words of eight bytes, then eight bytes for each column. */
 
 #include "native.h"
 
-/* Take the words at these places of every row, all from one pass; 0, or -1 where a row is shorter than `least` words.
-   places:  counted in words from the begin of a row; of the first `flags` of them only the bits that any row has are wanted
-   any:     filled with those, for all places
-   out:     an array of `count` words for each of the others, one after the other */
+/* Read the words at these places of every row, in one pass; 0, or -1 if a row is shorter than `least` words.
+   places:  in words from the beginning of a row
+   flags:   for so many first places, only find the bits that some row has
+   any:     output: these bits
+   out:     output: an array of `count` words for each other place, one after the other */
 int32_t read_words(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, int64_t least,
                    int64_t words, const int64_t *places, int64_t flags, uint64_t *any, uint64_t *out) {
     for (int64_t w = 0; w < words; w++) {
@@ -22,10 +23,10 @@ int32_t read_words(const byte *data, int64_t total, int64_t count, const int64_t
     return 0;
 }
 
-/* Where the values lie that slots point to: half a word of offset from where the row begins, half a word of size; 0, or -1 where
-   one reaches beyond its row.
-   size:   how far each row reaches
-   valid:  0 where there is no value, whatever the slot says; NULL where all have one */
+/* Find the values that slots point to.  A slot is half a word of size, then half a word of offset in its row.  0, or -1 if a value
+   reaches beyond its row.
+   size:   the bytes of each row
+   valid:  0 for a row without a value, whatever its slot says; NULL if all rows have one */
 int32_t find_parts(int64_t count, const int64_t *begin, const int64_t *size, const uint64_t *slots, const byte *valid, int64_t *part,
                    int64_t *part_size) {
     for (int64_t i = 0; i < count; i++) {

@@ -1,16 +1,16 @@
-/* Keys in order, and of those that are there several times the newest. */
+/* Sorts keys, and keeps the last of equal ones. */
 
 #include <stdlib.h>
 
 #include "native.h"
 
-/* A key by its row; front: eight bytes behind what all keys begin with, as a number. */
+/* The row of a key; front: its eight bytes after the bytes that all keys share, as a number. */
 typedef struct {
     uint64_t front;
     int64_t row;
 } Sorted;
 
-/* What all keys share: where they lie, and how many bytes they begin with alike. */
+/* The keys, and how many first bytes all of them share. */
 typedef struct {
     const byte *data;
     const int64_t *begin, *size;
@@ -46,9 +46,9 @@ static int64_t shared_bytes(const byte *data, int64_t count, const int64_t *begi
     return shared;
 }
 
-/* The rows of keys in order of their bytes, of equal ones the last row only; how many there are, -1 where memory is short or a
-   key lies outside of its buffer.
-   order:  room for a row for each key */
+/* Find the rows of keys in the order of their bytes; of equal keys, only the last row.  Returns how many; -1 if memory is short or a
+   key lies outside its buffer.
+   order:  output: room for as many rows as keys */
 int64_t sort_newest(const byte *data, int64_t total, int64_t count, const int64_t *begin, const int64_t *size, int64_t *order) {
     for (int64_t i = 0; i < count; i++)
         if (!is_inside(total, begin[i], size[i])) return -1;

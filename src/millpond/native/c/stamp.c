@@ -1,4 +1,4 @@
-/* Of which sources this library was made: `library.py` doesn't load one that was made of others. */
+/* A number for the sources of this library: `library.py` doesn't load a library that was built from others. */
 
 #include "native.h"
 

@@ -1,7 +1,11 @@
-"""Counts of requests, and of what followers did: kept by each process, added up over all of them at a scrape.
+"""Counts of requests and of followers' work.  Each process counts for itself; a scrape adds up all processes.
 
-With several door processes a scrape reaches one of them, by chance.  Each writes its counts to a file of its own every second, and
-whoever is asked adds the files up; a file outlives its process, so that no total ever goes back.
+A server may have several processes, and a scrape reaches any one of them.  Each process writes its counts to its own file every
+second, and the process that is asked adds the files up.  A file stays when its process ends, so no total ever decreases.
+
+Rejected: prometheus_client's multiprocess mode.  It writes every count to a mapped file, which takes about ten times as long for
+each request and three times as long for a scrape (`benchmarks/counts.py`).  It also takes its folder from an environment variable
+that must be set before the first import, and needs a call when a process ends, or that process's gauges stay.
 """
 
 from __future__ import annotations
@@ -35,10 +39,10 @@ FOLLOWER_COUNTS = (
 
 
 class Process(msgspec.Struct, kw_only=True):
-    """How one process is, or several in all.
+    """The state of one process, or of several together.
 
     started:      when the first of them began, by the system's clock
-    cpu_seconds:  of processor time, of those that have ended as well
+    cpu_seconds:  processor time, including that of processes that have ended
     """
 
     started: float = 0.0
@@ -50,20 +54,20 @@ class Process(msgspec.Struct, kw_only=True):
     waits: int = 0
 
 
-# What goes with its process; a process leaves it so often that it is gone when it is older.
+# Facts that only a running process has.  A file that is older than so many seconds is that of a process that has ended.
 _PASSING = ("memory_bytes", "descriptors", "connections", "streams", "waits")
 _STALE_SECONDS = 5.0
 
 
 class Counts(msgspec.Struct, kw_only=True):
-    """What one process has counted since it began, or several in all.
+    """The counts of one process since it began, or of several together.
 
     requests:   route -> status -> number of answers
-    durations:  route -> answers in each bucket, and in one more above the last
+    durations:  route -> number of answers in each bucket, and in one more above the last
     seconds:    route -> sum of durations
-    followers:  job -> what its follower did, by the names of FOLLOWER_COUNTS
-    process:    how it is
-    looked_at:  when that was, by the machine's monotonic clock
+    followers:  job -> counts of its follower, by the names of FOLLOWER_COUNTS
+    process:    the state of the process
+    looked_at:  when `process` was read, by the machine's monotonic clock
     """
 
     requests: dict[str, dict[int, int]] = {}
@@ -75,9 +79,11 @@ class Counts(msgspec.Struct, kw_only=True):
 
 
 class Meter:
-    """The counts of this process.  `folder` is where the others of one server leave theirs, None where there are none.
+    """The counts of this process.
 
-    note_load:  adds what only a door knows: connections, streams, waits
+    folder:        where all processes of one server write their counts; None for a server of one process
+    log_requests:  whether to log each request, by its route; never by its key, which may be private
+    note_load:     adds the numbers of connections, streams and waits
     """
 
     def __init__(self, folder: Path | None = None, *, log_requests: bool = False) -> None:
@@ -93,7 +99,7 @@ class Meter:
         return self._folder is not None
 
     def count(self, route: str, status: int, seconds: float) -> None:
-        """One request that was answered.  Where it is logged, its route is and not its key, which is nobody's business."""
+        """Count one answered request."""
         if self._log_requests:
             log.info("request", route=route, status=status, seconds=seconds)
         counts = self.counts
@@ -107,13 +113,13 @@ class Meter:
         counts.seconds[route] += seconds
 
     def note_followers(self, statistics: dict[str, dict[str, Any]]) -> None:
-        """What the followers of this process have done so far, from `Pond.statistics`."""
+        """Take over the counts of this process's followers, from `Pond.statistics`."""
         for job, facts in statistics.items():
             if "batches_applied" in facts:
                 self.counts.followers[job] = {name: facts[name] for name in FOLLOWER_COUNTS}
 
     def write(self) -> None:
-        """Leave the counts for the others.  A full disk loses them and nothing else."""
+        """Write the counts for the other processes.  If the disk is full, only the counts are lost."""
         if self._path is None:
             return
         self._look()
@@ -123,7 +129,7 @@ class Meter:
             temporary.replace(self._path)
 
     def _look(self) -> None:
-        """How this process is now."""
+        """Read the state of this process."""
         process, self.counts.looked_at = self.counts.process, time.monotonic()
         process.cpu_seconds = time.process_time()
         with contextlib.suppress(OSError):
