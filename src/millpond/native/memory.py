@@ -70,4 +70,4 @@ def _fresh(size_bytes: int) -> Array:
 
 
 # The reference count of a buffer that only the list refers to.
-_ALONE = (lambda held: sys.getrefcount(held[0]))([object()])
+_ALONE = (lambda buffers: sys.getrefcount(buffers[0]))([object()])

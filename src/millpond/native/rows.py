@@ -83,7 +83,7 @@ def row_writer(columns: int, members: Sequence[Member]) -> WriteRow | None:
     alive += [table, *members]
     write_row, at, count = native.row_json, ctypes.addressof(table), len(members)
 
-    def write(row: bytes, head: bytes, key: bytes | None, _held: object = alive) -> bytes | None:
+    def write(row: bytes, head: bytes, key: bytes | None, _alive: object = alive) -> bytes | None:
         size = -1 if key is None else len(key)
         written: bytes | None = write_row(row, len(row), columns, at, count, head, len(head), key, size)
         return written

@@ -102,7 +102,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
     for (int64_t place = left / 2 - 1; place >= 0; place--) sift_down(heap, left, place);
     Out out = {keys, values, gone, key_end, end, 0, 0, 0};
     Piece key = {0, -1}, few[16] = {{0, 0}}, *operands = few;
-    int64_t held = 0, room = 16;
+    int64_t operand_count = 0, room = 16;
     uint64_t before = 0;
     int closed = 0, status = 0;
     while (left) {
@@ -119,9 +119,9 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
                 goto done;
             }
             if (order > 0) {
-                write_row(&out, key, operands, held, delimiter, delimiter_size);
+                write_row(&out, key, operands, operand_count, delimiter, delimiter_size);
                 key = next;
-                held = closed = 0;
+                operand_count = closed = 0;
             } else if (tag >> 8 >= before >> 8) {
                 status = ONE_SEQUENCE_NUMBER;
                 goto done;
@@ -133,7 +133,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
                 goto done;
             }
             if (!closed && (kind == VALUE || kind == MERGED)) {
-                if (held == room) {
+                if (operand_count == room) {
                     Piece *more = malloc(2 * (size_t)room * sizeof(Piece));
                     if (!more) {
                         status = OUT_OF_BOUNDS;
@@ -144,7 +144,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
                     operands = more;
                     room *= 2;
                 }
-                operands[held++] = (Piece){first->values + first->begin[i], first->size[i]};
+                operands[operand_count++] = (Piece){first->values + first->begin[i], first->size[i]};
             }
             closed |= kind != MERGED;
             first->at++;
@@ -152,7 +152,7 @@ int64_t merge_runs(int64_t count, Run *runs, const byte *delimiter, int64_t deli
         if (first->at == first->end) heap[0] = heap[--left];
         sift_down(heap, left, 0);
     }
-    write_row(&out, key, operands, held, delimiter, delimiter_size);
+    write_row(&out, key, operands, operand_count, delimiter, delimiter_size);
 done:
     if (operands != few) free(operands);
     free(heap);
