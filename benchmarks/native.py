@@ -35,7 +35,7 @@ from results import write_result
 
 import millpond
 from millpond.native import library
-from written_checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import WrittenCheckpoint
 
 STATES = ("hdfs", "rocksdb-changelog", "rocksdb-snapshots")
 # Part -> state, what uses it most, and what is switched off for it; `keys.c` is used where the pass over all files isn't.
