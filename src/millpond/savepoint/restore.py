@@ -28,11 +28,12 @@ from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
+from millpond.savepoint.rescale import check_can_rescale, is_state_file, rescale
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
-from millpond.storage.copying import copy_file
+from millpond.storage.copying import copy_file, hash_file
 from millpond.storage.names import hadoop_uri
 
 Progress = Callable[[int, int], None]
@@ -48,22 +49,26 @@ class RestorePlan:
     savepoint:  what is restored
     target:     the new checkpoint
     new_id:     whether the restored job gets an id of its own
+    partitions: how many the restored state has; None for as many as it had
     """
 
     savepoint: Savepoint
     target: Storage
     new_id: bool
+    partitions: int | None = None
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
         manifest = self.savepoint.manifest
         identity = "a new one" if self.new_id else f"{manifest.job_id}, as before"
+        rescaled = [] if self.partitions is None else [f"partitions  {self.partitions}"]
         return "\n".join(
             [
                 f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}",
                 f"to          {self.target.uri}",
                 f"copies      {len(manifest.files)} files, {manifest.size_bytes:,} bytes",
                 f"job id      {identity}",
+                *rescaled,
                 f"goes on     after batch {manifest.batch}; what the job's sink got since then, it gets again",
             ]
         )
@@ -75,20 +80,26 @@ class RestorePlan:
         """
         check_empty(self.target)  # 1
         manifest = self.savepoint.manifest
-        restore_files(self.savepoint, self.target, str(uuid.uuid4()) if self.new_id else manifest.job_id, progress)
+        identity = str(uuid.uuid4()) if self.new_id else manifest.job_id
+        restore_files(self.savepoint, self.target, identity, progress, self.partitions)
         folder = create_beside(self.target.uri, manifest.job)
         restore_tables(folder, manifest)  # 5
         return folder
 
 
-def restore_files(savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None) -> None:
+def restore_files(
+    savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None, partitions: int | None = None
+) -> None:
     """Make a checkpoint of a savepoint in an empty folder: steps 2 to 4.
 
-    job_id:  Spark's id of the restored job
+    job_id:      Spark's id of the restored job
+    partitions:  of its state; None for as many as it had
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
     try:
-        _copy_all(savepoint, target, progress)
+        _copy_all(savepoint, target, progress, without_state=partitions is not None)
+        if partitions is not None:
+            rescale(savepoint.checkpoint, savepoint.manifest.batch, target, partitions)
         target.sync()  # 4
         target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
     except BaseException:
@@ -111,18 +122,23 @@ def restore_tables(folder: JobFolder, manifest: Manifest, names: Callable[[str],
     write_origin(folder.storage, manifest)
 
 
-def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None) -> None:
+def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, *, without_state: bool) -> None:
     files = [file for file in savepoint.manifest.files if file.path != _METADATA]
     with ThreadPoolExecutor(_THREADS) as pool:
         try:
-            for done, _ in enumerate(pool.map(partial(_copy_one, savepoint.checkpoint, target), files), 1):
+            for done, _ in enumerate(pool.map(partial(_copy_one, savepoint.checkpoint, target, without_state), files), 1):
                 if progress is not None:
                     progress(done, len(files))
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
 
-def _copy_one(source: Storage, target: Storage, file: SavepointFile) -> None:  # 2
+def _copy_one(source: Storage, target: Storage, without_state: bool, file: SavepointFile) -> None:  # 2
+    if without_state and is_state_file(file.path):
+        found = hash_file(source, file.path, most_bytes=_BOUNDS.state_bytes)
+        if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
+            raise _changed(source, file)
+        return
     if "/_metadata/v2/" in file.path:
         text = source.read(file.path, _BOUNDS.schema_bytes)
         if (len(text), hashlib.sha256(text).hexdigest()) != (file.size_bytes, file.sha256):
@@ -138,20 +154,25 @@ def _changed(source: Storage, file: SavepointFile) -> SavepointError:
     return damaged(f"{source.uri}/{file.path}", "doesn't have the hash that the manifest names")
 
 
-def plan_restore(place: str | Path, name: str, to: str | Path, *, new_id: bool = False) -> RestorePlan:
+def plan_restore(
+    place: str | Path, name: str, to: str | Path, *, new_id: bool = False, partitions: int | None = None
+) -> RestorePlan:
     """Plan to restore a savepoint.
 
     place:   the pond that has it, or the checkpoint that it was made of
     to:      a folder that is empty or doesn't exist yet
     new_id:  give the restored job an id of its own, for a job that runs beside the old one
+    partitions:  divide the state into another number of partitions; for the HDFS-backed provider
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
-             TARGET_NOT_EMPTY, INVALID_REQUEST.
+             TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't be rescaled.
     """
     savepoint, target = open_savepoint(place, name), open_storage(to)
     if f"{target.uri}/".startswith(f"{savepoint.storage.uri}/") or f"{savepoint.storage.uri}/".startswith(f"{target.uri}/"):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
     check_empty(target)
-    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id)
+    if partitions is not None:
+        check_can_rescale(savepoint.checkpoint, savepoint.manifest.batch, partitions)
+    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, partitions=partitions)
 
 
 def check_empty(target: Storage) -> None:

@@ -27,6 +27,9 @@ UNEQUAL = ("processing", "ttl", "failed", "retried", "repartitioned")
 NAMES = sorted(name for name in CELLS if not any(word in name for word in UNEQUAL))
 
 
+HDFS = sorted(name for name in NAMES if name.endswith("-hdfs"))
+
+
 class Interrupted(_GOLDEN.OperatorJob):
     """A job over the first half of its input, of which a savepoint is made while it runs, and then over the rest."""
 
@@ -82,6 +85,33 @@ def test_a_restored_job_ends_like_the_one_that_was_never_interrupted(spark: Spar
     ends = [read_batch(own, folder, last_batch(folder)) for folder in (tmp_path / "restored", job.checkpoint)]
     assert ordered(ends[0]) == ordered(ends[1])
     assert any(ends[0].values()), "a state without rows shows nothing"
+
+
+@pytest.mark.parametrize("name", a_few(HDFS, 2))
+def test_a_job_goes_on_under_another_number_of_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """From two partitions to five, and from five to three; at the end of the input the state has the same rows."""
+    own, cell = spark.newSession(), CELLS[name]
+    for key, value in {**DEFAULTS, **cell.conf}.items():
+        own.conf.set(key, value)
+    job = Interrupted(own, tmp_path / "checkpoint", tmp_path / "inputs")
+    cell.write(job)
+    number = job.savepoint.manifest.batch
+    plan_restore(job.checkpoint, "run-1", tmp_path / "five", partitions=5).run()
+    before = without_partitions(read_batch(own, job.checkpoint, number))
+    assert without_partitions(read_batch(own, tmp_path / "five", number)) == before
+    plan_savepoint(tmp_path / "five", "five").run()
+    plan_restore(tmp_path / "five", "five", tmp_path / "three", partitions=3).run()
+    ends = []
+    for folder in (tmp_path / "five", tmp_path / "three"):
+        cell.write(Restored(own, folder, tmp_path / "inputs", job.runs))
+        ends.append(without_partitions(read_batch(own, folder, last_batch(folder))))
+    expected = without_partitions(read_batch(own, job.checkpoint, last_batch(job.checkpoint)))
+    assert ends == [expected, expected]
+
+
+def without_partitions(state: dict[str, list[Any]]) -> dict[str, list[str]]:
+    """The rows of each store, wherever they lie."""
+    return ordered({store: [row[:-1] for row in rows] for store, rows in state.items()})
 
 
 def ordered(state: dict[str, list[Any]]) -> dict[str, list[str]]:

@@ -23,14 +23,14 @@ from millpond.errors import CheckpointError
 from millpond.settings import CheckpointSettings
 
 LZ4_MAGIC = b"LZ4Block"
-_LZ4_HEADER = struct.Struct("<8sBiii")
-_LZ4_RAW, _LZ4_PACKED = 0x10, 0x20
-_LZ4_SEED = 0x9747B28C
+LZ4_HEADER = struct.Struct("<8sBiii")
+LZ4_RAW, LZ4_PACKED = 0x10, 0x20
+LZ4_SEED = 0x9747B28C
 # No block of Spark's writers is larger: LZ4BlockOutputStream stops at 32 MiB, Spark asks for 32
 # KiB.
 _MAX_BLOCK = 32 << 20
 _ZSTD_STEP = 8 << 20
-_SNAPPY_MAGIC = b"\x82SNAPPY\x00"
+SNAPPY_MAGIC = b"\x82SNAPPY\x00"
 _SNAPPY_HEADER = 16
 _LIMITS = CheckpointSettings()
 
@@ -71,7 +71,12 @@ def _blocks(codec: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
             return _iter_snappy(file)
         case "lzf":
             return _iter_lzf(file)
-    raise CheckpointError(
+    raise unknown_codec(codec)
+
+
+def unknown_codec(codec: str) -> CheckpointError:
+    """offsets/N names a codec that Spark doesn't have."""
+    return CheckpointError(
         "UNKNOWN_FORMAT",
         f"State files compressed with {codec!r:.80} can't be read.",
         hint="Use lz4, zstd, snappy or lzf as spark.sql.streaming.stateStore.compression.codec.",
@@ -81,11 +86,11 @@ def _blocks(codec: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 def _iter_lz4(file: _Output) -> Iterator[bytes]:
     ended = False
-    while head := file.take(_LZ4_HEADER.size):
+    while head := file.take(LZ4_HEADER.size):
         position = file.position - len(head)
-        if len(head) < _LZ4_HEADER.size:
+        if len(head) < LZ4_HEADER.size:
             raise incomplete("an LZ4 block header", position)
-        magic, token, packed_size, size, checksum = _LZ4_HEADER.unpack(head)
+        magic, token, packed_size, size, checksum = LZ4_HEADER.unpack(head)
         if magic != LZ4_MAGIC:
             raise corrupt("an LZ4 block doesn't begin with LZ4Block", position)
         if not 0 <= size <= _MAX_BLOCK or not 0 <= packed_size <= _MAX_BLOCK:
@@ -97,16 +102,16 @@ def _iter_lz4(file: _Output) -> Iterator[bytes]:
         if len(packed) < packed_size:
             raise incomplete("an LZ4 block", position)
         method = token & 0xF0
-        if method == _LZ4_RAW:
+        if method == LZ4_RAW:
             block = packed
-        elif method == _LZ4_PACKED:
+        elif method == LZ4_PACKED:
             try:
                 block = lz4.block.decompress(packed, uncompressed_size=size)
             except lz4.block.LZ4BlockError as broken:
                 raise corrupt(f"an LZ4 block doesn't unpack: {broken}", position) from broken
         else:
             raise corrupt(f"an LZ4 block has method {method:#x}", position)
-        if len(block) != size or xxhash.xxh32_intdigest(block, _LZ4_SEED) & 0x0FFFFFFF != checksum:
+        if len(block) != size or xxhash.xxh32_intdigest(block, LZ4_SEED) & 0x0FFFFFFF != checksum:
             raise corrupt("an LZ4 block doesn't match its checksum", position)
         yield block
         ended = False
@@ -156,11 +161,11 @@ def _iter_zstd(file: _Output) -> Iterator[bytes]:
 def _iter_snappy(file: _Output) -> Iterator[bytes]:
     while head := file.take(4):
         position = file.position - len(head)
-        if head == _SNAPPY_MAGIC[:4]:
+        if head == SNAPPY_MAGIC[:4]:
             rest = file.take(_SNAPPY_HEADER - 4)
             if len(rest) < _SNAPPY_HEADER - 4:
                 raise incomplete("a snappy header", position)
-            if not (head + rest).startswith(_SNAPPY_MAGIC):
+            if not (head + rest).startswith(SNAPPY_MAGIC):
                 raise corrupt("a snappy header isn't one", position)
             continue
         if len(head) < 4:

@@ -145,8 +145,9 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @_name
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
+@click.option("--partitions", type=int, help="Divide the state into so many partitions; for the HDFS-backed provider.")
 @local_place
-def restore(place: str, name: str, to: str, new_id: bool) -> None:
+def restore(place: str, name: str, to: str, new_id: bool, partitions: int | None) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.
 
     Spark starts the job from it.
@@ -155,7 +156,7 @@ def restore(place: str, name: str, to: str, new_id: bool) -> None:
     Example:
       millpond savepoint restore ./pond before-upgrade --to ./restored
     """
-    plan = plan_restore(place, name, to, new_id=new_id)
+    plan = plan_restore(place, name, to, new_id=new_id, partitions=partitions)
     for line in plan.describe().splitlines():
         say(line)
     with progress_of_files() as progress:
