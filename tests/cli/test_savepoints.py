@@ -37,6 +37,9 @@ def test_from_making_to_deleting(run: Callable[..., Result], tmp_path: Path) -> 
     assert run("export", "PLACE", "one", "--to", str(tmp_path / "one.tar")).exit_code == 0
     assert run("import", "PLACE", str(tmp_path / "one.tar"), "--name", "two").exit_code == 0
     assert "  " + "two" not in run("tree", "PLACE").stdout
+    pruned = run("prune", "PLACE", "--keep-last", "1")
+    assert (pruned.exit_code, pruned.stderr.count("delete ")) == (0, 1)
+    assert "INVALID_REQUEST" in run("prune", "PLACE").stderr
     assert run("delete", "PLACE", "one").exit_code == 0
     assert "one" in run("list", "PLACE").stdout
     assert run("delete", "PLACE", "one", "--yes").exit_code == 0

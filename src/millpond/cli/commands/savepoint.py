@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -22,9 +23,11 @@ from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.delete import plan_delete_savepoint
 from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
 from millpond.savepoint.manifest import Manifest
+from millpond.savepoint.prune import Keep, plan_prune
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
+from millpond.settings import parse_length
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -178,6 +181,34 @@ def delete(place: str, name: str, yes: bool) -> None:
         plan.run()
     else:
         say("Nothing is deleted yet: --yes deletes it.")
+
+
+@savepoint.command()
+@_place
+@click.option("--job", help="Only the savepoints of this job.")
+@click.option("--keep-last", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N of each job.")
+@click.option("--keep-for", metavar="12h|30d", help="Keep those that are younger.")
+@click.option("--keep-daily", type=click.IntRange(min=0), default=0, metavar="DAYS", help="Keep the newest of each of these days.")
+@click.option("--yes", is_flag=True, help="Delete them; without this, show what would be deleted.")
+@local_place
+def prune(place: str, job: str | None, keep_last: int, keep_for: str | None, keep_daily: int, yes: bool) -> None:
+    """Delete the savepoints that a rule doesn't keep.
+
+    A savepoint from which a job of the pond was forked is always kept.
+
+    \b
+    Example:
+      millpond savepoint prune ./pond --keep-last 3 --keep-daily 30
+    """
+    seconds = 0.0 if keep_for is None else parse_length("--keep-for", keep_for)
+    keep = Keep(last=keep_last, seconds=math.inf if seconds is None else seconds, days=keep_daily)
+    plan = plan_prune(place, keep, job=job)
+    for line in plan.describe().splitlines():
+        say(line)
+    if yes:
+        plan.run()
+    elif plan.deleted:
+        say("Nothing is deleted yet: --yes deletes them.")
 
 
 @savepoint.command()

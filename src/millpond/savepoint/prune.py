@@ -1,0 +1,110 @@
+"""Delete old savepoints by a rule: keep the newest ones, the young ones, one of each day.
+
+A savepoint is kept if any part of the rule keeps it.  One from which a job of the pond was forked
+is always kept: it says where that job comes from.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from millpond.catalogue import read_catalogue
+from millpond.errors import MillpondError, RequestError
+from millpond.savepoint.delete import DeletePlan, plan_delete_savepoint
+from millpond.savepoint.folder import list_savepoints
+from millpond.savepoint.manifest import Manifest
+from millpond.savepoint.origin import read_origin
+
+_DAY_MS = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keep:
+    """Which savepoints of each job are kept.
+
+    last:     so many of the newest
+    seconds:  those that are younger
+    days:     of each of so many days (UTC), today among them, the newest
+    """
+
+    last: int = 0
+    seconds: float = 0.0
+    days: int = 0
+
+    def reasons(self, manifests: list[Manifest], now_ms: int) -> dict[str, str]:
+        """Why each savepoint of one job is kept; those that aren't don't appear."""
+        found: dict[str, str] = {}
+        newest_first = sorted(manifests, key=lambda m: (m.created_ms, m.name), reverse=True)
+        seen_days: set[int] = set()
+        for place, manifest in enumerate(newest_first):
+            day = manifest.created_ms // _DAY_MS
+            if place < self.last:
+                found[manifest.name] = f"one of the newest {self.last}"
+            elif now_ms - manifest.created_ms < self.seconds * 1000:
+                found[manifest.name] = "young enough"
+            elif day not in seen_days and day > now_ms // _DAY_MS - self.days:
+                found[manifest.name] = "the newest of its day"
+            seen_days.add(day)
+        return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrunePlan:
+    """Savepoints that will be deleted.
+
+    kept:     name -> why it is kept
+    deleted:  the deletions, oldest first
+    """
+
+    kept: dict[str, str]
+    deleted: tuple[DeletePlan, ...]
+
+    def describe(self) -> str:
+        """Each savepoint, and what happens to it."""
+        lines = [f"delete      {plan.name}" for plan in self.deleted]
+        return "\n".join([*lines, *(f"keep        {name}: {why}" for name, why in self.kept.items())])
+
+    def run(self) -> None:
+        """Delete them.  Raises what the storage raises; then it can be run again."""
+        for plan in self.deleted:
+            plan.run()
+
+
+def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None) -> PrunePlan:
+    """Plan to delete the savepoints that a rule doesn't keep.
+
+    job:     only those of this job; None for each job by itself
+    Raises:  INVALID_REQUEST if the rule would keep none; what the storage raises.
+    """
+    if keep.last < 0 or keep.seconds < 0 or keep.days < 0 or not (keep.last or keep.seconds or keep.days):
+        raise RequestError(
+            "INVALID_REQUEST",
+            "The rule keeps no savepoint.",
+            hint="Say which to keep: the newest (last), the young (seconds), one of each day (days).",
+        )
+    origins = _origins(place)
+    every = [found.manifest for found in list_savepoints(place).found if job in (None, found.manifest.job)]
+    kept: dict[str, str] = {}
+    for name in {manifest.job for manifest in every}:
+        kept |= keep.reasons([manifest for manifest in every if manifest.job == name], time.time_ns() // 1_000_000)
+    kept |= {m.name: f"the job {origins[m.name]} was made of it" for m in every if m.name in origins}
+    gone = tuple(plan_delete_savepoint(place, m.name) for m in every if m.name not in kept)
+    return PrunePlan(kept={m.name: kept[m.name] for m in every if m.name in kept}, deleted=gone)
+
+
+def _origins(place: str | Path) -> dict[str, str]:
+    """Savepoint -> a job that was made of it."""
+    found: dict[str, str] = {}
+    try:
+        folders = read_catalogue(place).jobs
+    except MillpondError as error:
+        if error.condition != "NO_CHECKPOINT":  # only the savepoints are left
+            raise
+        return found
+    for folder in folders:
+        origin = read_origin(folder.storage)
+        if origin is not None:
+            found[origin] = folder.job
+    return found
