@@ -5,7 +5,7 @@
    Spark never writes into them.
 3. Change the absolute paths of schema files, which name the place that was copied: Spark would read
    them there.
-4. Let all of it survive a crash, and only then write `metadata`.  Spark refuses to start from offsets
+4. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from offsets
    without it, so it never starts from half of a copy.
 5. Write the definitions of tables beside it.
 
