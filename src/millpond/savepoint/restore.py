@@ -28,7 +28,7 @@ from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
-from millpond.savepoint.rescale import check_can_rescale, is_state_file, rescale
+from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_file, rewrite_state
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
@@ -40,6 +40,7 @@ Progress = Callable[[int, int], None]
 _METADATA = "metadata"
 _BOUNDS = FileBounds()
 _THREADS = 4
+_AS_IT_WAS = StateForm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,26 +50,26 @@ class RestorePlan:
     savepoint:  what is restored
     target:     the new checkpoint
     new_id:     whether the restored job gets an id of its own
-    partitions: how many the restored state has; None for as many as it had
+    form:       how the restored state is written
     """
 
     savepoint: Savepoint
     target: Storage
     new_id: bool
-    partitions: int | None = None
+    form: StateForm = _AS_IT_WAS
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
         manifest = self.savepoint.manifest
         identity = "a new one" if self.new_id else f"{manifest.job_id}, as before"
-        rescaled = [] if self.partitions is None else [f"partitions  {self.partitions}"]
+        rewritten = [f"state       {self.form.describe()}"] if self.form.is_new else []
         return "\n".join(
             [
                 f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}",
                 f"to          {self.target.uri}",
                 f"copies      {len(manifest.files)} files, {manifest.size_bytes:,} bytes",
                 f"job id      {identity}",
-                *rescaled,
+                *rewritten,
                 f"goes on     after batch {manifest.batch}; what the job's sink got since then, it gets again",
             ]
         )
@@ -81,25 +82,25 @@ class RestorePlan:
         check_empty(self.target)  # 1
         manifest = self.savepoint.manifest
         identity = str(uuid.uuid4()) if self.new_id else manifest.job_id
-        restore_files(self.savepoint, self.target, identity, progress, self.partitions)
+        restore_files(self.savepoint, self.target, identity, progress, self.form)
         folder = create_beside(self.target.uri, manifest.job)
         restore_tables(folder, manifest)  # 5
         return folder
 
 
 def restore_files(
-    savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None, partitions: int | None = None
+    savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None, form: StateForm = _AS_IT_WAS
 ) -> None:
     """Make a checkpoint of a savepoint in an empty folder: steps 2 to 4.
 
-    job_id:      Spark's id of the restored job
-    partitions:  of its state; None for as many as it had
+    job_id:  Spark's id of the restored job
+    form:    how its state is written
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
     try:
-        _copy_all(savepoint, target, progress, without_state=partitions is not None)
-        if partitions is not None:
-            rescale(savepoint.checkpoint, savepoint.manifest.batch, target, partitions)
+        _copy_all(savepoint, target, progress, without_state=form.is_new)
+        if form.is_new:
+            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
         target.sync()  # 4
         target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
     except BaseException:
@@ -155,24 +156,34 @@ def _changed(source: Storage, file: SavepointFile) -> SavepointError:
 
 
 def plan_restore(
-    place: str | Path, name: str, to: str | Path, *, new_id: bool = False, partitions: int | None = None
+    place: str | Path,
+    name: str,
+    to: str | Path,
+    *,
+    new_id: bool = False,
+    partitions: int | None = None,
+    codec: str | None = None,
+    row_checksum: bool | None = None,
 ) -> RestorePlan:
     """Plan to restore a savepoint.
 
     place:   the pond that has it, or the checkpoint that it was made of
     to:      a folder that is empty or doesn't exist yet
     new_id:  give the restored job an id of its own, for a job that runs beside the old one
-    partitions:  divide the state into another number of partitions; for the HDFS-backed provider
+    partitions, codec, row_checksum:  write the state anew, for the HDFS-backed provider: in another
+             number of partitions; in lz4, zstd, snappy or lzf; with a checksum for each row or
+             without
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
-             TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't be rescaled.
+             TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't have this form.
     """
     savepoint, target = open_savepoint(place, name), open_storage(to)
     if f"{target.uri}/".startswith(f"{savepoint.storage.uri}/") or f"{savepoint.storage.uri}/".startswith(f"{target.uri}/"):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
     check_empty(target)
-    if partitions is not None:
-        check_can_rescale(savepoint.checkpoint, savepoint.manifest.batch, partitions)
-    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, partitions=partitions)
+    form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
+    if form.is_new:
+        check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
+    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)
 
 
 def check_empty(target: Storage) -> None:

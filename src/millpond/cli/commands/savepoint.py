@@ -25,6 +25,7 @@ from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.prune import Keep, plan_prune
 from millpond.savepoint.restore import plan_restore
+from millpond.savepoint.rewrite import CODECS
 from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.settings import parse_length
@@ -149,8 +150,12 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
 @click.option("--partitions", type=int, help="Divide the state into so many partitions; for the HDFS-backed provider.")
+@click.option("--codec", type=click.Choice(CODECS), help="Write the state in this codec; for the HDFS-backed provider.")
+@click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without; as above.")
 @local_place
-def restore(place: str, name: str, to: str, new_id: bool, partitions: int | None) -> None:
+def restore(
+    place: str, name: str, to: str, new_id: bool, partitions: int | None, codec: str | None, row_checksum: bool | None
+) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.
 
     Spark starts the job from it.
@@ -159,7 +164,7 @@ def restore(place: str, name: str, to: str, new_id: bool, partitions: int | None
     Example:
       millpond savepoint restore ./pond before-upgrade --to ./restored
     """
-    plan = plan_restore(place, name, to, new_id=new_id, partitions=partitions)
+    plan = plan_restore(place, name, to, new_id=new_id, partitions=partitions, codec=codec, row_checksum=row_checksum)
     for line in plan.describe().splitlines():
         say(line)
     with progress_of_files() as progress:

@@ -1,4 +1,4 @@
-"""State under another number of partitions: the same rows, each where Spark's hash says, whatever the codec."""
+"""State in another form: the same rows, under any number of partitions, in any codec, with checksums or without."""
 
 from __future__ import annotations
 
@@ -43,11 +43,13 @@ def test_a_state_keeps_its_rows_under_any_number_of_partitions(golden: Callable,
 
     expected = without_partitions(checkpoint)
     place, name = checkpoint, "one"
-    for partitions in (5, 1, 3):
+    for partitions, codec, checksum in ((5, "zstd", None), (1, "snappy", True), (3, "lzf", None), (2, "lz4", False)):
         target = tmp_path / f"of-{partitions}"
-        plan_restore(place, name, target, partitions=partitions).run()
+        plan_restore(place, name, target, partitions=partitions, codec=codec, row_checksum=checksum).run()
         assert without_partitions(target) == expected
-        assert read_batch(open_storage(target), Batch(batch)).settings.partitions == partitions
+        settings = read_batch(open_storage(target), Batch(batch)).settings
+        assert (settings.partitions, settings.codec) == (partitions, codec)
+        assert checksum is None or settings.row_checksum == checksum
         again = plan_savepoint(target, f"s{partitions}").run()
         assert verify_savepoint(again).problems == ()
         place, name = target, f"s{partitions}"
@@ -57,6 +59,9 @@ def test_what_cant_be_rescaled_is_refused_before_anything_is_written(golden: Cal
     rocksdb, hdfs = golden("counts-rocksdb-changelog").checkpoint, golden("counts-hdfs").checkpoint
     for place in (rocksdb, hdfs):
         plan_savepoint(place, "one").run()
+    with pytest.raises(MillpondError) as caught:
+        plan_restore(hdfs, "one", tmp_path / "restored", codec="none")
+    assert caught.value.condition == "UNSUPPORTED"
     for place, partitions in ((rocksdb, 4), (hdfs, 0), (hdfs, -1), (hdfs, 10**9), (hdfs, True)):
         with pytest.raises(MillpondError) as caught:
             plan_restore(place, "one", tmp_path / "restored", partitions=partitions)

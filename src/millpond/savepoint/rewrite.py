@@ -1,13 +1,13 @@
-"""The state of a savepoint under another number of partitions.
+"""The state of a savepoint in another form: other partitions, another codec, with or without checksums.
 
-1. Read each partition of each store as Spark stores it: key and value bytes, the newest of each key.
+1. Read each partition of each store: key and value as Spark's rows, the newest of each key.
 2. Spark must have put every row where its hash says: else this isn't how Spark divides this state,
    and nothing is written.
 3. Collect the rows by their new partitions, on disk.
 4. Write one snapshot for each new partition, also for those without rows.
 5. Read what was written, and compare it with what was read: as many rows, and the same sum of their
    hashes, whatever their order.
-6. Write the new number into offsets/N, which is what Spark goes by, and into operator metadata.
+6. Write the new form into offsets/N, which is what Spark goes by, and into operator metadata.
 
 Only for the HDFS-backed provider: Spark itself repartitions state in RocksDB, and nothing but
 RocksDB writes its files.
@@ -22,14 +22,15 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import IO
 
-from millpond.checkpoint.files.codecs import iter_unpacked
+from millpond.checkpoint.files.checksums import crc32c
+from millpond.checkpoint.files.codecs import corrupt, iter_unpacked, naming
 from millpond.checkpoint.files.pack import pack
 from millpond.checkpoint.files.records import DELETE, END_MARK, iter_records
-from millpond.checkpoint.log import CommittedBatch, read_batch
+from millpond.checkpoint.log import CommittedBatch, StateSettings, read_batch
 from millpond.checkpoint.operators import OperatorFiles, read_operator_files
 from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.position import Batch, version_of
@@ -43,8 +44,11 @@ from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
-PARTITIONS = "spark.sql.shuffle.partitions"
-MOST_PARTITIONS = 100_000
+CODECS = ("lz4", "zstd", "snappy", "lzf")
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_CODEC = "spark.sql.streaming.stateStore.compression.codec"
+_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
+_MOST_PARTITIONS = 100_000
 _STATE_FILE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?\d+\.(?:delta|snapshot)")
 _BOUNDS = FileBounds()
 _WINDOW_BYTES = 8 << 20
@@ -53,6 +57,42 @@ _SUM = 1 << 256
 _INT = struct.Struct(">i")
 _JOIN_COUNTS = "-keyToNumValues"
 _LIMIT = "globalLimit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateForm:
+    """How a state is to be written; None: as it was.
+
+    partitions:    of all operators
+    codec:         lz4, zstd, snappy or lzf
+    row_checksum:  whether each row has a checksum; Spark knows these since 4.1
+    """
+
+    partitions: int | None = None
+    codec: str | None = None
+    row_checksum: bool | None = None
+
+    @property
+    def is_new(self) -> bool:
+        """Whether anything is to change."""
+        return self != _AS_IT_WAS
+
+    def over(self, settings: StateSettings) -> StateSettings:
+        """The settings of a batch with these in place of its own."""
+        given = {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
+        return replace(settings, **given)
+
+    def describe(self) -> str:
+        """The changes in words."""
+        said = [
+            None if self.partitions is None else f"{self.partitions} partitions",
+            None if self.codec is None else f"codec {self.codec}",
+            None if self.row_checksum is None else "row checksums" if self.row_checksum else "no row checksums",
+        ]
+        return ", ".join(word for word in said if word)
+
+
+_AS_IT_WAS = StateForm()
 
 
 @dataclass(slots=True)
@@ -73,26 +113,29 @@ def is_state_file(path: str) -> bool:
     return _STATE_FILE.fullmatch(path) is not None
 
 
-def check_can_rescale(source: Storage, number: int, partitions: int) -> None:
-    """Raises UNSUPPORTED, or INVALID_REQUEST for an impossible number of partitions."""
-    if isinstance(partitions, bool) or not 1 <= partitions <= MOST_PARTITIONS:
+def check_can_rewrite(source: Storage, number: int, form: StateForm) -> None:
+    """Raise UNSUPPORTED if the state can't have this form."""
+    partitions = form.partitions
+    if partitions is not None and (isinstance(partitions, bool) or not 1 <= partitions <= _MOST_PARTITIONS):
         raise CheckpointError(
             "UNSUPPORTED",
             f"{partitions} isn't a possible number of partitions.",
-            hint=f"Use a number from 1 to {MOST_PARTITIONS:,}.",
+            hint=f"Use a number from 1 to {_MOST_PARTITIONS:,}.",
         )
+    if form.codec not in (None, *CODECS):
+        raise CheckpointError("UNSUPPORTED", f"Spark has no codec {form.codec!r:.80}.", hint=f"Use one of {', '.join(CODECS)}.")
     batch = read_batch(source, Batch(number))
     if batch.settings.provider != "hdfs":
         raise CheckpointError(
             "UNSUPPORTED",
-            "Millpond rescales state of the HDFS-backed provider only, and this state is in RocksDB.",
+            "Millpond rewrites state of the HDFS-backed provider only, and this state is in RocksDB.",
             hint="Restore the savepoint as it is, then call spark._streamingCheckpointManager.repartition(folder, partitions).",
             provider=batch.settings.provider,
         )
 
 
-def rescale(source: Storage, number: int, target: Storage, partitions: int) -> None:
-    """Write the state of a batch into a restored checkpoint, under another number of partitions.
+def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm) -> None:
+    """Write the state of a batch into a restored checkpoint, in another form.
 
     source:  the checkpoint with the state
     target:  the restored checkpoint, with all files but those of partitions
@@ -100,11 +143,12 @@ def rescale(source: Storage, number: int, target: Storage, partitions: int) -> N
              the like from reading; SAVEPOINT_DAMAGED if what was written isn't what was read.
     """
     batch = read_batch(source, Batch(number))
+    settings = form.over(batch.settings)
     for operator in read_operator_files(source, batch.batch):
         for index, name in enumerate(operator.stores):
-            _rescale_store(source, target, batch, _schema(source, operator, name, index), partitions)
-        _write_metadata(source, target, operator, partitions)
-    _write_offsets(source, target, batch, partitions)
+            _rewrite_store(source, target, batch, _schema(source, operator, name, index), settings)
+        _write_metadata(source, target, operator, settings.partitions)
+    _write_offsets(source, target, batch, settings)
 
 
 def _schema(source: Storage, operator: OperatorFiles, name: str, index: int) -> StoreSchema:
@@ -121,12 +165,12 @@ def _schema(source: Storage, operator: OperatorFiles, name: str, index: int) -> 
     )
 
 
-def _rescale_store(source: Storage, target: Storage, batch: CommittedBatch, store: StoreSchema, partitions: int) -> None:
-    before, after = (1, 1) if store.single else (batch.settings.partitions, partitions)
+def _rewrite_store(source: Storage, target: Storage, batch: CommittedBatch, store: StoreSchema, settings: StateSettings) -> None:
+    before, after = (1, 1) if store.single else (batch.settings.partitions, settings.partitions)
     read, written, decode = _Rows(), _Rows(), decoder(store.key)
     version = version_of(batch.batch)
     with ExitStack() as opened:
-        spills = _Spills(Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="millpond-rescale-"))), after)
+        spills = _Spills(Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="millpond-rewrite-"))), after)
         for partition in range(before):
             for key, value in _newest(source, batch, store, partition).items():
                 values = decode(key)
@@ -134,41 +178,48 @@ def _rescale_store(source: Storage, target: Storage, batch: CommittedBatch, stor
                     raise CheckpointError(
                         "UNSUPPORTED",
                         f"A row of {store.folder(partition)} isn't where Spark's hash of its key says.",
-                        hint="Report this with the query's key columns: this state can't be rescaled.",
+                        hint="Report this with the query's key columns: this state can't be divided anew.",
                     )
                 read.add(key, value)
+                if settings.row_checksum:
+                    value = crc32c(key + value).to_bytes(4, "little") + value
                 spills.add(0 if store.single else partition_of_key(store, values, after), key, value)  # 3
         for partition in range(after):  # 4
-            content = spills.iter(partition)
-            path = f"{store.folder(partition)}/{version}.snapshot"
-            target.write_pieces(path, pack(batch.settings.codec, content))
+            target.write_pieces(f"{store.folder(partition)}/{version}.snapshot", pack(settings.codec, spills.iter(partition)))
     for partition in range(after):  # 5
-        path = f"{store.folder(partition)}/{version}.snapshot"
-        for key, value in _file(target, path, batch).items():
+        for key, value in _file(target, f"{store.folder(partition)}/{version}.snapshot", settings, {}).items():
             written.add(key, value)
     if read != written:
-        raise damaged(target.uri, f"has {written.count} rows of {store.id} after rescaling, and had {read.count}, or others")
+        raise damaged(target.uri, f"has {written.count} rows of {store.id} after it was written, and had {read.count}, or others")
 
 
 def _newest(source: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> dict[bytes, bytes]:  # 1
     base, changes = StateReader(source).files(batch, store, partition)
     rows: dict[bytes, bytes] = {}
     for path in changes if base is None else [base, *changes]:
-        rows.update(_file(source, path, batch, rows))
+        _file(source, path, batch.settings, rows)
     return rows
 
 
-def _file(storage: Storage, path: str, batch: CommittedBatch, rows: dict[bytes, bytes] | None = None) -> dict[bytes, bytes]:
-    """The rows after a file's records, as they are stored, with checksums if the state has them."""
-    rows = {} if rows is None else rows
+def _file(storage: Storage, path: str, settings: StateSettings, rows: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """These rows after the records of a file, without checksums."""
     pieces = storage.iter_pieces(path, _WINDOW_BYTES, _BOUNDS.state_bytes)
-    for kind, key, value in iter_records(b"".join(iter_unpacked(batch.settings.codec, pieces, _WINDOW_BYTES))):
-        if kind == DELETE:
-            # A deleted key has a checksum of its own before it.
-            rows.pop(key[4:] if batch.settings.row_checksum else key, None)
-        else:
-            rows[key] = value
+    try:
+        for kind, key, value in iter_records(b"".join(iter_unpacked(settings.codec, pieces, _WINDOW_BYTES))):
+            if kind == DELETE:
+                rows.pop(_checked(key, b"") if settings.row_checksum else key, None)
+            else:
+                rows[key] = _checked(value, key) if settings.row_checksum else value
+    except CheckpointError as error:
+        raise (error if "path" in error.context else naming(error, path)) from error
     return rows
+
+
+def _checked(row: bytes, before: bytes) -> bytes:
+    """A row without the checksum in front of it, which is of other bytes and of the row."""
+    if len(row) < 4 or crc32c(before + row[4:]).to_bytes(4, "little") != row[:4]:
+        raise corrupt("a row doesn't match its checksum", 0)
+    return row[4:]
 
 
 class _Spills:
@@ -210,11 +261,12 @@ def _pieces(file: IO[bytes]) -> Iterable[bytes]:
         yield piece
 
 
-def _write_offsets(source: Storage, target: Storage, batch: CommittedBatch, partitions: int) -> None:  # 6
+def _write_offsets(source: Storage, target: Storage, batch: CommittedBatch, settings: StateSettings) -> None:  # 6
     path = f"offsets/{batch.batch}"
     lines = source.read(path, _BOUNDS.log_bytes).decode().split("\n")
     planned = parse_json(lines[1])
-    planned["conf"] = {**planned.get("conf", {}), PARTITIONS: str(partitions)}
+    new = {_PARTITIONS: str(settings.partitions), _CODEC: settings.codec, _CHECKSUM: str(settings.row_checksum).lower()}
+    planned["conf"] = {**planned.get("conf", {}), **new}
     lines[1] = json.dumps(planned, separators=(",", ":"))
     target.write(path, "\n".join(lines).encode())
 
