@@ -45,7 +45,10 @@ class Interrupted(_GOLDEN.OperatorJob):
         self.runs += 1
         self.savepoint = plan_savepoint(self.checkpoint, f"run-{self.runs}").run()
         assert query.isActive
+        query.stop()
+        # Both sources must have all their files before the next batch: else it may take one side's file alone.
         super().feed(self._rest)
+        query = self.start(df, mode, processingTime="0 seconds")
         query.processAllAvailable()
         query.stop()
 
