@@ -71,7 +71,7 @@ class Restored(_GOLDEN.OperatorJob):
             query.stop()
 
 
-@pytest.mark.parametrize("name", a_few(NAMES, 4))
+@pytest.mark.parametrize("name", a_few(NAMES, 2))
 def test_a_restored_job_ends_like_the_one_that_was_never_interrupted(spark: SparkSession, tmp_path: Path, name: str) -> None:
     own, cell = spark.newSession(), CELLS[name]
     for key, value in {**DEFAULTS, **cell.conf}.items():
@@ -90,7 +90,7 @@ def test_a_restored_job_ends_like_the_one_that_was_never_interrupted(spark: Spar
     assert any(ends[0].values()), "a state without rows shows nothing"
 
 
-@pytest.mark.parametrize("name", a_few(HDFS, 2))
+@pytest.mark.parametrize("name", a_few(HDFS, 1))
 def test_a_job_goes_on_under_another_number_of_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """From two to five, from five to three, in other codecs and with checksums: at the end the state has the same rows."""
     own, cell = spark.newSession(), CELLS[name]
