@@ -24,7 +24,7 @@ def fork(place: str, job: str, name: str, new_job: str) -> None:
     the same query: millpond.start(…, pond=DIR, job=NAME).
 
     \b
-    Example:
+    Examples:
       millpond fork ./pond page_views --from before-upgrade --as page_views_b
     """
     plan = plan_fork(place, name, new_job)

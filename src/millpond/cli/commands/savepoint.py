@@ -161,7 +161,7 @@ def restore(
     Spark starts the job from it.
 
     \b
-    Example:
+    Examples:
       millpond savepoint restore ./pond before-upgrade --to ./restored
     """
     plan = plan_restore(place, name, to, new_id=new_id, partitions=partitions, codec=codec, row_checksum=row_checksum)
@@ -202,7 +202,7 @@ def prune(place: str, job: str | None, keep_last: int, keep_for: str | None, kee
     A savepoint from which a job of the pond was forked is always kept.
 
     \b
-    Example:
+    Examples:
       millpond savepoint prune ./pond --keep-last 3 --keep-daily 30
     """
     seconds = 0.0 if keep_for is None else parse_length("--keep-for", keep_for)
