@@ -52,10 +52,10 @@ faults: java ## Tests that kill processes
 long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 400 random queries, sanitizers
 
 long-fast: $(READY)
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,10)
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,5)
 
 long-spark: java
-	$(call group,long-spark,long and spark and not faults,30)
+	$(call group,long-spark,long and spark and not faults,40)
 
 long-faults: java
 	$(call group,long-faults,long and faults,15)
