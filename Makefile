@@ -23,7 +23,7 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint docs fast spark faults ## All kinds of tests, small: a quarter of an hour on two cores
+test: java lint docs fast spark faults ## All kinds of tests, small: twenty minutes on two cores
 
 test-all: test long ## Those, and the long ones: at most an hour more
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import millpond.savepoint.create as create
-from millpond.catalogue import create_job
+from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.delete import plan_delete_savepoint
@@ -233,3 +233,36 @@ def test_files_that_never_change_are_shared_and_others_arent(golden, tmp_path: P
     for path in checkpoint.rglob("*.sst"):
         path.unlink()  # as Spark's clean-up
     assert verify_savepoint(second).problems == ()
+
+
+def test_of_several_restores_to_one_folder_one_is_made(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    """Of two savepoints: never a mixture of both, and the others leave the folder alone."""
+    pond, target = tmp_path / "pond", tmp_path / "restored"
+    for batch in (2, 5):
+        plan_savepoint(pond, f"s{batch}", batch=batch).run()
+    plans = [plan_restore(pond, f"s{batch}", target) for batch in (2, 5) * 4]
+    ends: list[str] = []
+
+    def run(plan) -> None:
+        try:
+            plan.run()
+            ends.append(plan.savepoint.manifest.name)
+        except MillpondError as error:
+            ends.append(error.condition)
+
+    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (made,) = (end for end in ends if end != "TARGET_NOT_EMPTY")
+    expected = {file.path for file in open_savepoint(pond, made).manifest.files}
+    assert {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()} == expected
+
+
+def test_a_folder_whose_tables_are_of_another_job_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    plan_savepoint(tmp_path / "pond", "monday").run()
+    create_beside(tmp_path / "restored", "other")
+    assert condition_of(lambda: plan_restore(tmp_path / "pond", "monday", tmp_path / "restored")) == "TARGET_NOT_EMPTY"
+    create_beside(tmp_path / "again", "counts")
+    plan_restore(tmp_path / "pond", "monday", tmp_path / "again").run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,3 +96,21 @@ def test_a_damaged_state_isnt_rescaled(golden: Callable, tmp_path: Path) -> None
     with pytest.raises(MillpondError) as caught:
         plan_restore(made.manifest.checkpoint, "one", tmp_path / "restored", partitions=4).run()
     assert caught.value.condition == "SAVEPOINT_DAMAGED"
+
+
+def test_the_number_of_partitions_that_only_state_has_is_the_one_that_changes(golden: Callable, tmp_path: Path) -> None:
+    """Spark may pin a number for state beside that of all shuffles; state goes by its own."""
+    checkpoint, own = golden("counts-hdfs").checkpoint, "spark.sql.streaming.internal.stateStore.partitions"
+    batch = plan_savepoint(checkpoint, "before").run().manifest.batch
+    path = checkpoint / "offsets" / str(batch)
+    lines = path.read_text().split("\n")
+    planned = json.loads(lines[1])
+    planned["conf"] |= {own: planned["conf"]["spark.sql.shuffle.partitions"], "spark.sql.shuffle.partitions": "77"}
+    path.write_text("\n".join([lines[0], json.dumps(planned), *lines[2:]]))
+    plan_savepoint(checkpoint, "one").run()
+    plan_restore(checkpoint, "one", tmp_path / "restored", partitions=5).run()
+    assert read_batch(open_storage(tmp_path / "restored"), Batch(batch)).settings.partitions == 5
+    restored = rows_of(tmp_path / "restored", batch)["0/default"]
+    assert {key: value for (_, key), value in restored.items()} == {
+        key: value for (_, key), value in rows_of(checkpoint, batch)["0/default"].items()
+    }

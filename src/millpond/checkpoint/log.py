@@ -21,6 +21,8 @@ from millpond.storage.names import numbers
 _LIMITS = CheckpointSettings()
 _BOUNDS = FileBounds()
 _STORE = "spark.sql.streaming.stateStore."
+_PARTITIONS, _OWN_PARTITIONS = "spark.sql.shuffle.partitions", "spark.sql.streaming.internal.stateStore.partitions"
+_CODEC, _CHECKSUM = _STORE + "compression.codec", _STORE + "rowChecksum.enabled"
 _PROVIDERS = {
     "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
     "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
@@ -308,6 +310,13 @@ def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
     return offsets
 
 
+def with_settings(conf: dict[str, str], settings: StateSettings) -> dict[str, str]:
+    """The pinned settings of a batch whose state has another number of partitions, codec or checksums."""
+    partitions = _OWN_PARTITIONS if _OWN_PARTITIONS in conf else _PARTITIONS
+    checksum = "true" if settings.row_checksum else "false"
+    return {**conf, partitions: str(settings.partitions), _CODEC: settings.codec, _CHECKSUM: checksum}
+
+
 def _settings(conf: dict[str, str], path: str) -> StateSettings:
     # Spark's own defaults for settings that older versions didn't write.
     provider = conf.get(_STORE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
@@ -319,12 +328,12 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
             path=path,
             provider=provider,
         )
-    partitions = conf.get("spark.sql.streaming.internal.stateStore.partitions") or conf.get("spark.sql.shuffle.partitions", "200")
+    partitions = conf.get(_OWN_PARTITIONS) or conf.get(_PARTITIONS, "200")
     if not (partitions.isdecimal() and partitions.isascii() and len(partitions) <= 10 and 1 <= int(partitions) <= _MAX_PARTITIONS):
         raise _wrong(f"the number of partitions is {partitions!r:.80}", path)
-    checksum = conf.get(_STORE + "rowChecksum.enabled", "false")
+    checksum = conf.get(_CHECKSUM, "false")
     if checksum not in ("true", "false"):
-        raise _wrong(f"{_STORE}rowChecksum.enabled is {checksum!r:.80}", path)
+        raise _wrong(f"{_CHECKSUM} is {checksum!r:.80}", path)
     encoding = conf.get(_STORE + "encodingFormat", "unsaferow")
     if encoding not in _ENCODINGS:
         raise _wrong(f"{_STORE}encodingFormat is {encoding!r:.80}", path)
@@ -334,7 +343,7 @@ def _settings(conf: dict[str, str], path: str) -> StateSettings:
         raise _wrong(f"{_STORE}rocksdb.mergeOperatorVersion is {merge!r:.80}", path)
     return StateSettings(
         provider=_PROVIDERS[provider],
-        codec=conf.get(_STORE + "compression.codec", "lz4"),
+        codec=conf.get(_CODEC, "lz4"),
         partitions=int(partitions),
         encoding=encoding,
         row_checksum=checksum == "true",

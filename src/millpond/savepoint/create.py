@@ -29,14 +29,13 @@ from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
-from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, list_savepoints, open_savepoint, remove
+from millpond.savepoint.folder import CHECKPOINT, Savepoint, check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import NAME, Manifest, PartitionState, SavepointFile, check_savepoint_name
 from millpond.savepoint.origin import read_origin
 from millpond.savepoint.restart_files import RestartFile, all_files, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.storage import Storage
 from millpond.storage.copying import Copied, copy_file
-from millpond.storage.places import Places
 
 Progress = Callable[[int, int], None]
 """called with (files done, files in all)"""
@@ -126,8 +125,9 @@ def plan_savepoint(
     if batch is not None and batch not in batches:
         raise _batch_gone(storage, batch, batches)
     root = savepoints_folder(place)
-    _check_free(place, name)
-    parents = [s for s in list_savepoints(place).found if s.manifest.job_id == job_id(storage)]
+    check_free(root, name)
+    identity = job_id(storage)
+    parents = [s for s in list_savepoints(place).found if s.manifest.job_id == identity]
     return SavepointPlan(
         name=name,
         note=note,
@@ -146,7 +146,7 @@ def find_job(place: str | Path, job: str | None) -> JobFolder:
     Raises:  NO_CHECKPOINT; INVALID_REQUEST if the place has several jobs and none is named, or not
              the named one; what its folder raises.
     """
-    found = read_catalogue(place, Places.of(()))
+    found = read_catalogue(place)
     if job in found.broken:
         raise found.broken[job]
     jobs = {folder.job: folder for folder in found.jobs}
@@ -162,22 +162,6 @@ def find_job(place: str | Path, job: str | None) -> JobFolder:
     return jobs[job]
 
 
-def _check_free(place: str | Path, name: str) -> None:
-    try:
-        open_savepoint(place, name)
-    except SavepointError as error:
-        if error.condition == "UNKNOWN_SAVEPOINT":
-            return
-        if error.condition == "SAVEPOINT_INCOMPLETE":
-            raise
-    raise SavepointError(
-        "SAVEPOINT_EXISTS",
-        f"There is a savepoint {name!r} already.",
-        hint="Choose another name, or delete that savepoint first.",
-        savepoint=name,
-    )
-
-
 class _Creation:
     """One run of a plan."""
 
@@ -190,7 +174,7 @@ class _Creation:
         self._shared: dict[str, Copied] = {}
         parent = plan.parent
         self._parent = None if parent is None else parent.checkpoint
-        self._of_parent = {} if parent is None else {f.path: Copied(f.size_bytes, f.sha256) for f in parent.manifest.files}
+        self._of_parent = {} if parent is None else {f.path: f.content for f in parent.manifest.files}
 
     def run(self) -> Manifest:
         batch, files = self._copy()
@@ -235,7 +219,6 @@ class _Creation:
         threads = _REMOTE_THREADS if self._source.is_remote or self._target.is_remote else _LOCAL_THREADS
         found: dict[RestartFile, Copied] = {}
         with _stopping(ThreadPoolExecutor(threads)) as pool:
-            # Files that clean-up takes soonest first: the oldest of each partition are among them.
             for file, copied in zip(files, pool.map(self._copy_one, files), strict=True):
                 found[file] = copied
                 self._progress(len(found), len(files))

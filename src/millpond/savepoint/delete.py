@@ -7,7 +7,7 @@ from pathlib import Path
 
 from millpond.catalogue import savepoints_folder
 from millpond.errors import SavepointError
-from millpond.savepoint.folder import Savepoint, Savepoints, list_savepoints, open_savepoint, remove
+from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint, remove
 from millpond.savepoint.manifest import check_savepoint_name
 from millpond.storage import Storage
 
@@ -56,9 +56,10 @@ def plan_delete_savepoint(place: str | Path, name: str) -> DeletePlan:
     except SavepointError as error:
         if error.condition == "UNKNOWN_SAVEPOINT":
             raise
-    every = list_savepoints(place)
-    return DeletePlan(name=name, folder=savepoints_folder(place).folder(name), savepoint=savepoint, children=_children(every, name))
+    return deletion(savepoints_folder(place).folder(name), name, savepoint, list_savepoints(place).found)
 
 
-def _children(every: Savepoints, name: str) -> tuple[str, ...]:
-    return tuple(s.manifest.name for s in every.found if s.manifest.parent == name)
+def deletion(folder: Storage, name: str, savepoint: Savepoint | None, every: list[Savepoint]) -> DeletePlan:
+    """The plan for one savepoint, if all savepoints of the place are known."""
+    children = tuple(found.manifest.name for found in every if found.manifest.parent == name)
+    return DeletePlan(name=name, folder=folder, savepoint=savepoint, children=children)

@@ -99,15 +99,23 @@ def claim(root: Storage, name: str) -> Storage:
     folder = root.folder(name)
     said = {"writer": uuid.uuid4().hex, "since_ms": int(time.time() * 1000)}
     if not folder.create(CLAIM, json.dumps(said).encode()):
-        if folder.stamp(NAME) is None:
-            raise _incomplete(folder, name)
+        check_free(root, name)
+        raise _incomplete(folder, name)  # it was deleted just now
+    return folder
+
+
+def check_free(root: Storage, name: str) -> None:
+    """Raise SAVEPOINT_EXISTS or SAVEPOINT_INCOMPLETE if a name is taken."""
+    folder = root.folder(name)
+    if folder.stamp(NAME) is not None:
         raise SavepointError(
             "SAVEPOINT_EXISTS",
             f"There is a savepoint {name!r} already, in {root.uri}.",
             hint="Choose another name, or delete that savepoint first.",
             savepoint=name,
         )
-    return folder
+    if folder.stamp(CLAIM) is not None or folder.names():
+        raise _incomplete(folder, name)
 
 
 def remove(folder: Storage) -> None:

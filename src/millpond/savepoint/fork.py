@@ -90,7 +90,7 @@ def plan_fork(pond: str | Path, name: str, job: str) -> ForkPlan:
 
     pond:    has the savepoint, and gets the new job
     name:    of the savepoint
-    job:     the new job's name, for `start(…, job=…)`
+    job:     the new job's name, for `start(…, table=…)`
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW;
              INVALID_NAME; INVALID_REQUEST if this isn't a pond; TABLE_EXISTS if there is a job of
              this name.

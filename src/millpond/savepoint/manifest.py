@@ -25,6 +25,7 @@ from typing import Any, get_type_hints
 from millpond.errors import SavepointError
 from millpond.schema.definition.table import check_table_name
 from millpond.schema.strict_json import DAMAGE, parse_json
+from millpond.storage.copying import Copied
 
 FORMAT = 1
 NAME = "savepoint.json"
@@ -42,6 +43,11 @@ class SavepointFile:
     path: str
     size_bytes: int
     sha256: str
+
+    @property
+    def content(self) -> Copied:
+        """What the file's bytes are, to compare with those that are read."""
+        return Copied(self.size_bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

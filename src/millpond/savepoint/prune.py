@@ -12,7 +12,7 @@ from pathlib import Path
 
 from millpond.catalogue import read_catalogue
 from millpond.errors import MillpondError, RequestError
-from millpond.savepoint.delete import DeletePlan, plan_delete_savepoint
+from millpond.savepoint.delete import DeletePlan, deletion
 from millpond.savepoint.folder import list_savepoints
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.origin import read_origin
@@ -85,12 +85,14 @@ def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None) -> Prun
             hint="Say which to keep: the newest (last), the young (seconds), one of each day (days).",
         )
     origins = _origins(place)
-    every = [found.manifest for found in list_savepoints(place).found if job in (None, found.manifest.job)]
+    found = list_savepoints(place).found
+    judged = [savepoint for savepoint in found if job in (None, savepoint.manifest.job)]
+    every = [savepoint.manifest for savepoint in judged]
     kept: dict[str, str] = {}
     for name in {manifest.job for manifest in every}:
         kept |= keep.reasons([manifest for manifest in every if manifest.job == name], time.time_ns() // 1_000_000)
     kept |= {m.name: f"the job {origins[m.name]} was made of it" for m in every if m.name in origins}
-    gone = tuple(plan_delete_savepoint(place, m.name) for m in every if m.name not in kept)
+    gone = tuple(deletion(s.storage, s.manifest.name, s, found) for s in judged if s.manifest.name not in kept)
     return PrunePlan(kept={m.name: kept[m.name] for m in every if m.name in kept}, deleted=gone)
 
 

@@ -6,7 +6,7 @@
 3. Of each operator the metadata in force, and all schema files that it names.
 4. Of each partition the newest snapshot up to version N+1, with its SSTs, and the changes after it.
 
-Spark starts without any other file: each was left out once, see docs/savepoints.md.
+Spark starts without any other file.
 """
 
 from __future__ import annotations

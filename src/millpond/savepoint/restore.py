@@ -1,12 +1,12 @@
 """Restore a savepoint into an empty folder, from which Spark starts the job.
 
-1. Refuse a folder that has anything in it.
+1. Refuse a folder that has anything in it.  Claim it: of two commands, one restores to it.
 2. Copy all files but `metadata`, and compare each copy with its hash.  SSTs are shared on one disk:
    Spark never writes into them.
 3. Change the absolute paths of schema files, which name the place that was copied: Spark would read
    them there.
-4. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from offsets
-   without it, so it never starts from half of a copy.
+4. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from
+   offsets without it, so it never starts from half of a copy.
 5. Write the definitions of tables beside it.
 
 If anything fails, the folder is emptied.
@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from millpond.catalogue import JobFolder, create_beside
+from millpond.catalogue import JobFolder, create_beside, folders_of
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
@@ -33,11 +33,14 @@ from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
-from millpond.storage.copying import copy_file, hash_file
+from millpond.storage.copying import Copied, copy_file, hash_file
+from millpond.storage.fence import is_below
 from millpond.storage.names import hadoop_uri
 
 Progress = Callable[[int, int], None]
 _METADATA = "metadata"
+# Hidden, as Spark's own temporary files.
+_CLAIM = ".restoring"
 _BOUNDS = FileBounds()
 _THREADS = 4
 _AS_IT_WAS = StateForm()
@@ -97,11 +100,24 @@ def restore_files(
     form:    how its state is written
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
+    if not target.create(_CLAIM, uuid.uuid4().hex.encode()):
+        raise SavepointError(
+            "TARGET_NOT_EMPTY",
+            f"Another command restores a savepoint to {target.uri}, or was killed in doing so.",
+            hint="Wait for it, or remove that folder; then restore again.",
+            uri=target.uri,
+        )
+    try:
+        check_empty(target)  # another command may have been done with it just before
+    except SavepointError:
+        target.delete(_CLAIM)
+        raise
     try:
         _copy_all(savepoint, target, progress, without_state=form.is_new)
         if form.is_new:
             rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
         target.sync()  # 4
+        target.delete(_CLAIM)
         target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
     except BaseException:
         target.delete_all()
@@ -136,18 +152,17 @@ def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, 
 
 def _copy_one(source: Storage, target: Storage, without_state: bool, file: SavepointFile) -> None:  # 2
     if without_state and is_state_file(file.path):
-        found = hash_file(source, file.path, most_bytes=_BOUNDS.state_bytes)
-        if (found.size_bytes, found.sha256) != (file.size_bytes, file.sha256):
+        if hash_file(source, file.path, most_bytes=_BOUNDS.state_bytes) != file.content:
             raise _changed(source, file)
         return
     if "/_metadata/v2/" in file.path:
         text = source.read(file.path, _BOUNDS.schema_bytes)
-        if (len(text), hashlib.sha256(text).hexdigest()) != (file.size_bytes, file.sha256):
+        if Copied(len(text), hashlib.sha256(text).hexdigest()) != file.content:
             raise _changed(source, file)
         target.write(file.path, anchored(text, file.path, hadoop_uri(target.uri)))
         return
     copied = copy_file(source, file.path, target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
-    if (copied.size_bytes, copied.sha256) != (file.size_bytes, file.sha256):
+    if copied != file.content:
         raise _changed(source, file)
 
 
@@ -177,9 +192,17 @@ def plan_restore(
              TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't have this form.
     """
     savepoint, target = open_savepoint(place, name), open_storage(to)
-    if f"{target.uri}/".startswith(f"{savepoint.storage.uri}/") or f"{savepoint.storage.uri}/".startswith(f"{target.uri}/"):
+    if is_below(target.uri, savepoint.storage.uri) or is_below(savepoint.storage.uri, target.uri):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
     check_empty(target)
+    for folder in folders_of(target.uri):
+        if folder.job != savepoint.manifest.job:
+            raise SavepointError(
+                "TARGET_NOT_EMPTY",
+                f"{folder.storage.uri} has tables of another job, {folder.job!r}, whose checkpoint was at {target.uri}.",
+                hint="Restore to another folder, or remove that one, with its savepoints.",
+                uri=folder.storage.uri,
+            )
     form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
     if form.is_new:
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)

@@ -30,7 +30,7 @@ from millpond.checkpoint.files.checksums import crc32c
 from millpond.checkpoint.files.codecs import corrupt, iter_unpacked, naming
 from millpond.checkpoint.files.pack import pack
 from millpond.checkpoint.files.records import DELETE, END_MARK, iter_records
-from millpond.checkpoint.log import CommittedBatch, StateSettings, read_batch
+from millpond.checkpoint.log import CommittedBatch, StateSettings, read_batch, with_settings
 from millpond.checkpoint.operators import OperatorFiles, read_operator_files
 from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.position import Batch, version_of
@@ -45,9 +45,6 @@ from millpond.settings import FileBounds
 from millpond.storage import Storage
 
 CODECS = ("lz4", "zstd", "snappy", "lzf")
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_CODEC = "spark.sql.streaming.stateStore.compression.codec"
-_CHECKSUM = "spark.sql.streaming.stateStore.rowChecksum.enabled"
 _MOST_PARTITIONS = 100_000
 _STATE_FILE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?\d+\.(?:delta|snapshot)")
 _BOUNDS = FileBounds()
@@ -265,8 +262,7 @@ def _write_offsets(source: Storage, target: Storage, batch: CommittedBatch, sett
     path = f"offsets/{batch.batch}"
     lines = source.read(path, _BOUNDS.log_bytes).decode().split("\n")
     planned = parse_json(lines[1])
-    new = {_PARTITIONS: str(settings.partitions), _CODEC: settings.codec, _CHECKSUM: str(settings.row_checksum).lower()}
-    planned["conf"] = {**planned.get("conf", {}), **new}
+    planned["conf"] = with_settings(planned.get("conf", {}), settings)
     lines[1] = json.dumps(planned, separators=(",", ":"))
     target.write(path, "\n".join(lines).encode())
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import tarfile
@@ -17,6 +16,7 @@ from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, remove
 from millpond.savepoint.manifest import NAME, Manifest, SavepointFile, damaged, parse_manifest, renamed
 from millpond.settings import FileBounds
 from millpond.storage import Storage, sync_folder
+from millpond.storage.copying import Hashing
 
 Progress = Callable[[int, int], None]
 _BOUNDS = FileBounds()
@@ -123,12 +123,9 @@ def _pieces(content: IO[bytes]) -> Iterator[bytes]:
 
 def _checked(pieces: Iterator[bytes], file: SavepointFile, path: str) -> Iterator[bytes]:
     """The pieces; after the last, the error if they aren't the file that the manifest names."""
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces:
-        digest.update(piece)
-        size += len(piece)
-        yield piece
-    if (size, digest.hexdigest()) != (file.size_bytes, file.sha256):
+    hashing = Hashing(pieces)
+    yield from hashing
+    if hashing.result() != file.content:
         raise damaged(path, "doesn't have the hash that the manifest names")
 
 

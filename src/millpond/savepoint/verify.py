@@ -66,7 +66,7 @@ def verify_savepoint(savepoint: Savepoint, progress: Callable[[int, int], None] 
         path = f"{CHECKPOINT}/{file.path}"
         try:
             found = hash_file(storage, path, most_bytes=_BOUNDS.state_bytes)
-            if (found.size_bytes, found.sha256) == (file.size_bytes, file.sha256):
+            if found == file.content:
                 good, size = good + 1, size + file.size_bytes
             else:
                 what = f"it has {found.size_bytes:,} bytes of {file.size_bytes:,}, and another hash"

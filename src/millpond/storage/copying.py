@@ -48,7 +48,7 @@ def copy_file(
              large; NOT_WRITABLE; what the storages raise.
     """
     if not target.take(source, source_path, path, share=share):
-        hashing = _Hashing(source.iter_pieces(source_path, _PIECE_BYTES, most_bytes))
+        hashing = Hashing(source.iter_pieces(source_path, _PIECE_BYTES, most_bytes))
         target.write_pieces(path, hashing)
         return hashing.result()
     return known if known is not None else hash_file(target, path, most_bytes=most_bytes)
@@ -56,14 +56,14 @@ def copy_file(
 
 def hash_file(storage: Storage, path: str, *, most_bytes: int) -> Copied:
     """Size and hash of a file.  Raises as `Storage.read`."""
-    hashing = _Hashing(storage.iter_pieces(path, _PIECE_BYTES, most_bytes))
+    hashing = Hashing(storage.iter_pieces(path, _PIECE_BYTES, most_bytes))
     for _ in hashing:
         pass
     return hashing.result()
 
 
-class _Hashing:
-    """Pieces, hashed while they are taken."""
+class Hashing:
+    """Pieces, hashed while they are taken; `result` is that of all taken so far."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = pieces
@@ -77,4 +77,5 @@ class _Hashing:
             yield piece
 
     def result(self) -> Copied:
+        """Size and hash."""
         return Copied(self._size, self._digest.hexdigest())

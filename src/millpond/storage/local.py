@@ -209,7 +209,10 @@ class LocalStorage:
     def sync(self) -> None:
         for root in (Path(self._root), *Path(self._root).parents):
             if root.exists():
-                sync_file_system(root)
+                try:
+                    sync_file_system(root)
+                except OSError as broken:
+                    raise self._not_writable(root, broken) from broken
                 return
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ def fork(place: str, job: str, name: str, new_job: str) -> None:
     """Make a second job of JOB in the pond DIR, which begins with the state of a savepoint.
 
     It has an id and a checkpoint of its own, and the definitions of JOB's tables.  Start it with
-    the same query: millpond.start(…, pond=DIR, job=NAME).
+    the same query: millpond.start(…, table=NAME, pond=DIR).
 
     \b
     Examples:

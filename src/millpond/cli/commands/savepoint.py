@@ -244,7 +244,7 @@ def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
 @_place
 @local_place
 def tree(place: str) -> None:
-    """Show which savepoint came after which."""
+    """Show which savepoints share files, and which come from one."""
     every = [found.manifest for found in list_savepoints(place).found]
     children: dict[str | None, list[Manifest]] = {}
     names = {manifest.name for manifest in every}
@@ -285,7 +285,7 @@ def _show(found: Savepoint, *, as_json: bool) -> None:
         "holds": f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes, {_rows(manifest)} rows",
         "tables": ", ".join(sorted(manifest.tables)) or "none defined",
         "shares": f"files with {manifest.parent}" if manifest.parent else "",
-        "restored": f"the job was, from {manifest.origin}" if manifest.origin else "",
+        "restored": f"from {manifest.origin}" if manifest.origin else "",
         "in": found.storage.uri,
     }
     for word, text in lines.items():
