@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
+
+from inputs.event_file import write_event_file
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -34,12 +35,8 @@ class Files:
         self.rows: dict[str, Rows] = {}
 
     def add(self, rows: Rows) -> None:
-        """Write the next file: it is complete when it appears.  Spark reads files in the order of their times."""
-        number, hidden = len(self.rows), self.folder / ".next"
-        hidden.write_text("\n".join(map(json.dumps, rows)))
-        os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
-        hidden.rename(self.folder / f"{number:06}.json")
-        self.rows[f"{number:06}.json"] = rows
+        """Write the next file."""
+        self.rows[write_event_file(self.folder, len(self.rows), rows).name] = rows
 
     def read(self, checkpoint: Path, ends: list[Any]) -> Iterator[str]:
         """Read the log of each source.  Every tenth entry is compacted: it has all entries before it."""

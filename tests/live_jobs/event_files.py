@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import millpond
+from inputs.event_file import hide
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,16 +62,14 @@ class EventJob:
 
     def add(self, number: int, *files: list[Event]) -> list[Path]:
         """Add files, the first with this number, and wait until the job has read them in consecutive batches."""
-        paths = []
+        paths: list[Path] = []
+        hidden: list[Path] = []
         for place, events in enumerate(files, number):
             path = self.folder / "in" / f"{place:04d}.json"
-            # Spark reads files in the order of their times, and ignores this name until the file is renamed.
-            hidden = path.with_name(f".{path.name}")
-            hidden.write_text("\n".join(json.dumps({"time": t.isoformat(), "k": k, "v": v}) for t, k, v in events))
-            os.utime(hidden, (BEGIN.timestamp() + place, BEGIN.timestamp() + place))
+            hidden.append(hide(path, place, ({"time": t.isoformat(), "k": k, "v": v} for t, k, v in events)))
             paths.append(path)
         for path in reversed(paths):  # the first file comes last: when Spark sees it, it sees the others, too
-            path.with_name(f".{path.name}").rename(path)
+            hidden.pop().rename(path)
         self.query.processAllAvailable()
         return paths
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import os
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from inputs.event_file import write_event_file
 
 WINDOW_MS, DELAY_MS = 5_000, 6_000
 PAGES = tuple(f"/p{n}" for n in range(8))
@@ -53,17 +54,12 @@ def events_of(seed: int, run: int, number: int) -> list[Event]:
 
 
 def write_file(folder: Path, seed: int, run: int, number: int) -> None:
-    """Write one input file; Spark reads files in the order of their times."""
-    lines = [
-        json.dumps(
-            {"time": dt.datetime.fromtimestamp(e.time_ms / 1000, dt.UTC).isoformat(), "page": e.page, "bytes": e.bytes, "run": run}
-        )
+    """Write one input file."""
+    rows = [
+        {"time": dt.datetime.fromtimestamp(e.time_ms / 1000, dt.UTC).isoformat(), "page": e.page, "bytes": e.bytes, "run": run}
         for e in events_of(seed, run, number)
     ]
-    hidden, path = folder / f".{number:06d}", folder / f"{number:06d}.json"
-    hidden.write_text("\n".join(lines))
-    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
-    hidden.rename(path)
+    write_event_file(folder, number, rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
 from suite.sizes import a_few
 
@@ -27,9 +28,7 @@ def write_batch(folder: Path, batch: int) -> None:
         {"page": f"/p{(batch * 31 + i * i) % 40}", "bytes": batch * 1000 + i, "time": f"2026-01-01T00:{batch:02d}:{i % 60:02d}Z"}
         for i in range(60)
     ]
-    text = "\n".join(json.dumps(row) for row in rows)
-    (folder / f".{batch:04d}").write_text(text)
-    (folder / f".{batch:04d}").rename(folder / f"{batch:04d}.json")
+    write_event_file(folder, batch, rows)
 
 
 def recompute(folder: Path, batch: int) -> dict[str, tuple[int, int]]:
@@ -37,7 +36,7 @@ def recompute(folder: Path, batch: int) -> dict[str, tuple[int, int]]:
     hits: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for number in range(batch + 1):
-        for line in (folder / f"{number:04d}.json").read_text().splitlines():
+        for line in (folder / f"{number:06d}.json").read_text().splitlines():
             row = json.loads(line)
             hits[row["page"]] += 1
             total[row["page"]] += row["bytes"]

@@ -6,7 +6,6 @@ adds in another order, so the table below says for each function how to compare.
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from decimal import Decimal
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from inputs.event_file import write_event_file
 from suite.sizes import a_few
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def write_input(folder: Path) -> None:
                     "d38": f"{rng.randint(-(10**20), 10**20)}.{rng.randint(0, 10**10 - 1):010d}",
                 }
             )
-        (folder / f"{batch}.json").write_text("\n".join(json.dumps(row) for row in rows))
+        write_event_file(folder, batch, rows)
 
 
 def same(how: str, found: Any, expected: Any) -> bool:

@@ -18,6 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.streaming import StatefulProcessor
 
 import millpond
+from inputs.event_file import write_event_file
 from millpond.errors import DefinitionError, RequestError
 from millpond.spark.broadcast.stream import broadcast
 
@@ -72,7 +73,7 @@ class BroadcastJob:
         self.written += 1
         for name, rows in (("events", events), ("control", control)):
             if rows:
-                (self.folder / name / f"{self.written:05d}.json").write_text("\n".join(json.dumps(row) for row in rows))
+                write_event_file(self.folder / name, self.written, rows)
         out: list[Any] = []
 
         def collect(frame: DataFrame, _: int) -> None:
@@ -226,7 +227,7 @@ def test_a_version_has_the_same_values_in_its_batch_and_in_later_ones(spark: Spa
 
     met: list[tuple[int, str, int]] = []
     for batch in range(2):
-        (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
+        write_event_file(tmp_path / "events", batch, [{"id": batch}])
         stream = broadcast(
             spark.readStream.schema(EVENT).json(str(tmp_path / "events")),
             spark.readStream.schema(f"rule string, seq long, {columns}").json(str(tmp_path / "control")),
@@ -288,7 +289,7 @@ def test_a_function_cant_change_the_control_state_that_later_events_meet(spark: 
 
     met: list[tuple[int, str, int]] = []
     for batch in range(3):  # the first reads the record, the second the state, the third the copy in the worker
-        (tmp_path / "events" / f"{batch}.json").write_text(json.dumps({"id": batch}))
+        write_event_file(tmp_path / "events", batch, [{"id": batch}])
         if batch == 1:
             continue
         stream = broadcast(
@@ -431,9 +432,7 @@ def test_two_broadcasts_of_one_query_have_each_its_own_control_state(spark: Spar
     out: list[Any] = []
     writer = streams[0].unionByName(streams[1]).writeStream.outputMode("append").trigger(availableNow=True)
     for batch in range(3):
-        write = tmp_path / "next"
-        write.write_text("\n".join(json.dumps(row) for row in events_of(batch)))
-        write.rename(tmp_path / "events" / f"{batch}.json")
+        write_event_file(tmp_path / "events", batch, events_of(batch))
     with with_rocksdb(spark):
         query = (
             writer.option("checkpointLocation", str(tmp_path / "checkpoint"))

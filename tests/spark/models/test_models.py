@@ -20,6 +20,7 @@ import pytest
 from pyspark.sql import functions as sf
 
 import millpond
+from inputs.event_file import write_event_file
 from inputs.small_models import by_name, doubled, linear, logarithm, two_numbers
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.models.formats import Onnx
@@ -49,7 +50,7 @@ class ModelJob:
         """Run one batch; returns its rows by id."""
         self.written += 1
         if records:
-            (self.folder / "records" / f"{self.written:05d}.json").write_text("\n".join(json.dumps(r) for r in records))
+            write_event_file(self.folder / "records", self.written, records)
         out: list[Any] = []
 
         def collect(frame: DataFrame, _: int) -> None:
@@ -424,7 +425,7 @@ def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
     content = linear([1.0, 2.0], 0.0)
     millpond.publish_model(run.models, content, name="one", type="r")
     for batch in range(3):
-        (tmp_path / "records" / f"{batch}.json").write_text("\n".join(json.dumps(r) for r in records(100 * batch, "r")))
+        write_event_file(tmp_path / "records", batch, records(100 * batch, "r"))
     out: Counter[int] = Counter()
 
     def collect(frame: DataFrame, batch: int) -> None:

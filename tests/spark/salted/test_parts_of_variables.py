@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from inputs.event_file import write_event_file
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError
 from millpond.spark.shards import shard_values
@@ -94,9 +93,7 @@ def test_variables_in_parts_are_read_as_one_table(spark: SparkSession, tmp_path:
     usage: dict[tuple[str, int], list[Any]] = {}
     names: list[str] = []
     for batch in range(BATCHES):
-        (folder / f"{batch}.json").write_text("\n".join(json.dumps(r) for r in records_of(batch)))
-        # The file source takes the older one first, by milliseconds.
-        os.utime(folder / f"{batch}.json", (batch + 1, batch + 1))
+        write_event_file(folder, batch, records_of(batch))
         for r in records_of(batch):
             longest[r["model"]] = max(longest.get(r["model"], 0), r["took"])
             before = usage.setdefault((r["model"], r["took"] % 2), [0, 0, r["model"] * 5])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import millpond
+from inputs.event_file import write_event_file
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from millpond.schema.definition.hot_keys import HotKey
@@ -43,8 +44,7 @@ def write_batch(folder: Path, batch: int) -> None:
             "at": f"2026-01-01T00:{5 * batch + i % 2:02d}:{i // 2:02d}Z",
         }
         rows.append({name: value for name, value in row.items() if name in ("page", "at") or draw.random() < 0.9})
-    (folder / f".{batch}").write_text("\n".join(json.dumps(row) for row in rows))
-    (folder / f".{batch}").rename(folder / f"{batch}.json")
+    write_event_file(folder, batch, rows)
 
 
 @pytest.fixture(scope="module")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import millpond
+from inputs.event_file import write_event_file
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -17,8 +17,7 @@ def test_a_fork_goes_on_beside_its_job(spark: SparkSession, tmp_path: Path) -> N
 
     def feed(batch: int) -> None:
         rows = [{"page": f"/{n % 7}", "bytes": n} for n in range(batch * 20, batch * 20 + 20)]
-        (tmp_path / "in" / f".{batch}").write_text("\n".join(map(json.dumps, rows)))
-        (tmp_path / "in" / f".{batch}").rename(tmp_path / "in" / f"{batch}.json")
+        write_event_file(tmp_path / "in", batch, rows)
 
     def views() -> DataFrame:
         stream = spark.readStream.schema("page string, bytes long").option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
