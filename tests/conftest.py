@@ -55,6 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One live Spark session for all tests of a run: two cores, two shuffle partitions, no user interface."""
     from millpond.spark.session import session
 
+    # Spark's Python workers import what tests import.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
     conf = {
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
