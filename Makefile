@@ -32,7 +32,7 @@ lint: $(READY) ## Style, types and layers
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md docs
+	$(BIN)/mdformat --check README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md benchmarks/README.md tests/README.md tests/golden/VERSIONS.md docs
 
 docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build

@@ -40,7 +40,7 @@ from millpond.storage.copying import Copied, copy_file
 Progress = Callable[[int, int], None]
 """called with (files done, files in all)"""
 
-# Each time, Spark's clean-up has overtaken the copy: its settings keep too few batches.
+# If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
 # Hashes take two cores; requests to a bucket wait most of their time.
 _LOCAL_THREADS, _REMOTE_THREADS = 2, 16
@@ -286,7 +286,7 @@ class _Creation:
 
 @contextmanager
 def _stopping(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """The pool; after an error, work that hasn't begun is left out."""
+    """The pool; after an error it drops the work that hasn't begun."""
     try:
         yield pool
     finally:

@@ -17,8 +17,8 @@ class DeletePlan:
     """A deletion that isn't done yet.
 
     name, folder:  of the savepoint
-    savepoint:  None for one that is incomplete or can't be read
-    children:   savepoints that were made after it and shared its files; each has all it needs
+    savepoint:     None if it is incomplete or can't be read
+    children:      savepoints that were made after it and share its files; each has all it needs
     """
 
     name: str
@@ -60,6 +60,9 @@ def plan_delete_savepoint(place: str | Path, name: str) -> DeletePlan:
 
 
 def deletion(folder: Storage, name: str, savepoint: Savepoint | None, every: list[Savepoint]) -> DeletePlan:
-    """The plan for one savepoint, if all savepoints of the place are known."""
+    """The plan for one savepoint.
+
+    every:   all savepoints of the place
+    """
     children = tuple(found.manifest.name for found in every if found.manifest.parent == name)
     return DeletePlan(name=name, folder=folder, savepoint=savepoint, children=children)

@@ -46,7 +46,7 @@ class SavepointFile:
 
     @property
     def content(self) -> Copied:
-        """What the file's bytes are, to compare with those that are read."""
+        """Size and hash, to compare with those of the bytes that are read."""
         return Copied(self.size_bytes, self.sha256)
 
 
@@ -75,7 +75,7 @@ class Manifest:
     job, job_id:        the job's name, and the id that Spark wrote into its checkpoint
     checkpoint:         URI of the checkpoint that was copied
     origin:             the savepoint from which that checkpoint was restored; None if it wasn't
-    batch:              the batch after which a job started from it goes on
+    batch:              a job that starts from the savepoint goes on after this batch
     offsets:            per source, its end offset
     watermark_ms:       after the batch; None if the job has none
     batch_started_ms:   when Spark planned the batch
@@ -159,7 +159,7 @@ def parse_manifest(text: bytes, path: str) -> Manifest:
 
 
 def damaged(path: str, what: str) -> SavepointError:
-    """A file of a savepoint isn't as it was when the savepoint was made."""
+    """The error of a savepoint's file that has changed since the savepoint was made."""
     return SavepointError(
         "SAVEPOINT_DAMAGED",
         f"{path} {what}.",

@@ -26,7 +26,7 @@ class Keep:
 
     last:     so many of the newest
     seconds:  those that are younger
-    days:     of each of so many days (UTC), today among them, the newest
+    days:     the newest of each of so many days (UTC), counting today
     """
 
     last: int = 0
@@ -97,7 +97,7 @@ def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None) -> Prun
 
 
 def _origins(place: str | Path) -> dict[str, str]:
-    """Savepoint -> a job that was made of it."""
+    """The name of a savepoint -> a job that was restored or forked from it."""
     found: dict[str, str] = {}
     try:
         folders = read_catalogue(place).jobs

@@ -116,7 +116,7 @@ def _is_single(storage: Storage, operator: OperatorFiles, store: str) -> bool:
 
 
 def _any_rows(operator: OperatorFiles, store: str, index: int, *, is_single: bool) -> StoreSchema:
-    """The store, for finding its files: the columns of its rows don't matter."""
+    """The store without its columns, which don't matter for finding its files."""
     return StoreSchema(
         operator=operator.operator, operator_name=operator.name, store=store, index=index, key=(), value=(), single=is_single
     )

@@ -122,7 +122,7 @@ def _pieces(content: IO[bytes]) -> Iterator[bytes]:
 
 
 def _checked(pieces: Iterator[bytes], file: SavepointFile, path: str) -> Iterator[bytes]:
-    """The pieces; after the last, the error if they aren't the file that the manifest names."""
+    """The pieces.  After the last one it raises SAVEPOINT_DAMAGED if they aren't the manifest's file."""
     hashing = Hashing(pieces)
     yield from hashing
     if hashing.result() != file.content:

@@ -1,4 +1,4 @@
-"""Verify a savepoint: every file has its hash, none is missing or too many, and all rows can be decoded."""
+"""Verify a savepoint: every file has its hash, none is missing, none is extra, and all rows can be decoded."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What a savepoint was found to be.
+    """The result of a verification.
 
     name:               of the savepoint
-    files, size_bytes:  that have their hash
-    rows:               decoded
+    files, size_bytes:  of the files whose hash is right
+    rows:               so many were decoded
     problems:           empty if the savepoint is whole
     """
 
