@@ -1,1 +1,4 @@
-"""What an answer must equal: Spark's own evaluation, what a query emitted, accounts recomputed; and values in forms to compare."""
+"""What an answer must equal: Spark's own evaluation, what a query emitted, accounts recomputed.
+
+Also how calls end, and values in forms to compare.
+"""

@@ -18,6 +18,7 @@ import pytest
 import millpond
 from millpond.errors import CheckpointError, MillpondError, ReplicaError
 from millpond.settings import ReplicaSettings
+from oracles.ends import condition_of
 from spark_files.checkpoint import WrittenCheckpoint, delta_file
 
 TABLE = "ck.aggregate_0"
@@ -238,13 +239,6 @@ def test_a_forked_process_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> 
 
 
 # ---------------------------------------------------------------- bad input
-
-
-def condition_of(call: Callable[[], object]) -> str:
-    with pytest.raises(MillpondError) as caught:
-        call()
-    assert caught.value.hint
-    return caught.value.condition
 
 
 def test_a_path_that_is_no_checkpoint(tmp_path: Path) -> None:

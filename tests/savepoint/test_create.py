@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import millpond.savepoint.create as create
 from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
@@ -21,14 +20,9 @@ from millpond.savepoint.delete import plan_delete_savepoint
 from millpond.savepoint.folder import list_savepoints, open_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
+from oracles.ends import condition_of, ends_of
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
-
-
-def condition_of(call) -> str:
-    with pytest.raises(MillpondError) as caught:
-        call()
-    return caught.value.condition
 
 
 @pytest.fixture
@@ -99,21 +93,10 @@ def test_a_damaged_checkpoint_makes_no_savepoint(job: WrittenCheckpoint, tmp_pat
 
 def test_of_several_commands_with_one_name_one_makes_it(job: WrittenCheckpoint, tmp_path: Path) -> None:
     plans = [plan_savepoint(tmp_path / "pond", "monday", note=str(n)) for n in range(8)]
-    made, refused = [], []
-
-    def run(plan: create.SavepointPlan) -> None:
-        try:
-            made.append(plan.run())
-        except MillpondError as error:
-            refused.append(error.condition)
-
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    ends = ends_of([plan.run for plan in plans])
+    made = [end for end in ends if not isinstance(end, str)]
     assert len(made) == 1
-    assert set(refused) <= {"SAVEPOINT_EXISTS", "SAVEPOINT_INCOMPLETE"}
+    assert {end for end in ends if end not in made} <= {"SAVEPOINT_EXISTS", "SAVEPOINT_INCOMPLETE"}
     assert open_savepoint(tmp_path / "pond", "monday").manifest == made[0].manifest
     assert verify_savepoint(made[0]).is_whole
 
@@ -241,22 +224,9 @@ def test_of_several_restores_to_one_folder_one_is_made(job: WrittenCheckpoint, t
     for batch in (2, 5):
         plan_savepoint(pond, f"s{batch}", batch=batch).run()
     plans = [plan_restore(pond, f"s{batch}", target) for batch in (2, 5) * 4]
-    ends: list[str] = []
-
-    def run(plan) -> None:
-        try:
-            plan.run()
-            ends.append(plan.savepoint.manifest.name)
-        except MillpondError as error:
-            ends.append(error.condition)
-
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    (made,) = (end for end in ends if end != "TARGET_NOT_EMPTY")
-    expected = {file.path for file in open_savepoint(pond, made).manifest.files}
+    ends = ends_of([plan.run for plan in plans])
+    (made,) = (plan.savepoint for plan, end in zip(plans, ends, strict=True) if end != "TARGET_NOT_EMPTY")
+    expected = {file.path for file in made.manifest.files}
     assert {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()} == expected
 
 

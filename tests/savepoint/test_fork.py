@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
 
 import millpond
 from millpond.catalogue import create_job, open_jobs
-from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.fork import ForkPlan, plan_fork
+from millpond.savepoint.fork import plan_fork
 from millpond.savepoint.origin import read_origin
+from oracles.ends import condition_of, ends_of
 from spark_files.checkpoint import WrittenCheckpoint
 
 
@@ -25,12 +24,6 @@ def pond(tmp_path: Path) -> Path:
         job.commit()
     plan_savepoint(tmp_path / "pond", "third", batch=2).run()
     return tmp_path / "pond"
-
-
-def condition_of(call) -> str:
-    with pytest.raises(MillpondError) as caught:
-        call()
-    return caught.value.condition
 
 
 def test_both_jobs_are_read_side_by_side(pond: Path) -> None:
@@ -74,20 +67,7 @@ def test_a_damaged_savepoint_leaves_no_job(pond: Path) -> None:
 
 def test_of_several_forks_with_one_name_one_is_made(pond: Path) -> None:
     plans = [plan_fork(pond, "third", "x") for _ in range(6)]
-    ends: list[str] = []
-
-    def run(plan: ForkPlan) -> None:
-        try:
-            plan.run()
-            ends.append("made")
-        except MillpondError as error:
-            ends.append(error.condition)
-
-    threads = [threading.Thread(target=run, args=(plan,)) for plan in plans]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(ends) == ["TABLE_EXISTS"] * 5 + ["made"]
+    ends = ends_of([plan.run for plan in plans])
+    assert sum(end == "TABLE_EXISTS" for end in ends) == 5
     with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
         assert len(opened["x.aggregate_0"].scan()) == 4

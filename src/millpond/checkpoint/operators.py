@@ -32,6 +32,7 @@ _HINT = "Read this checkpoint with a Millpond version that knows the Spark versi
 # Spark's name of aggregations in real-time mode.
 _REAL_TIME_AGGREGATE = "StatefulStreamlineAggregate"
 _JOIN = "symmetricHashJoin"
+_LIMIT = "globalLimit"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
 _TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
@@ -167,6 +168,14 @@ def read_operator_files(storage: Storage, batch: Batch) -> list[OperatorFiles]:
     return found
 
 
+def is_single(operator_name: str, *keys: tuple[Field, ...]) -> bool:
+    """Whether only partition 0 has a store: that of a limit, or of an aggregation without keys.
+
+    keys:  the key columns of its column families, if they are known
+    """
+    return operator_name == _LIMIT or (bool(keys) and not any(keys))
+
+
 def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
     """The metadata file of a batch: in v2/ that with the greatest number up to it, or `metadata`."""
     folder = f"state/{operator}/_metadata"
@@ -241,7 +250,7 @@ def _families(
                 index=index,
                 key=_with_time(family, is_timer=variable == "timer"),
                 value=family.value,
-                single=metadata.name == "globalLimit" or not family.key,
+                single=is_single(metadata.name, family.key),
                 variable=variable,
                 ttl=ttl,
                 many=variable == "list" or (metadata.name == _JOIN and family.name.endswith("-keyWithTsToValues")),

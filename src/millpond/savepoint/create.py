@@ -16,9 +16,6 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -32,13 +29,12 @@ from millpond.errors import CheckpointError, MillpondError, ReplicaError, Reques
 from millpond.savepoint.folder import CHECKPOINT, Savepoint, check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import NAME, Manifest, PartitionState, SavepointFile, check_savepoint_name
 from millpond.savepoint.origin import read_origin
-from millpond.savepoint.restart_files import RestartFile, all_files, restart_files
+from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
+from millpond.savepoint.threads import Progress, do_each
 from millpond.storage import Storage
+from millpond.storage.below import files_below
 from millpond.storage.copying import Copied, copy_file
-
-Progress = Callable[[int, int], None]
-"""called with (files done, files in all)"""
 
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
@@ -90,7 +86,7 @@ class SavepointPlan:
         """
         folder = claim(self.root, self.name)
         try:
-            manifest = _Creation(self, folder, progress or _silent).run()
+            manifest = _Creation(self, folder, progress).run()
         except BaseException:
             remove(folder)
             raise
@@ -165,7 +161,7 @@ def find_job(place: str | Path, job: str | None) -> JobFolder:
 class _Creation:
     """One run of a plan."""
 
-    def __init__(self, plan: SavepointPlan, folder: Storage, progress: Progress) -> None:
+    def __init__(self, plan: SavepointPlan, folder: Storage, progress: Progress | None) -> None:
         self._plan = plan
         self._folder = folder
         self._progress = progress
@@ -199,7 +195,7 @@ class _Creation:
                     raise
                 continue  # 3
             names = {file.path for file in files}
-            for path in [path for path in all_files(self._target) if path not in names]:
+            for path in [path for path in files_below(self._target) if path not in names]:
                 self._target.delete(path)
             return batch, copied
         raise SavepointError(
@@ -217,12 +213,7 @@ class _Creation:
 
     def _copy_all(self, files: list[RestartFile]) -> dict[RestartFile, Copied]:
         threads = _REMOTE_THREADS if self._source.is_remote or self._target.is_remote else _LOCAL_THREADS
-        found: dict[RestartFile, Copied] = {}
-        with _stopping(ThreadPoolExecutor(threads)) as pool:
-            for file, copied in zip(files, pool.map(self._copy_one, files), strict=True):
-                found[file] = copied
-                self._progress(len(found), len(files))
-        return found
+        return dict(zip(files, do_each(self._copy_one, files, threads=threads, progress=self._progress), strict=True))
 
     def _copy_one(self, file: RestartFile) -> Copied:
         if file.path in self._shared:
@@ -284,15 +275,6 @@ class _Creation:
         )
 
 
-@contextmanager
-def _stopping(pool: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    """The pool; after an error it drops the work that hasn't begun."""
-    try:
-        yield pool
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
 def _batch_gone(storage: Storage, batch: int, batches: list[Batch]) -> SavepointError:
     there = f"there are {batches[0]} to {batches[-1]}" if batches else "there is none"
     return SavepointError(
@@ -301,7 +283,3 @@ def _batch_gone(storage: Storage, batch: int, batches: list[Batch]) -> Savepoint
         hint="Choose one of these, or leave the batch out for the newest.",
         batch=batch,
     )
-
-
-def _silent(done: int, every: int) -> None:
-    pass

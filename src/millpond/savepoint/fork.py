@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.restore import restore_files, restore_tables
+from millpond.savepoint.threads import Progress
 from millpond.schema.definition.table import check_table_name
 
 _CLAIM = "fork.json"
@@ -63,7 +63,7 @@ class ForkPlan:
         lines.append("sink        give the fork a sink of its own: a sink of both jobs gets each row twice")
         return "\n".join(lines)
 
-    def run(self, progress: Callable[[int, int], None] | None = None) -> JobFolder:
+    def run(self, progress: Progress | None = None) -> JobFolder:
         """Make it; returns the new job's folder.
 
         Raises:  TABLE_EXISTS if there is a job of this name; SAVEPOINT_DAMAGED, NOT_WRITABLE, and

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch
-from millpond.checkpoint.operators import OperatorFiles, read_operator_files
+from millpond.checkpoint.operators import OperatorFiles, is_single, read_operator_files
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, read_snapshot_metadata
 from millpond.checkpoint.schemas import parse_schema
 from millpond.checkpoint.state import StateReader
@@ -24,11 +24,11 @@ from millpond.errors import CheckpointError
 from millpond.schema.store import StoreSchema, store_folder
 from millpond.settings import FileBounds
 from millpond.storage import Storage
+from millpond.storage.below import files_below
 from millpond.storage.names import NUMBER
 
 _BOUNDS = FileBounds()
 _LOG_ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
-_LIMIT = "globalLimit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +66,10 @@ def restart_files(storage: Storage, batch: CommittedBatch) -> list[RestartFile]:
     for operator in read_operator_files(storage, batch.batch):
         found += _schema_files(storage, operator)  # 3
         for index, store in enumerate(operator.stores):  # 4
-            schema = _any_rows(operator, store, index, is_single=_is_single(storage, operator, store))
+            schema = _any_rows(operator, store, index, single=_is_single(storage, operator, store))
             for partition in _partitions(batch, schema):
                 found += _state_files(reader, batch, schema, partition)
     return found
-
-
-def all_files(storage: Storage, folder: str = "") -> Iterator[str]:
-    """The files in a folder and below it."""
-    files, prefix = storage.sizes(folder), f"{folder}/" if folder else ""
-    yield from (prefix + name for name in files)
-    for name in storage.names(folder):
-        if name not in files:
-            yield from all_files(storage, prefix + name)
 
 
 def _source_files(storage: Storage, source: str, batch: CommittedBatch) -> Iterable[RestartFile]:
@@ -87,7 +78,7 @@ def _source_files(storage: Storage, source: str, batch: CommittedBatch) -> Itera
     upto = offset.get("logOffset") if isinstance(offset, dict) and len(offset) == 1 else None
     entries = {name: m for name in storage.sizes(folder) if (m := _LOG_ENTRY.fullmatch(name))}
     if not isinstance(upto, int):  # another kind of source, or none of its files read yet
-        paths = [*all_files(storage, folder)]
+        paths = [*files_below(storage, folder)]
     else:
         numbered = {name: (int(m[1]), bool(m[2])) for name, m in entries.items() if int(m[1]) <= upto}
         compact = max((number for number, is_compact in numbered.values() if is_compact), default=-1)
@@ -107,18 +98,15 @@ def _schema_files(storage: Storage, operator: OperatorFiles) -> Iterator[Restart
 
 
 def _is_single(storage: Storage, operator: OperatorFiles, store: str) -> bool:
-    """Whether only partition 0 has the store: that of a limit, or of an aggregation without keys."""
-    if operator.name == _LIMIT:
-        return True
     path = operator.stores[store][-1]
     families = parse_schema(storage.read(path, _BOUNDS.schema_bytes)) if storage.stamp(path) is not None else []
-    return bool(families) and not any(family.key for family in families)
+    return is_single(operator.name, *(family.key for family in families))
 
 
-def _any_rows(operator: OperatorFiles, store: str, index: int, *, is_single: bool) -> StoreSchema:
+def _any_rows(operator: OperatorFiles, store: str, index: int, *, single: bool) -> StoreSchema:
     """The store without its columns, which don't matter for finding its files."""
     return StoreSchema(
-        operator=operator.operator, operator_name=operator.name, store=store, index=index, key=(), value=(), single=is_single
+        operator=operator.operator, operator_name=operator.name, store=store, index=index, key=(), value=(), single=single
     )
 
 

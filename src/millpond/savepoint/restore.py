@@ -18,7 +18,6 @@ import hashlib
 import json
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +28,7 @@ from millpond.savepoint.folder import Savepoint, open_savepoint
 from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_file, rewrite_state
+from millpond.savepoint.threads import Progress, do_each
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
@@ -37,7 +37,6 @@ from millpond.storage.copying import Copied, copy_file, hash_file
 from millpond.storage.fence import is_below
 from millpond.storage.names import hadoop_uri
 
-Progress = Callable[[int, int], None]
 _METADATA = "metadata"
 # Hidden, as Spark's own temporary files.
 _CLAIM = ".restoring"
@@ -141,13 +140,7 @@ def restore_tables(folder: JobFolder, manifest: Manifest, names: Callable[[str],
 
 def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, *, without_state: bool) -> None:
     files = [file for file in savepoint.manifest.files if file.path != _METADATA]
-    with ThreadPoolExecutor(_THREADS) as pool:
-        try:
-            for done, _ in enumerate(pool.map(partial(_copy_one, savepoint.checkpoint, target, without_state), files), 1):
-                if progress is not None:
-                    progress(done, len(files))
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+    do_each(partial(_copy_one, savepoint.checkpoint, target, without_state), files, threads=_THREADS, progress=progress)
 
 
 def _copy_one(source: Storage, target: Storage, without_state: bool, file: SavepointFile) -> None:  # 2

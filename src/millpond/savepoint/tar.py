@@ -6,7 +6,7 @@ import io
 import os
 import tarfile
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -14,11 +14,11 @@ from millpond.catalogue import savepoints_folder
 from millpond.errors import SetupError
 from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, remove
 from millpond.savepoint.manifest import NAME, Manifest, SavepointFile, damaged, parse_manifest, renamed
+from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
 from millpond.storage import Storage, sync_folder
 from millpond.storage.copying import Hashing
 
-Progress = Callable[[int, int], None]
 _BOUNDS = FileBounds()
 _PIECE_BYTES = 4 << 20
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError, MillpondError
 from millpond.savepoint.folder import CHECKPOINT, Savepoint
-from millpond.savepoint.restart_files import all_files, restart_files
+from millpond.savepoint.restart_files import restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
+from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
+from millpond.storage.below import files_below
 from millpond.storage.copying import hash_file
 
 _BOUNDS = FileBounds()
@@ -54,7 +55,7 @@ class Verified:
         return not self.problems
 
 
-def verify_savepoint(savepoint: Savepoint, progress: Callable[[int, int], None] | None = None) -> Verified:
+def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> Verified:
     """Read all of a savepoint, and compare it with its manifest.
 
     Raises:  what the storage raises; all that is wrong with the savepoint is in `problems`.
@@ -76,7 +77,7 @@ def verify_savepoint(savepoint: Savepoint, progress: Callable[[int, int], None] 
         if progress is not None:
             progress(done, len(manifest.files))
     listed = {file.path for file in manifest.files}
-    for path in all_files(savepoint.checkpoint):
+    for path in files_below(savepoint.checkpoint):
         if path not in listed:
             what = "the manifest doesn't have this file"
             problems.append(Problem(path=f"{CHECKPOINT}/{path}", condition="SAVEPOINT_DAMAGED", message=what))

@@ -38,6 +38,7 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
 from millpond.settings import Retention
 from millpond.storage import Storage
+from millpond.storage.below import files_below
 from millpond.tables.cold.merged import MergedRows
 from millpond.tables.default_tables import stored_tables, why_hidden
 from millpond.tables.scan.binding import check_schemas, store_missing
@@ -238,8 +239,8 @@ class _Inspection:
 
     def _verify(self) -> Checksums:
         checked = 0
-        paths = ["metadata", *_all_files(self._storage, "offsets"), *_all_files(self._storage, "commits")]
-        paths += _all_files(self._storage, "state")
+        found = [path for folder in ("offsets", "commits", "state") for path in files_below(self._storage, folder)]
+        paths = ["metadata", *(path for path in found if not path.endswith(".crc"))]
         for path in paths:
             checked += self._try(f"checksum of {path}", partial(verify_file, self._storage, path)) is not False
         return Checksums(files=len(paths), checked=checked)
@@ -374,18 +375,6 @@ def _check_fits(entry: Entry, known: list[StoreSchema], stores: StoresRecord) ->
             check_schemas(entry, store.key, store.value)
             return
     raise store_missing(entry)
-
-
-def _all_files(storage: Storage, folder: str) -> list[str]:
-    """The files in a folder and below it, without checksums: a name that lists no others is a file."""
-    found: list[str] = []
-    for name in storage.names(folder):
-        path = f"{folder}/{name}"
-        if storage.names(path):
-            found += _all_files(storage, path)
-        elif not name.endswith(".crc"):
-            found.append(path)
-    return found
 
 
 def _files(storage: Storage, folder: str) -> list[int]:
