@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from millpond.catalogue import create_job
 from millpond.cli import main
 
 
@@ -44,6 +46,58 @@ def test_from_making_to_deleting(run: Callable[..., Result], tmp_path: Path) -> 
     assert "one" in run("list", "PLACE").stdout
     assert run("delete", "PLACE", "one", "--yes").exit_code == 0
     assert [line.split("\t")[0] for line in run("list", "PLACE").stdout.splitlines()] == ["name", "two"]
+
+
+def test_the_tree_shows_which_savepoint_followed_which(golden: Callable, tmp_path: Path) -> None:
+    """By the job, whether or not files are shared, and across a fork; an imported one has no forebears here."""
+    pond = tmp_path / "pond"
+    create_job(pond, "counts")
+    shutil.copytree(golden("counts-hdfs").checkpoint, pond / "jobs/counts/checkpoint", dirs_exist_ok=True)
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.stderr
+        return done.stdout
+
+    for name in ("one", "two"):
+        run("savepoint", "create", str(pond), "--name", name)
+    run("fork", str(pond), "counts", "--from", "one", "--as", "other")
+    run("savepoint", "create", str(pond), "other", "--name", "three")
+    run("savepoint", "create", str(pond), "other", "--name", "four")
+    run("savepoint", "create", str(pond), "counts", "--name", "five")
+    batch = json.loads(run("savepoint", "show", str(pond), "one", "--json"))["batch"]
+    lines = [line.split("  batch ")[0] for line in run("savepoint", "tree", str(pond)).splitlines()]
+    assert lines == ["one", "  two", "    five", "  three", "    four"]
+    assert f"  three  batch {batch} of other, of a job restored from it\n" in run("savepoint", "tree", str(pond))
+    facts = {f["name"]: f for f in map(json.loads, run("savepoint", "list", str(pond), "--json").splitlines())}
+    assert {name: (f["parent"], f["shares_with"]) for name, f in facts.items()} == {
+        "one": (None, None),
+        "two": ("one", None),  # of this provider no file is final under its name
+        "three": (None, None),
+        "four": ("three", None),
+        "five": ("two", None),
+    }
+    run("savepoint", "export", str(pond), "five", "--to", str(tmp_path / "five.tar"))
+    elsewhere = tmp_path / "elsewhere"
+    create_job(elsewhere, "counts")
+    shutil.copytree(golden("windows-hdfs").checkpoint, elsewhere / "jobs/counts/checkpoint", dirs_exist_ok=True)
+    run("savepoint", "create", str(elsewhere), "--name", "two")
+    run("savepoint", "import", str(elsewhere), str(tmp_path / "five.tar"))
+    assert all(not line.startswith(" ") for line in run("savepoint", "tree", str(elsewhere)).splitlines())
+
+
+def test_a_checkpoint_outside_of_the_pond_needs_leave(golden: Callable, tmp_path: Path) -> None:
+    checkpoint = golden("counts-hdfs").checkpoint
+    pond = tmp_path / "pond"
+    create_job(pond, "counts", str(checkpoint))
+    (pond / "jobs/counts/job.json").chmod(0o666)  # anybody could have named the place
+    words = ["savepoint", "create", str(pond), "--name", "one"]
+    refused = CliRunner().invoke(main, words)
+    assert (refused.exit_code, "PLACE_NOT_ALLOWED" in refused.stderr) == (6, True)
+    assert not (pond / "savepoints").exists()
+    assert CliRunner().invoke(main, [*words, "--allow", str(checkpoint)]).exit_code == 0
+    verified = CliRunner().invoke(main, ["savepoint", "verify", str(pond), "one"])
+    assert verified.exit_code == 0
 
 
 def test_each_mistake_is_one_line_with_its_exit_code(run: Callable[..., Result], tmp_path: Path) -> None:

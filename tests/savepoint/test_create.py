@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.delete import plan_delete_savepoint
 from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manifest import _digest, parse_manifest
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from oracles.ends import condition_of, ends_of
@@ -200,7 +203,7 @@ def test_files_that_never_change_are_shared_and_others_arent(golden, tmp_path: P
     """SSTs have several names on one disk; a file that Spark may replace under its name is a copy."""
     checkpoint = golden("counts-rocksdb-changelog").checkpoint
     first, second = (plan_savepoint(checkpoint, name).run() for name in ("first", "second"))
-    assert second.manifest.parent == "first"
+    assert second.manifest.shares_with == "first"
 
     def inode(storage, path: str) -> int:
         return int(storage.stamp(path).identity)
@@ -216,6 +219,16 @@ def test_files_that_never_change_are_shared_and_others_arent(golden, tmp_path: P
     for path in checkpoint.rglob("*.sst"):
         path.unlink()  # as Spark's clean-up
     assert verify_savepoint(second).problems == ()
+
+
+def test_a_manifest_without_lineage_is_still_read(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    """Its parent was the savepoint whose files it shares."""
+    made = plan_savepoint(tmp_path / "pond", "monday").run()
+    data = json.loads(made.manifest.to_bytes())
+    del data["sha256"], data["shares_with"]
+    data["parent"] = "sunday"
+    text = json.dumps({**data, "sha256": _digest(data)}).encode()
+    assert parse_manifest(text, "") == replace(made.manifest, parent="sunday", shares_with="sunday")
 
 
 def test_of_several_restores_to_one_folder_one_is_made(job: WrittenCheckpoint, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_a_savepoint_in_a_bucket(golden, bucket: str, tmp_path: Path, cell: str)
     imported = import_savepoint(f"{bucket}/pond", tmp_path / "one.tar", name="two")
     assert verify_savepoint(imported).is_whole
     second = plan_savepoint(f"{bucket}/ck", "again").run()
-    assert (second.manifest.parent == "one") == ("rocksdb" in cell)
+    assert (second.manifest.shares_with == "one") == ("rocksdb" in cell)
     plan_delete_savepoint(f"{bucket}/ck", "one").run()
     assert verify_savepoint(second).is_whole
     assert [found.manifest.name for found in list_savepoints(f"{bucket}/ck").found] == ["again"]

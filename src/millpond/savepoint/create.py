@@ -2,7 +2,7 @@
 
 1. Take the newest committed batch, or the named one, and find the files that a restart needs.
 2. Copy them.  A file that is final under its name may be shared: a second name on the same disk, or
-   the copy that the job's newest savepoint has.
+   the copy that the job's last savepoint has.
 3. Spark may have deleted a file meanwhile: begin again with a newer batch, and keep shared files.
 4. Look again: commits/N must still be the file that was read, or the job was replaced.
 5. Count the rows of the copy, which decodes all of it.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,7 @@ from millpond.savepoint.threads import Progress, do_each
 from millpond.storage import Storage
 from millpond.storage.below import files_below
 from millpond.storage.copying import Copied, copy_file
+from millpond.storage.places import Places
 
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
@@ -51,7 +53,7 @@ class SavepointPlan:
     batch:       None for the newest one when it runs
     newest:      the newest batch when it was planned
     root:        the folder of all savepoints
-    parent:      the job's newest savepoint, whose files it can share; None if there is none
+    parent:      the job's last savepoint, whose files it can share; None if there is none
     count:       whether the rows are counted
     """
 
@@ -94,7 +96,14 @@ class SavepointPlan:
 
 
 def plan_savepoint(
-    place: str | Path, name: str, *, job: str | None = None, batch: int | None = None, note: str = "", count: bool = True
+    place: str | Path,
+    name: str,
+    *,
+    job: str | None = None,
+    batch: int | None = None,
+    note: str = "",
+    count: bool = True,
+    allow: Iterable[str | Path] = (),
 ) -> SavepointPlan:
     """Plan a savepoint of a job's newest committed batch.
 
@@ -104,11 +113,12 @@ def plan_savepoint(
     batch:   another batch that Spark still keeps
     note:    a text for people
     count:   count the rows, by decoding all of the state; verifying does it as well
-    Raises:  NO_CHECKPOINT, INVALID_NAME, INVALID_REQUEST, NO_COMMITTED_BATCH, BATCH_GONE;
-             SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE.
+    allow:   places outside of the pond where the job's checkpoint may lie, as for `open`
+    Raises:  NO_CHECKPOINT, PLACE_NOT_ALLOWED, INVALID_NAME, INVALID_REQUEST, NO_COMMITTED_BATCH,
+             BATCH_GONE; SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE.
     """
     check_savepoint_name(name)
-    folder = find_job(place, job)
+    folder = find_job(place, job, allow=allow)
     storage = folder.open_checkpoint()
     batches = committed_batches(storage)
     if not batches:
@@ -136,13 +146,14 @@ def plan_savepoint(
     )
 
 
-def find_job(place: str | Path, job: str | None) -> JobFolder:
+def find_job(place: str | Path, job: str | None, *, allow: Iterable[str | Path] = ()) -> JobFolder:
     """The job of a place.
 
+    allow:   places outside of it where the checkpoint may lie
     Raises:  NO_CHECKPOINT; INVALID_REQUEST if the place has several jobs and none is named, or not
              the named one; what its folder raises.
     """
-    found = read_catalogue(place)
+    found = read_catalogue(place, Places.of(allow))
     if job in found.broken:
         raise found.broken[job]
     jobs = {folder.job: folder for folder in found.jobs}
@@ -248,7 +259,8 @@ class _Creation:
         return Manifest(
             name=self._plan.name,
             note=self._plan.note,
-            parent=parent.manifest.name if shared and parent is not None else None,
+            parent=None if parent is None else parent.manifest.name,
+            shares_with=parent.manifest.name if shared and parent is not None else None,
             job=self._plan.job.job,
             job_id=job_id(self._target),
             checkpoint=self._source.uri,

@@ -18,13 +18,13 @@ class DeletePlan:
 
     name, folder:  of the savepoint
     savepoint:     None if it is incomplete or can't be read
-    children:      savepoints that were made after it and share its files; each has all it needs
+    sharing:       savepoints that were made after it and share its files; each has all it needs
     """
 
     name: str
     folder: Storage
     savepoint: Savepoint | None
-    children: tuple[str, ...]
+    sharing: tuple[str, ...]
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
@@ -35,8 +35,8 @@ class DeletePlan:
             f"delete      {self.name}, batch {manifest.batch} of {manifest.job}: {len(manifest.files)} files, "
             f"{manifest.size_bytes:,} bytes, in {self.folder.uri}",
         ]
-        if self.children:
-            lines.append(f"stays       {', '.join(self.children)}: a file that they share stays as long as one of them has it")
+        if self.sharing:
+            lines.append(f"stays       {', '.join(self.sharing)}: a file that they share stays as long as one of them has it")
         return "\n".join(lines)
 
     def run(self) -> None:
@@ -64,5 +64,5 @@ def deletion(folder: Storage, name: str, savepoint: Savepoint | None, every: lis
 
     every:   all savepoints of the place
     """
-    children = tuple(found.manifest.name for found in every if found.manifest.parent == name)
-    return DeletePlan(name=name, folder=folder, savepoint=savepoint, children=children)
+    sharing = tuple(found.manifest.name for found in every if found.manifest.shares_with == name)
+    return DeletePlan(name=name, folder=folder, savepoint=savepoint, sharing=sharing)

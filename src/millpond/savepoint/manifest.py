@@ -2,7 +2,8 @@
 
 {
  "format": 1,
- "name": …, "note": …, "parent": …,           the savepoint that had some of its files before it
+ "name": …, "note": …,
+ "parent": …, "shares_with": …,               the job's savepoint before it; the one that had some of its files
  "job": …, "job_id": …, "checkpoint": …,      the job, Spark's id of it, and the place that was copied
  "batch": …, "offsets": …, "watermark_ms": …, "batch_started_ms": …, "committed_ms": …,
  "created_ms": …, "millpond": …,              when, by the clock of the machine that made it, and by which version
@@ -71,7 +72,8 @@ class Manifest:
 
     name:               unique in its pond
     note:               a text for people
-    parent:             the savepoint whose files this one shares; None if there was none
+    parent:             the last savepoint of the same job before this one; None if there was none
+    shares_with:        the savepoint whose files this one shares; None if it shares none
     job, job_id:        the job's name, and the id that Spark wrote into its checkpoint
     checkpoint:         URI of the checkpoint that was copied
     origin:             the savepoint from which that checkpoint was restored; None if it wasn't
@@ -93,6 +95,7 @@ class Manifest:
     name: str
     note: str
     parent: str | None
+    shares_with: str | None
     job: str
     job_id: str
     checkpoint: str
@@ -175,6 +178,8 @@ def _manifest(data: dict[str, Any]) -> Manifest:
         if any(part in ("", ".", "..") for part in file[0].split("/")) or "\0" in file[0]:
             raise ValueError(f"{file[0]!r:.100} is no path")
     check_savepoint_name(data["name"])
+    # Older manifests name only the savepoint whose files they share, as the parent.
+    data.setdefault("shares_with", data["parent"])
     data["operators"] = {int(operator): str(name) for operator, name in data["operators"]}
     data["files"] = tuple(SavepointFile(path=path, size_bytes=size, sha256=digest) for path, size, digest in data["files"])
     data["partitions"] = tuple(

@@ -73,9 +73,12 @@ def local_place(command: Command) -> Command:
 @click.option("--batch", type=click.IntRange(min=0), help="Another committed batch than the newest, if Spark still keeps it.")
 @click.option("--note", default="", help="A text for people.")
 @click.option("--no-count", is_flag=True, help="Don't count the rows, which decodes all of the state.")
+@options.allow_option
 @options.json_option
 @local_place
-def create(place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, as_json: bool) -> None:
+def create(
+    place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, allow: tuple[str, ...], as_json: bool
+) -> None:
     """Make a savepoint of JOB in DIR, running or not.
 
     JOB may be left out if there is only one.
@@ -85,7 +88,7 @@ def create(place: str, job: str | None, name: str, batch: int | None, note: str,
       millpond savepoint create ./pond page_views --name before-upgrade
       millpond savepoint create s3://my-bucket/checkpoints/page-views --name monday --note 'before 4.4'
     """
-    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count)
+    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count, allow=allow)
     with progress_of_files() as progress:
         made = plan.run(progress)
     _show(made, as_json=as_json)
@@ -244,19 +247,21 @@ def import_(place: str, file: Path, name: str | None, as_json: bool) -> None:
 @_place
 @local_place
 def tree(place: str) -> None:
-    """Show which savepoints share files, and which come from one."""
-    every = [found.manifest for found in list_savepoints(place).found]
+    """Show which savepoint followed which: of one job, and of a job that was restored from one."""
     children: dict[str | None, list[Manifest]] = {}
-    names = {manifest.name for manifest in every}
-    for manifest in every:
-        above = manifest.origin if manifest.origin in names else manifest.parent
-        children.setdefault(above if above in names else None, []).append(manifest)
+    earlier: dict[str, Manifest] = {}
+    for manifest in (found.manifest for found in list_savepoints(place).found):
+        # A savepoint from elsewhere may name one that isn't here, or not the one of that name.
+        parent = earlier.get(manifest.parent or "")
+        above = manifest.parent if parent is not None and parent.job_id == manifest.job_id else manifest.origin
+        children.setdefault(above if above in earlier else None, []).append(manifest)
+        earlier[manifest.name] = manifest
     _write_tree(children, None, "")
 
 
 def _write_tree(children: dict[str | None, list[Manifest]], above: str | None, indent: str) -> None:
     for manifest in children.get(above, []):
-        origin = ", of a job restored from it" if above is not None and manifest.origin == above else ""
+        origin = ", of a job restored from it" if above is not None and manifest.origin == above != manifest.parent else ""
         write_line(f"{indent}{visible(manifest.name)}  batch {manifest.batch} of {visible(manifest.job)}{origin}")
         _write_tree(children, manifest.name, indent + "  ")
 
@@ -284,7 +289,8 @@ def _show(found: Savepoint, *, as_json: bool) -> None:
         "made": f"{moment(manifest.created_ms)}, by Millpond {manifest.millpond}",
         "holds": f"{len(manifest.files)} files, {manifest.size_bytes:,} bytes, {_rows(manifest)} rows",
         "tables": ", ".join(sorted(manifest.tables)) or "none defined",
-        "shares": f"files with {manifest.parent}" if manifest.parent else "",
+        "follows": manifest.parent or "",
+        "shares": f"files with {manifest.shares_with}" if manifest.shares_with else "",
         "restored": f"from {manifest.origin}" if manifest.origin else "",
         "in": found.storage.uri,
     }
@@ -294,7 +300,8 @@ def _show(found: Savepoint, *, as_json: bool) -> None:
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
-    named = ("name", "note", "job", "job_id", "checkpoint", "batch", "offsets", "watermark_ms", "created_ms", "parent", "origin")
+    named = ("name", "note", "job", "job_id", "checkpoint", "batch", "offsets", "watermark_ms", "created_ms")
+    named += ("parent", "shares_with", "origin")
     facts = {name: getattr(manifest, name) for name in named}
     return {**facts, "files": len(manifest.files), "size_bytes": manifest.size_bytes, "rows": manifest.rows}
 
