@@ -156,6 +156,8 @@ def find_job(place: str | Path, job: str | None, *, allow: Iterable[str | Path] 
     found = read_catalogue(place, Places.of(allow))
     if job in found.broken:
         raise found.broken[job]
+    if job is None and len(found.broken) == 1 and not found.jobs:
+        raise next(iter(found.broken.values()))
     jobs = {folder.job: folder for folder in found.jobs}
     if job is None and len(jobs) == 1:
         return next(iter(jobs.values()))
