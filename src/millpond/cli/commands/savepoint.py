@@ -32,6 +32,10 @@ from millpond.settings import parse_length
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+_FACTS = (
+    *("name", "note", "job", "job_id", "checkpoint", "batch", "offsets", "watermark_ms", "created_ms"),
+    *("parent", "shares_with", "origin"),
+)
 _place = click.argument("place", metavar="DIR|URI", shell_complete=complete_place)
 _name = click.argument("name", metavar="SAVEPOINT")
 
@@ -300,9 +304,7 @@ def _show(found: Savepoint, *, as_json: bool) -> None:
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
-    named = ("name", "note", "job", "job_id", "checkpoint", "batch", "offsets", "watermark_ms", "created_ms")
-    named += ("parent", "shares_with", "origin")
-    facts = {name: getattr(manifest, name) for name in named}
+    facts = {name: getattr(manifest, name) for name in _FACTS}
     return {**facts, "files": len(manifest.files), "size_bytes": manifest.size_bytes, "rows": manifest.rows}
 
 
