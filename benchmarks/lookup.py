@@ -54,10 +54,10 @@ def parts_of_a_get(table: Any, pages: list[str]) -> dict[str, float]:
     from millpond.tables.answer import Row
 
     def open_view(_: str) -> None:
-        table._open(None)[0].__exit__()
+        table._open(None).close()
 
-    view, binding, cut = table._open(None)
-    rows = binding.rows(view)
+    read = table._open(None)
+    binding, cut, rows = read.binding, read.cut, read.stored()
 
     def encode(page: str) -> bytes:
         key: bytes = binding.codec.encode(table._keys.row(table._keys.stored({"page": page})))
@@ -79,7 +79,7 @@ def parts_of_a_get(table: Any, pages: list[str]) -> dict[str, float]:
     }
     nothing = 1e6 / rate(lambda _: None, pages, 1)
     found = {name: round(1e6 / rate(step, pages, 1) - nothing, 2) for name, step in steps.items()}
-    view.__exit__()
+    read.close()
     return found
 
 

@@ -1,9 +1,9 @@
 """Which state store provider is the default: count and sum over a million keys, with each of three, in one run.
 
-    python benchmarks/provider.py [--keys 1000000] [--rows 8000000] [--rounds 2]
+    python benchmarks/provider.py [--keys 1000000] [--rows 8000000] [--rounds 2] [--write]
 
-Writes benchmarks/results/provider.json: rows a second of each, their ratio to the fastest, the heap that their state takes, and
-the machine.  Figures of two runs can't be compared; ratios within one can, as far as the load average says that nothing else ran.
+The result: rows a second of each, their ratio to the fastest, and the heap that their state takes.  Figures of two runs can't be
+compared; ratios within one can, as far as the load average says that nothing else ran.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=1_000_000)
     parser.add_argument("--rows", type=int, default=8_000_000)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/provider.json")
     options = parser.parse_args()
     conf = {
         "spark.master": "local[2]",
@@ -77,7 +78,8 @@ def main() -> None:
         },
     }
     print(json.dumps(result, indent=1))
-    write_result("provider", result, measured)
+    if options.write:
+        write_result("provider", result, measured)
 
 
 def _input(spark, folder: Path, *, keys: int, rows: int) -> None:

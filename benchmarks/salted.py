@@ -1,10 +1,10 @@
 """What salts are worth: one key in half of all events, and no such key, grouped plainly and salted, in one run.
 
-    python benchmarks/salted.py [--rows 400000] [--keys 20000] [--salts 8] [--rounds 3]
+    python benchmarks/salted.py [--rows 400000] [--keys 20000] [--salts 8] [--rounds 3] [--write]
 
-Writes benchmarks/results/salted.json: rows a second of each job and their ratio to the plain grouping, how many rows the fullest
-partition would get if Spark didn't combine them before the shuffle, the share of the state that lies in the fullest partition, and
-what a read of one key and of all keys costs.  Where hot keys are found live, the first batches aren't split.  The last kind is a
+The result: rows a second of each job and their ratio to the plain grouping, how many rows the fullest partition would get if Spark
+didn't combine them before the shuffle, the share of the state that lies in the fullest partition, and what a read of one key and of
+all keys costs.  Where hot keys are found live, the first batches aren't split.  The last kind is a
 function per key (transformWithStateInPandas), which Spark can't combine and `salted` can't merge: its salt is the program's own.
 Figures of two runs can't be compared; ratios within one can, as far as the load average says that nothing else ran.
 """
@@ -12,6 +12,7 @@ Figures of two runs can't be compared; ratios within one can, as far as the load
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import statistics
 import tempfile
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--salts", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/salted.json")
     options = parser.parse_args()
     conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "2g"}
     spark = millpond.session("salted benchmark", **conf)
@@ -92,7 +94,9 @@ def main() -> None:
         "share_that_makes_a_key_hot": SHARE,
         "measured": measured,
     }
-    print(write_result("salted", result, rounds))
+    print(json.dumps(result, indent=1))
+    if options.write:
+        write_result("salted", result, rounds)
 
 
 def _write(spark: SparkSession, folder: Path, rows: int, keys: int, *, skewed: bool) -> None:

@@ -250,7 +250,8 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/visible.json")
     options = parser.parse_args()
-    require_wrk()
+    if any(mode.startswith("loaded") for mode in options.modes):
+        require_wrk()
     runs = {}
     for mode in options.modes:
         runs[mode] = measure(mode, options.batches)

@@ -1,0 +1,59 @@
+"""Each benchmark still runs: on little, and without a result."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from inputs.real_log import first_lines
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+LOG = "LOG"
+SMALL = {
+    "broadcast": "--rows 500 --batches 3 --rounds 1 --shards 3",
+    "cold_get": "--keys 2000 --rounds 1",
+    "counts": "--rounds 1",
+    "distinct": f"{LOG} --rounds 1 --rows-per-batch 1500",
+    "follow": "--batches 5",
+    "history": "--keys 1000 --batches 5 --rounds 1",
+    "lookup": "--keys 60000 --seconds 0.2",
+    "memory": "--keys 20000",
+    "native": "--keys 3000 --rounds 1",
+    "provider": "--keys 100 --rows 1000 --rounds 1",
+    "savepoints": "--keys 4000 --rounds 1",
+    "sizes": "--keys 1000 3000",
+    "sst": "--keys 5000",
+    "to_arrow": "--keys 60000 --rounds 1",
+    "visible": "--batches 10 --modes quiet",
+}
+ELSEWHERE = {
+    "http_get": "needs wrk and Kafka Streams",
+    "profiles": "needs wrk and py-spy",
+    "salted": "takes minutes, however small its input",
+    "sinks": "needs Redis and PostgreSQL",
+    "chart": "draws the committed results",
+}
+
+
+@pytest.mark.long
+@pytest.mark.spark
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
+    log = tmp_path / "log.tsv"
+    log.write_bytes(first_lines())
+    arguments = [str(log) if word == LOG else word for word in SMALL[name].split()]
+    program = [sys.executable, str(BENCHMARKS / f"{name}.py"), *arguments]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "MILLPOND_HOME": str(tmp_path / "home")}
+    with (tmp_path / "output").open("wb") as output:  # a JVM may outlive its Python, and a pipe would stay open
+        done = subprocess.run(program, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=300, check=False)
+    assert done.returncode == 0, (tmp_path / "output").read_text(errors="replace")[-3000:]
+
+
+def test_every_benchmark_is_tried() -> None:
+    programs = {p.stem for p in BENCHMARKS.glob("*.py") if '__name__ == "__main__"' in p.read_text()}
+    assert programs == SMALL.keys() | ELSEWHERE.keys()
