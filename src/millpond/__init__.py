@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
     from millpond.spark.start import define, publish, start
+    from millpond.tables.diff.read import read_diff
 
 __version__ = "0.1.0"
 __all__ = [
@@ -81,6 +82,7 @@ __all__ = [
     "publish",
     "publish_model",
     "read_arrow",
+    "read_diff",
     "read_models",
     "read_row",
     "remove_model",
@@ -110,6 +112,7 @@ _LATER = {
     "plan_savepoint": "millpond.savepoint.create",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
+    "read_diff": "millpond.tables.diff.read",
     "read_models": "millpond.spark.models.serve",
     "remove_model": "millpond.spark.models.publish",
     "roll_back_model": "millpond.spark.models.publish",

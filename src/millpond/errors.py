@@ -118,6 +118,7 @@ CONDITIONS: dict[str, Condition] = {
     "INVALID_TOKEN": Condition(RequestError, 400, 2),
     "TOKEN_EXPIRED": Condition(RequestError, 410, 4),
     "OTHER_JOB": Condition(RequestError, 400, 2),
+    "KEYS_DIFFER": Condition(RequestError, 409, 2),
     "ANSWER_TOO_LARGE": Condition(RequestError, 422, 2),
     "NOT_ACCEPTABLE": Condition(RequestError, 406, 2),
     "AMBIGUOUS_TABLE": Condition(RequestError, 409, 2),

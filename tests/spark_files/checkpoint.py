@@ -36,17 +36,19 @@ def lz4_file(data: bytes) -> bytes:
     return out + b"LZ4Block" + struct.pack("<Biii", 0x15, 0, 0, 0)
 
 
-def delta_file(changes: list[tuple[Any, int | None]], key_fields: tuple[Field, ...] = KEY) -> bytes:
-    """A delta file with these changes; a key is a row, or the only value in it."""
+def delta_file(
+    changes: list[tuple[Any, Any]], key_fields: tuple[Field, ...] = KEY, value_fields: tuple[Field, ...] = VALUE
+) -> bytes:
+    """A delta file with these changes; a key or a value is a row, or the only value in it; None deletes."""
     out = bytearray()
-    encode_key = encoder(key_fields)
+    encode_key, encode_value = encoder(key_fields), encoder(value_fields)
     for key, value in changes:
         row = encode_key(key if isinstance(key, tuple) else (key,))
         out += struct.pack(">i", len(row)) + row
         if value is None:
             out += struct.pack(">i", -1)
         else:
-            row = encode_value((value,))
+            row = encode_value(value if isinstance(value, tuple) else (value,))
             out += struct.pack(">i", len(row)) + row
     return lz4_file(bytes(out) + struct.pack(">i", -1))
 
@@ -55,6 +57,7 @@ class WrittenCheckpoint:
     """A checkpoint of the HDFS-backed provider, written file by file as Spark does.
 
     key:      the columns of the key; a key of several columns is a tuple
+    value:    the other columns; a value of several columns is a tuple
     sources:  gives the sources' offsets at the end of a batch
     watermarked:  whether the key has the watermark's column; each batch is planned with `watermark_ms`
     watermarked_column:  the position of that column
@@ -66,21 +69,22 @@ class WrittenCheckpoint:
         job_id: str = "job-1",
         *,
         key: tuple[Field, ...] = KEY,
+        value: tuple[Field, ...] = VALUE,
         sources: Callable[[int], list[Any]] = lambda batch: [{"logOffset": batch}],
         watermarked: bool = False,
         watermarked_column: int = 0,
     ) -> None:
         self.path = path
-        self.key = key
+        self.key, self.value = key, value
         self.sources = sources
         self.next_batch = 0
-        self.state: list[dict[Any, int]] = [{} for _ in range(PARTITIONS)]
+        self.state: list[dict[Any, Any]] = [{} for _ in range(PARTITIONS)]
         self.clock = time.time_ns() // 1_000_000
         self.watermark_ms = 0
         key_json = struct_of(key).to_json()
         if watermarked:
             key_json["fields"][watermarked_column]["metadata"]["spark.watermarkDelayMs"] = 1000
-        schema = json.dumps(key_json), json.dumps(struct_of(VALUE).to_json())
+        schema = json.dumps(key_json), json.dumps(struct_of(value).to_json())
         body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
@@ -100,7 +104,7 @@ class WrittenCheckpoint:
             os.utime(temporary, (at, at))
         temporary.rename(target)
 
-    def plan(self, changes: list[tuple[Any, int | None]], *, snapshot: bool) -> None:
+    def plan(self, changes: list[tuple[Any, Any]], *, snapshot: bool) -> None:
         """Write everything of a batch except its commit."""
         batch = self.next_batch
         self.clock += 1
@@ -115,10 +119,10 @@ class WrittenCheckpoint:
                     self.state[partition].pop(key, None)
                 else:
                     self.state[partition][key] = value
-            self.write(f"state/0/{partition}/{batch + 1}.delta", delta_file(mine, self.key))
+            self.write(f"state/0/{partition}/{batch + 1}.delta", delta_file(mine, self.key, self.value))
             if snapshot:
-                rows: list[tuple[Any, int | None]] = [*self.state[partition].items()]
-                self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key))
+                rows: list[tuple[Any, Any]] = [*self.state[partition].items()]
+                self.write(f"state/0/{partition}/{batch + 1}.snapshot", delta_file(rows, self.key, self.value))
 
     def _partition(self, key: Any) -> int:
         if isinstance(key, tuple):  # by Spark's hash; an aggregation without keys has one partition

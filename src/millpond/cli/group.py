@@ -38,6 +38,7 @@ SECTIONS = {
     },
     "Look into a checkpoint": {
         "inspect": "Show the contents of a checkpoint, and what can't be read.",
+        "diff": "Show which rows differ between savepoints or jobs.",
     },
     "Keep and move jobs": {
         "savepoint": "Make, verify and restore copies of a job's checkpoint.",

@@ -118,7 +118,7 @@ class _Build:
         for table in tables:
             changes: Changes = {}
             for rows in iter_state(self._reader, self._batch, table.schema, partition):
-                sorted_ = _stored(table, rows) if sorter is not None and can_sort(table.schema) else None
+                sorted_ = stored_rows(table, rows) if sorter is not None and can_sort(table.schema) else None
                 with self._lock:
                     if self._ended.is_set():
                         return
@@ -142,7 +142,7 @@ class _Build:
             write.delete(table.name, put_rows(write, table.name, changes, self._mark))
 
     def _write_sorted(self, name: str, sorter: RowSorter) -> None:
-        for keys, values in _ahead(sorter.iter_rows(name)):
+        for keys, values in ahead(sorter.iter_rows(name)):
             step = self._chunk_rows or max(1, len(keys.begin))
             for first in range(0, len(keys.begin), step):
                 some = keys.slice(first, first + step).tolist(), values.slice(first, first + step).tolist(self._mark)
@@ -151,7 +151,7 @@ class _Build:
                 self._progress(self._done, self._of, self.records)
 
 
-def _ahead(items: Iterator[Item]) -> Iterator[Item]:
+def ahead(items: Iterator[Item]) -> Iterator[Item]:
     """The same items; a thread makes the next one while the caller uses one."""
     with ThreadPoolExecutor(1, thread_name_prefix="millpond-merge") as pool:
         coming = pool.submit(next, items, None)
@@ -160,7 +160,7 @@ def _ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield item
 
 
-def _stored(table: ReplicaTable, rows: RowChunk | list[Record]) -> tuple[Spans, Spans, Array | None]:
+def stored_rows(table: ReplicaTable, rows: RowChunk | list[Record]) -> tuple[Spans, Spans, Array | None]:
     """Stored rows without stamps: keys, values, mask of deleted ones."""
     import numpy as np
 

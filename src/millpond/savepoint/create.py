@@ -120,16 +120,7 @@ def plan_savepoint(
     check_savepoint_name(name)
     folder = find_job(place, job, allow=allow)
     storage = folder.open_checkpoint()
-    batches = committed_batches(storage)
-    if not batches:
-        raise ReplicaError(
-            "NO_COMMITTED_BATCH",
-            f"{storage.uri} has no committed batch yet.",
-            hint="Wait until the job has committed a batch.",
-            uri=storage.uri,
-        )
-    if batch is not None and batch not in batches:
-        raise _batch_gone(storage, batch, batches)
+    batches = find_batches(storage, batch)
     root = savepoints_folder(place)
     check_free(root, name)
     identity = job_id(storage)
@@ -169,6 +160,24 @@ def find_job(place: str | Path, job: str | None, *, allow: Iterable[str | Path] 
             place=str(place),
         )
     return jobs[job]
+
+
+def find_batches(storage: Storage, wanted: int | None) -> list[Batch]:
+    """The committed batches of a checkpoint, among them the wanted one.
+
+    Raises:  NO_COMMITTED_BATCH, BATCH_GONE.
+    """
+    batches = committed_batches(storage)
+    if not batches:
+        raise ReplicaError(
+            "NO_COMMITTED_BATCH",
+            f"{storage.uri} has no committed batch yet.",
+            hint="Wait until the job has committed a batch.",
+            uri=storage.uri,
+        )
+    if wanted is not None and wanted not in batches:
+        raise _batch_gone(storage, wanted, batches)
+    return batches
 
 
 class _Creation:

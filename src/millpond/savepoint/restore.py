@@ -29,7 +29,7 @@ from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_file, rewrite_state
 from millpond.savepoint.threads import Progress, do_each
-from millpond.schema.definition.operator_name import parse_entry
+from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
@@ -129,13 +129,23 @@ def restore_tables(folder: JobFolder, manifest: Manifest, names: Callable[[str],
     names:   the new name of each table
     Raises:  SAVEPOINT_DAMAGED, NOT_WRITABLE.
     """
-    for table, definition in manifest.tables.items():
-        try:
-            entry = parse_entry(definition)
-        except DAMAGE as broken:
-            raise damaged(f"The manifest of {manifest.name}", f"has no readable definition of {table}") from broken
+    for entry in read_tables(manifest):
         folder.write_definition(replace(entry, table=names(entry.table)))
     write_origin(folder.storage, manifest)
+
+
+def read_tables(manifest: Manifest) -> list[Entry]:
+    """The definitions of a savepoint's tables.
+
+    Raises:  SAVEPOINT_DAMAGED; DEFINITION_MISMATCH if a newer version wrote one.
+    """
+    entries: list[Entry] = []
+    for table, definition in manifest.tables.items():
+        try:
+            entries.append(parse_entry(definition))
+        except DAMAGE as broken:
+            raise damaged(f"The manifest of {manifest.name}", f"has no readable definition of {table}") from broken
+    return entries
 
 
 def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, *, without_state: bool) -> None:

@@ -22,7 +22,7 @@ from millpond.errors import ReplicaError
 from millpond.replica.history.as_of import iter_positions
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
-from millpond.tables.job.offsets import describe
+from millpond.tables.job.offsets import describe, is_own
 
 if TYPE_CHECKING:
     from millpond.tables.table import Table
@@ -95,7 +95,7 @@ def _ends(offsets: Offsets, job: str) -> Ends:
     """
     found: dict[str, set[str]] = {}
     for offset in offsets.values():
-        if not isinstance(offset, dict) or offset.keys() == {"logOffset"}:  # 3
+        if is_own(offset):  # 3
             continue
         has_topics = all(isinstance(ends, dict) for ends in offset.values())
         for stream, ends in offset.items() if has_topics else [(", ".join(sorted(offset)), offset)]:

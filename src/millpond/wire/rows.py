@@ -24,8 +24,13 @@ def row_writer(definition: TableDefinition) -> WriteRow:
 
     A value that can't be computed is null, and the member `_errors` says why, see `tables.failed`.
     """
-    writers = [(name, to_json(type_)) for name, type_ in typed_columns(definition)]
-    errors = free_name(ERRORS, definition.columns)
+    return columns_writer(typed_columns(definition))
+
+
+def columns_writer(columns: list[tuple[str, SparkType]]) -> WriteRow:
+    """The same for some columns, by name and type."""
+    writers = [(name, to_json(type_)) for name, type_ in columns]
+    errors = free_name(ERRORS, [name for name, _ in columns])
 
     def write(row: Mapping[str, Any]) -> JsonRow | None:
         if isinstance(row, FailingValues):

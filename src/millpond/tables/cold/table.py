@@ -26,7 +26,7 @@ from millpond.checkpoint.bulk.newest import read_newest
 from millpond.checkpoint.bulk.partition import RowChunk, iter_newest, read_chunks
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
-from millpond.checkpoint.operators import UnreadStore, read_each_operator
+from millpond.checkpoint.operators import read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.checkpoint.rows.columns import Array, Spans
@@ -48,7 +48,7 @@ from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.merge_rows import compile_merge
 from millpond.tables.forms.arrow import pyarrow, rows_table, table_schema, unexpired
 from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
-from millpond.tables.scan.binding import check_schemas, store_missing
+from millpond.tables.scan.binding import store_of
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
 
@@ -186,8 +186,7 @@ class _ColdTable:
         definition = defined.get(table) or others.get(table)
         if definition is None:
             return None
-        schema = _store_of(definition, stores, unread)
-        check_schemas(definition, schema.key, schema.value)
+        schema = store_of(definition, stores, unread)
         return definition, committed_batch, schema
 
     @property
@@ -303,16 +302,6 @@ class _ColdTable:
         reader = StateReader(self._storage)
         chunks = read_newest(reader, self._batch, self._schema, partition, memory)
         return chunks if chunks is not None else iter_newest(read_chunks(reader, self._batch, self._schema, partition))
-
-
-def _store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
-    for schema in stores:
-        if (schema.operator, schema.store, schema.family) == definition.store_id:
-            return schema
-    for store in unread:
-        if store.operator == definition.operator:
-            raise store.error
-    raise store_missing(definition)
 
 
 def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:

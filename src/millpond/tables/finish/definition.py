@@ -92,6 +92,35 @@ def try_value(evaluate: Evaluate, name: str, key: Row, buffers: Row) -> Any:
         return failed(error, name)
 
 
+def compile_stored(definition: TableDefinition, names: Sequence[str]) -> Callable[[Row, Row], tuple[Stored, ...] | None]:
+    """The function from key row and value row to some of the value columns, in stored form.
+
+    It gives None for a row that HAVING hides, and a `FailedValue` for a value that can't be
+    computed.
+
+    Raises as `compile_definition`.
+    """
+    expressions = {c.name: c.expression for c in definition.values}
+    try:
+        columns = [(compile_expression(expressions[name], definition.key_fields), name) for name in names]
+        having = None if definition.having is None else compile_expression(definition.having, definition.key_fields)
+    except (*MISFITS, AssertionError) as broken:
+        raise _unknown(f"{broken!r:.200}") from broken
+
+    def stored(key: Row, buffers: Row) -> tuple[Stored, ...] | None:
+        try:
+            unfiltered = _try_filter(having, key, buffers)
+            if unfiltered is not None:
+                return tuple([failed(unfiltered, name) for name in names])
+            if having is not None and having(key, buffers) is not True:
+                return None
+            return tuple([try_value(*column, key, buffers) for column in columns])
+        except MISFITS as broken:
+            raise misfit(broken) from broken
+
+    return stored
+
+
 def compile_shown(definition: TableDefinition, expression: Expression) -> Evaluate:
     """The function from key row and value row to one column's value in Python's form.
 

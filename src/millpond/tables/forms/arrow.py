@@ -233,7 +233,12 @@ def ipc_stream(tables: Iterable[Any]) -> Iterator[bytes]:
 
 
 def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]) -> int:
-    """Write pages of rows to a Parquet file, a row group each, and return the number of rows.
+    """Write pages of rows to a Parquet file, as `write_tables`."""
+    return write_tables(path, (to_arrow(definition, rows) for rows in pages))
+
+
+def write_tables(path: Path, tables: Iterable[Any]) -> int:
+    """Write pyarrow.Tables of one schema to a Parquet file, a row group each, and return the number of rows.
 
     The file appears whole or not at all.
 
@@ -248,15 +253,14 @@ def write_parquet(path: Path, definition: TableDefinition, pages: Iterable[Rows]
         with ExitStack() as opened:
             opened.callback(temporary.unlink, missing_ok=True)
             writer = None
-            for rows in pages:
-                table = to_arrow(definition, rows)
+            for table in tables:
                 table.validate(full=True)  # Spark's strings may hold any bytes
                 failures.add_table(table.schema.metadata, count)
-                table = table.replace_schema_metadata(without_errors(table.schema.metadata))
+                plain = table.replace_schema_metadata(without_errors(table.schema.metadata))
                 if writer is None:
-                    writer = opened.enter_context(parquet.ParquetWriter(temporary, table.schema))
-                writer.write_table(table)
-                count += len(rows)
+                    writer = opened.enter_context(parquet.ParquetWriter(temporary, plain.schema))
+                writer.write_table(plain)
+                count += len(plain)
             if writer is not None:
                 writer.add_key_value_metadata(failures.metadata())
                 writer.close()

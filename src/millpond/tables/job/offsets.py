@@ -128,6 +128,14 @@ def _other_shape(wanted: Wanted, offset: Any, source: str) -> RequestError:
     )
 
 
+def is_own(offset: Any) -> bool:
+    """Whether an offset means something in its own job only.
+
+    A file source counts the entries of its own log, a rate source the seconds since it began.
+    """
+    return not isinstance(offset, dict) or offset.keys() == {"logOffset"}
+
+
 def describe(found: Offsets) -> str:
     """Each source with the offset that it ends at."""
     return "; ".join(f"source {name} ends at {_shown(offset)}" for name, offset in found.items()) or "it has no sources"

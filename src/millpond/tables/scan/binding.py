@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millpond.checkpoint.operators import UnreadStore
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import CONDITIONS, DefinitionError
 from millpond.replica.backends.base import Snapshot
@@ -115,6 +116,22 @@ def iter_changes(view: View, binding: Binding, first: int, number: int = 0) -> I
     if binding.parts is None:
         return history.iter_changes(view.rows, store, first, number)
     return iter_merged_changes(view.rows, view.stores, view.record, store, binding.parts, first, number)
+
+
+def store_of(definition: TableDefinition, stores: list[StoreSchema], unread: list[UnreadStore]) -> StoreSchema:
+    """The store of a table in a checkpoint.
+
+    Raises:  DEFINITION_MISMATCH if state and definition differ; the error of a store that can't be
+             read.
+    """
+    for schema in stores:
+        if (schema.operator, schema.store, schema.family) == definition.store_id:
+            check_schemas(definition, schema.key, schema.value)
+            return schema
+    for store in unread:
+        if store.operator == definition.operator:
+            raise store.error
+    raise store_missing(definition)
 
 
 def store_missing(definition: TableDefinition) -> DefinitionError:
