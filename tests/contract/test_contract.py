@@ -37,6 +37,7 @@ from millpond.schema.values import encode_json, to_json, to_text
 from millpond.tables.scan.keys import KeyReader
 from millpond.wire.answers import cut_json
 from millpond.wire.rows import row_writer
+from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 CELLS = {
@@ -409,7 +410,9 @@ def _ask(door: Callable[[Asked, str, Question], Answer], asked: Asked, name: str
         return {"condition": error.condition, "message": error.message, "hint": error.hint}
 
 
-def test_every_door_says_what_python_says(asked: Asked) -> None:
+@pytest.mark.parametrize("every", a_few([9, 3], 1))
+def test_every_door_says_what_python_says(asked: Asked, every: int) -> None:
+    """Commands are asked one question of so many."""
     compared = missed = 0
     operators, windows = set(), []
     for name, (table, _) in asked.local.items():
@@ -419,7 +422,7 @@ def test_every_door_says_what_python_says(asked: Asked) -> None:
             if question.read == "windows":
                 windows.append((name, len(said["rows"])))
             for title, door in DOORS.items():
-                if door in COMMANDS and (question.read not in BY_COMMAND or number % 3):
+                if door in COMMANDS and (question.read not in BY_COMMAND or number % every):
                     continue
                 answer = _ask(door, asked, name, question)
                 assert answer == said, (title, name, question)

@@ -24,6 +24,7 @@ def collector():
     return rows, collect
 
 
+@pytest.mark.long
 def test_by_the_logs_own_clock(spark, example, read_log, real_log, pages_of, tmp_path) -> None:
     module, (emitted, collect) = example("counter"), collector()
     frame = read_log(real_log)

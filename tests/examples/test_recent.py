@@ -18,6 +18,7 @@ TTL_SECONDS = 4.0
 LINES = [("a", "/"), ("b", "/"), ("a", "/x"), ("a", "/")]
 
 
+@pytest.mark.long
 def test_rows_go_when_their_time_is_over_though_no_batch_runs(on_rocksdb, example, tmp_path) -> None:
     module = example("recent")
     log = tmp_path / "log.tsv"

@@ -15,6 +15,7 @@ from millpond.schema.types import Field, atomic
 from millpond.settings import ReplicaSettings
 from servers.serving import wait_until_ready
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import a_few
 
 TABLE = "job.aggregate_0"
 ALL = millpond.Retention(history_batches=None)
@@ -102,7 +103,7 @@ def test_with_time_enough_the_same_questions_are_answered(checkpoint: Path, home
         assert table.count(LAST_COLUMN) == table.to_arrow(LAST_COLUMN).num_rows == 1
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", a_few([1, 2], 1))
 def test_a_server_ends_long_reads_and_answers_short_ones(checkpoint: Path, home: Path, serve: Any, workers: int) -> None:
     options = ["--max-seconds", str(SECONDS), "--workers", str(workers)]
     options += ["--replica-dir", str(home), "--history", f"{TABLE}=forever"]

@@ -99,6 +99,7 @@ def test_rows_come_out_as_they_were_and_are_shown_while_they_wait(on_rocksdb, tm
     assert as_text([tuple(row)[2:] for row in out]) == as_text(micros)
 
 
+@pytest.mark.long
 def test_a_shard_lets_go_of_all_it_has_as_soon_as_there_are_enough(on_rocksdb, tmp_path) -> None:
     folder, releases = tmp_path / "in", defaultdict(list)
     numbers = on_rocksdb.range(0, 300).selectExpr("id AS n")

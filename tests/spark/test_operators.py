@@ -126,6 +126,7 @@ def test_both_sides_of_a_join_over_drop_duplicates(spark, events, tmp_path):
     assert "'purchases'" in refused.value.hint
 
 
+@pytest.mark.long
 def test_an_aggregation_over_a_join_is_the_table_and_the_join_keeps_its_number(events, tmp_path):
     from pyspark.sql import functions as F
 

@@ -60,6 +60,7 @@ def test_a_job_is_found_in_its_pond_with_its_definition(totals, tmp_path):
     assert repr(job) == f"<Job totals: table totals, checkpoint {job.checkpoint}>"
 
 
+@pytest.mark.long
 def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_path):
     spark.conf.set("spark.sql.session.timeZone", "America/New_York")
     try:
@@ -74,6 +75,7 @@ def test_a_definition_has_the_session_time_zone_of_its_job(spark, totals, tmp_pa
     assert define(totals, tmp_path / "unknown", table="totals", pond=tmp_path / "third").session_time_zone is None
 
 
+@pytest.mark.long
 def test_what_is_kept_of_a_table_is_part_of_its_definition(totals, tmp_path):
     keep = millpond.Retention.parse(keep_closed="forever", history="100")
     job = start(totals, table="totals", pond=tmp_path / "pond", trigger="available-now", retention=keep)
@@ -126,6 +128,7 @@ def test_a_job_started_again_goes_on_from_its_checkpoint(totals, tmp_path):
     assert seen == [0, 1]
 
 
+@pytest.mark.long
 def test_aggregates_that_change_places_are_refused_with_both_shown(events, totals, tmp_path):
     from pyspark.sql import functions as F
 
@@ -140,6 +143,7 @@ def test_aggregates_that_change_places_are_refused_with_both_shown(events, total
     finish(start(totals, table="totals", pond=tmp_path, trigger="available-now"))
 
 
+@pytest.mark.long
 def test_state_has_one_name(totals, tmp_path):
     finish(start(totals, table="totals", pond=tmp_path, job="j", trigger="available-now"))
     with pytest.raises(DefinitionError) as refused:

@@ -23,6 +23,7 @@ from millpond.storage import open_storage
 from servers.proxy import Faults, proxy
 from servers.s3 import QUICK, delete, environment, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint
+from suite.sizes import a_few
 
 TABLE = "ck.aggregate_0"
 
@@ -61,7 +62,7 @@ PASSING["read"].append("cut")
 PASSING["names"].append("cut")
 
 
-@pytest.mark.parametrize(("kind", "fault"), [(kind, fault) for kind, faults in PASSING.items() for fault in faults])
+@pytest.mark.parametrize(("kind", "fault"), a_few([(kind, fault) for kind, faults in PASSING.items() for fault in faults], 8))
 def test_a_request_that_fails_twice_is_answered_all_the_same(
     job: UploadedCheckpoint, place: str, faults: Faults, kind: str, fault: int | str
 ) -> None:
@@ -86,13 +87,16 @@ def test_a_request_that_fails_twice_is_answered_all_the_same(
 
 @pytest.mark.parametrize(
     ("fault", "condition", "requests"),
-    [
-        (503, "STORAGE_UNAVAILABLE", 5),
-        ("drop", "STORAGE_UNAVAILABLE", 5),
-        (403, "ACCESS_DENIED", 1),
-        (401, "ACCESS_DENIED", 1),
-        (400, "STORAGE_UNAVAILABLE", 1),
-    ],
+    a_few(
+        [
+            (503, "STORAGE_UNAVAILABLE", 5),
+            ("drop", "STORAGE_UNAVAILABLE", 5),
+            (403, "ACCESS_DENIED", 1),
+            (401, "ACCESS_DENIED", 1),
+            (400, "STORAGE_UNAVAILABLE", 1),
+        ],
+        2,
+    ),
 )
 def test_what_doesnt_pass_is_told_after_a_bounded_number_of_requests(
     job: UploadedCheckpoint, place: str, faults: Faults, fault: int | str, condition: str, requests: int

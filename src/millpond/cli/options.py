@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from inspect import signature
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from millpond.cli.complete import complete_column, complete_place, complete_table
-from millpond.cli.place import Reading
+from millpond.cli.place import Reading, open_table
 from millpond.errors import RequestError
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import decode_json
@@ -21,6 +22,9 @@ from millpond.tables.job.bounds import Bounds
 from millpond.wire.declare import fields
 from millpond.wire.keys import Key, parse_object, parse_pairs
 from millpond.wire.questions import AsOf, Scan
+
+if TYPE_CHECKING:
+    from millpond.cli.place import AnyTable
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 LIMIT = 100
@@ -295,3 +299,35 @@ def _bounds(*, min_offsets: str | None, wait: float | None, **others: Any) -> Bo
 
 _BOUNDS = tuple(name for name in fields(Bounds) if name != "wait_seconds")
 bounds_options = _bundled("bounds", _bounds, *(field_option(Bounds, name) for name in _BOUNDS), words=_BOUNDS, shared=("wait",))
+
+
+# ------------------------------------------------------------ one read of one table
+
+
+@dataclass(frozen=True, slots=True)
+class TableRead:
+    """One read of one table: where, of which key, as of when, within which bounds, and how to show it."""
+
+    place: str
+    table_name: str
+    key_words: KeyWords
+    as_of: AsOf
+    bounds: Bounds | None
+    reading: Reading
+    as_json: bool
+
+    @contextmanager
+    def open(self) -> Iterator[tuple[AnyTable, Key]]:
+        """The table in the wanted state, and the key.  Raises as `open_table`, `KeyWords.of` and `Table.at`."""
+        with open_table(self.place, self.table_name, self.reading, self.bounds) as table:
+            key = self.key_words.of(table.definition)
+            yield self.as_of.state_of(table), key
+
+
+def table_read(*own: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """The options of a command that reads one table, as its argument `asked`.
+
+    own:  options of the command itself; the help shows them after the key
+    """
+    above, below = (pond_argument, table_argument, key_options), (as_of_options, bounds_options, reading_options)
+    return _bundled("asked", TableRead, *above, *own, *below)

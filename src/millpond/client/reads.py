@@ -191,21 +191,13 @@ class TableReads:
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Row]:
         """As `Table.get`."""
 
-        def ask(known: Known) -> Request:
-            return self._post("rows:get", Keys(keys=[known.key(key, columns)], bounds=bounds))
-
-        known, reply = yield from self._ask(ask)
-        return known.rows(read_answer(reply, RowsAnswer))[0]
+        rows = yield from self._rows("rows:get", lambda known: Keys(keys=[known.key(key, columns)], bounds=bounds))
+        return rows[0]
 
     def get_all(self, keys: Iterable[Any], *, bounds: Bounds | None = None) -> Exchange[Rows]:
         """As `Table.get_all`."""
         wanted = given_keys(keys)
-
-        def ask(known: Known) -> Request:
-            return self._post("rows:get", Keys(keys=[known.key(key) for key in wanted], bounds=bounds))
-
-        known, reply = yield from self._ask(ask)
-        return known.rows(read_answer(reply, RowsAnswer))
+        return (yield from self._rows("rows:get", lambda known: Keys(keys=[known.key(key) for key in wanted], bounds=bounds)))
 
     def scan(
         self,
@@ -277,11 +269,7 @@ class TableReads:
 
     def count(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Count]:
         """As `Table.count`."""
-
-        def ask(known: Known) -> Request:
-            return self._post("rows:count", CountRows(key=known.key(key, columns), bounds=bounds))
-
-        _, reply = yield from self._ask(ask)
+        _, reply = yield from self._ask("rows:count", lambda known: CountRows(key=known.key(key, columns), bounds=bounds))
         answer = read_answer(reply, CountAnswer)
         return Count(answer.count, answer.cut)
 
@@ -296,7 +284,7 @@ class TableReads:
         """As `Table.changes`; without a limit at most 1000 at a time."""
         check_limit(limit)
         question = ListChanges(since=since, limit=limit, wait_seconds=wait_seconds, bounds=bounds)
-        known, reply = yield from self._ask(lambda _: self._post("changes", question))
+        known, reply = yield from self._ask("changes", lambda _: question)
         answer = read_answer(reply, ChangesAnswer)
         return Changes(map(known.change, answer.changes), answer.cut, token=answer.token, more=answer.more)
 
@@ -305,11 +293,7 @@ class TableReads:
         from millpond.tables.forms.arrow import pyarrow, read_ipc_stream
 
         pyarrow()
-
-        def ask(known: Known) -> Request:
-            return self._post("rows:scan", Scan(key=known.key(key, columns), bounds=bounds), accept=ARROW)
-
-        _, reply = yield from self._ask(ask)
+        _, reply = yield from self._ask("rows:scan", lambda known: Scan(key=known.key(key, columns), bounds=bounds), accept=ARROW)
         return read_ipc_stream(reply.body)
 
     def to_pandas(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Exchange[Any]:
@@ -337,11 +321,11 @@ class TableReads:
         check_limit(limit)
         times = ListVersions(since=_when(since), until=_when(until), limit=limit, bounds=bounds)
 
-        def ask(known: Known) -> Request:
+        def question(known: Known) -> ListVersions:
             edges = {name: known.key(edge) for name, edge in (("start", start), ("end", end)) if edge}
-            return self._post("versions", structs.replace(times, key=known.key(key, columns), **edges))
+            return structs.replace(times, key=known.key(key, columns), **edges)
 
-        known, reply = yield from self._ask(ask)
+        known, reply = yield from self._ask("versions", question)
         answer = read_answer(reply, VersionsAnswer)
         if limit is None and answer.more:
             raise RequestError(
@@ -367,11 +351,10 @@ class TableReads:
         time = None if event_time is None else _time(event_time)
         event = FindEvent(offset=offset, file=path, line=line, event_time=time, bounds=bounds)
 
-        def ask(known: Known) -> Request:
-            named = (known.key(key) or None) if key is not None else None
-            return self._post("event", structs.replace(event, key=named))
+        def question(known: Known) -> FindEvent:
+            return structs.replace(event, key=(known.key(key) or None) if key is not None else None)
 
-        _, reply = yield from self._ask(ask)
+        _, reply = yield from self._ask("event", question)
         found = read_answer(reply, EventFound)
         return EventAnswer(found.cut, batch_read=found.batch_read, applied=found.applied, late=found.late, reason=found.reason)
 
@@ -407,13 +390,17 @@ class TableReads:
 
     # ------------------------------------------------------------ asking
 
-    def _ask(self, ask: Callable[[Known], Request]) -> Exchange[tuple[Known, Reply]]:
+    def _rows(self, route: str, question: Callable[[Known], Question]) -> Exchange[Rows]:
+        known, reply = yield from self._ask(route, question)
+        return known.rows(read_answer(reply, RowsAnswer))
+
+    def _ask(self, route: str, question: Callable[[Known], Question], *, accept: str = JSON) -> Exchange[tuple[Known, Reply]]:
         """Ask with the table's definition; ask again if the server has a newer one."""
         fresh = self._definition.known is None
         for _ in range(_TRIES):
             known = yield from self.load()
             try:
-                reply = yield ask(known)
+                reply = yield self._post(route, question(known), accept)
             except MillpondError as error:
                 if fresh or error.condition not in _STALE:
                     raise
@@ -442,20 +429,20 @@ class TableReads:
     def _read_pages(self, question: Callable[[Known], Scan], limit: int | None) -> Exchange[Rows]:
         rows: list[Row] = []
         rest: dict[str, Any] = {}
+
+        def of_page(known: Known) -> Scan:
+            return structs.replace(question(known), **rest)
+
         while True:
             size = self._settings.page_rows if limit is None else min(limit - len(rows), self._settings.page_rows)
-
-            def ask(known: Known, page: dict[str, Any] = {**rest, "limit": size}) -> Request:  # noqa: B006 - as it is now
-                return self._post("rows:scan", structs.replace(question(known), **page))
-
-            known, reply = yield from self._ask(ask)
-            page = known.rows(read_answer(reply, RowsAnswer))
+            rest["limit"] = size
+            page = yield from self._rows("rows:scan", of_page)
             rows += page
             if not page.more or (limit is not None and len(rows) >= limit):
                 return Rows(rows, page.cut, more=page.more, token=page.token)
-            rest = {"token": page.token, "bounds": None}
+            rest |= {"token": page.token, "bounds": None}
 
-    def _post(self, route: str, question: Question, *, accept: str = JSON) -> Request:
+    def _post(self, route: str, question: Question, accept: str) -> Request:
         """A question about this table in this state."""
         question = structs.replace(question, **structs.asdict(self._as_of))
         return post(f"{self._path}/{route}", question, accept=accept, wait_seconds=question.patience_seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -64,6 +64,15 @@ class RouteText:
         return not self.has_body and "key" in self.question.__struct_fields__
 
 
+def _both_ways(asked: RouteText, *, posted: str, path: str | None = None) -> tuple[RouteText, RouteText]:
+    """A route whose question is its URL, and the route with the same question in its body.
+
+    posted, path:  endpoint and path of the second one; by default the path is the same
+    """
+    path, summary = path or asked.path, "the same, asked in JSON"
+    return asked, replace(asked, method="POST", path=path, summary=summary, endpoint=posted, only=None, formats=())
+
+
 ROUTES = (
     RouteText(method="GET", path="/", summary="these routes", endpoint="index", answer=answers.IndexAnswer),
     RouteText(method="GET", path="/openapi.json", summary="the same for programs, as OpenAPI 3.1", endpoint="openapi"),
@@ -110,71 +119,52 @@ ROUTES = (
         answer=answers.RowsAnswer,
         formats=ROW_FORMATS,
     ),
-    RouteText(
-        method="GET",
-        path="/tables/{table}/count",
-        summary="the number of rows, of all or of those with column=value",
-        endpoint="count",
-        question=questions.CountRows,
-        answer=answers.CountAnswer,
-    ),
-    RouteText(
-        method="POST",
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/count",
+            summary="the number of rows, of all or of those with column=value",
+            endpoint="count",
+            question=questions.CountRows,
+            answer=answers.CountAnswer,
+        ),
+        posted="rows_count",
         path="/tables/{table}/rows:count",
-        summary="the same, asked in JSON",
-        endpoint="rows_count",
-        question=questions.CountRows,
-        answer=answers.CountAnswer,
     ),
-    RouteText(
-        method="GET",
-        path="/tables/{table}/changes",
-        summary="changes of rows, in order; also as a stream of server-sent events",
-        endpoint="changes",
-        question=questions.ListChanges,
-        only=_CHANGES,
-        answer=answers.ChangesAnswer,
-        formats=(JSON, EVENTS),
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/changes",
+            summary="changes of rows, in order; also as a stream of server-sent events",
+            endpoint="changes",
+            question=questions.ListChanges,
+            only=_CHANGES,
+            answer=answers.ChangesAnswer,
+            formats=(JSON, EVENTS),
+        ),
+        posted="changes_post",
     ),
-    RouteText(
-        method="POST",
-        path="/tables/{table}/changes",
-        summary="the same, asked in JSON",
-        endpoint="changes_post",
-        question=questions.ListChanges,
-        answer=answers.ChangesAnswer,
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/versions",
+            summary="every version of a row, or of a range of keys, between two batches or times",
+            endpoint="versions",
+            question=questions.ListVersions,
+            answer=answers.VersionsAnswer,
+        ),
+        posted="versions_post",
     ),
-    RouteText(
-        method="GET",
-        path="/tables/{table}/versions",
-        summary="every version of a row, or of a range of keys, between two batches or times",
-        endpoint="versions",
-        question=questions.ListVersions,
-        answer=answers.VersionsAnswer,
-    ),
-    RouteText(
-        method="POST",
-        path="/tables/{table}/versions",
-        summary="the same, asked in JSON",
-        endpoint="versions_post",
-        question=questions.ListVersions,
-        answer=answers.VersionsAnswer,
-    ),
-    RouteText(
-        method="GET",
-        path="/tables/{table}/event",
-        summary="where one event is: which batch read it, whether it is applied, whether it was late",
-        endpoint="event",
-        question=questions.FindEvent,
-        answer=answers.EventFound,
-    ),
-    RouteText(
-        method="POST",
-        path="/tables/{table}/event",
-        summary="the same, asked in JSON",
-        endpoint="event_post",
-        question=questions.FindEvent,
-        answer=answers.EventFound,
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/event",
+            summary="where one event is: which batch read it, whether it is applied, whether it was late",
+            endpoint="event",
+            question=questions.FindEvent,
+            answer=answers.EventFound,
+        ),
+        posted="event_post",
     ),
     RouteText(
         method="GET",

@@ -25,6 +25,7 @@ from millpond.settings import ClientSettings
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, upload, use
 from servers.serving import wait_until_ready
+from suite.sizes import a_few
 
 PARTITIONS = 2
 ONCE = ClientSettings(tries=1)
@@ -129,8 +130,11 @@ def test_python_says_how_far_the_build_is_and_then_answers(cell: Held, rows: lis
         assert pond.ready(60)[0]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("name", ["counts", "counts-hdfs.aggregate_0"], ids=["defined", "undefined"])
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    a_few([("counts", 1), ("counts", 2), ("counts-hdfs.aggregate_0", 2), ("counts-hdfs.aggregate_0", 1)], 2),
+    ids=["defined-1", "defined-2", "undefined-2", "undefined-1"],
+)
 def test_a_server_says_how_far_the_build_is_and_then_answers(
     cell: Held, rows: list[dict[str, Any]], serve: Any, name: str, workers: int
 ) -> None:

@@ -20,6 +20,7 @@ from millpond.serve.retention_options import check_retention, parse_retention, r
 from millpond.settings import Retention, RetentionWords
 from servers.serving import wait_until_ready, write_certificate
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import a_few
 
 
 def _checkpoint(path: Path, value: int) -> Path:
@@ -182,7 +183,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return write_certificate(tmp_path)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", a_few(["1", "2"], 1))
 def test_answers_go_over_tls(workers: str, serve: Any, types_pond: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     trust = ssl.create_default_context(cafile=str(cert))

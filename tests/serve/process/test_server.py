@@ -27,6 +27,7 @@ from millpond.serve.access.tokens import add_token
 from millpond.serve.process.server import address_of, open_listener
 from servers.serving import serving, write_certificate
 from soak.processes import children
+from suite.sizes import a_few
 
 GOLDEN = Path(__file__).parents[2] / "golden"
 BODY = b'{"keys": [{"k": null}]}'
@@ -163,7 +164,7 @@ def _wait_for_table(client: httpx.Client, table: str) -> None:
     raise AssertionError(f"{table} never became readable")
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize("workers", a_few(["1", "2"], 1))
 def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers: str, types_pond: Path, tmp_path: Path) -> None:
     """The server leads its own session, without a terminal, as daemons do."""
     (tmp_path / "old").mkdir()
@@ -208,7 +209,7 @@ def test_a_hangup_has_tokens_and_certificate_read_again_and_ends_nothing(workers
         assert children(server.pid) == processes
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", a_few([2, 1], 1))
 def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: Path, tmp_path: Path) -> None:
     options, tokens = tmp_path / "millpond.toml", tmp_path / "readers.json"
     token = add_token(tokens, "reader", tables=["*"])
@@ -241,9 +242,11 @@ def test_a_hangup_has_the_file_of_options_read_again(workers: int, types_pond: P
             assert all_answer("/tables", 401)
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_server_says_by_which_signal_it_ends(workers: str, number: int, types_pond: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "workers"),
+    a_few([(signal.SIGTERM, "1"), (signal.SIGTERM, "2"), (signal.SIGINT, "2"), (signal.SIGINT, "1")], 2),
+)
+def test_a_server_says_by_which_signal_it_ends(number: int, workers: str, types_pond: Path, tmp_path: Path) -> None:
     with (
         (tmp_path / "err").open("wb") as err,
         serving(types_pond, "--workers", workers, home=tmp_path / "home", stderr=err) as (_, server),

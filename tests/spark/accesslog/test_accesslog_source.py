@@ -198,6 +198,7 @@ def test_a_real_log_takes_ten_batches_or_more_and_every_offset_says_which_lines(
     assert read_before == len(lines) == 1 + CUT_REQUESTS
 
 
+@pytest.mark.long
 def test_spark_reads_plain_and_gzip_alike_in_streams_and_in_batch_queries(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(text(40) + "broken\n")
     (tmp_path / "b.gz").write_bytes(gzip.compress((text(40) + "broken\n").encode()))

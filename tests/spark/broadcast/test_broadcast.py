@@ -164,6 +164,7 @@ def test_every_event_meets_the_control_state_of_its_batch(spark: SparkSession, t
         assert pond["rules_control"].count() == 2
 
 
+@pytest.mark.long
 def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession, tmp_path: Path) -> None:
     run = BroadcastJob(spark, tmp_path)
     late = 2**60  # as a double it equals the next number
@@ -176,6 +177,7 @@ def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession
         assert [(rule, least) for _, rule, least in versions] == [("a", 99), ("b", 1), *(("a", n) for n in range(9))]
 
 
+@pytest.mark.long
 def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 

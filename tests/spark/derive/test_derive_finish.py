@@ -163,7 +163,7 @@ GROUPS: dict[str, str] = {
 }
 
 
-@pytest.mark.parametrize("group", a_few(GROUPS, 2))
+@pytest.mark.parametrize("group", a_few(GROUPS, 1))
 def test_finished_state_equals_what_spark_emitted(spark, events, tmp_path, group):
     from pyspark.sql import functions as F
 
@@ -182,7 +182,7 @@ KEYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keys", a_few(KEYS, 2))
+@pytest.mark.parametrize("keys", a_few(KEYS, 1))
 def test_every_kind_of_key_finds_its_row(spark, events, tmp_path, keys):
     from pyspark.sql import functions as F
 
@@ -267,6 +267,7 @@ def test_distinct_sketches_agree_from_ten_to_a_hundred_thousand(spark, tmp_path)
     assert_same(definition, finished, emitted)
 
 
+@pytest.mark.long
 def test_visitors_counted_over_a_deduplicated_union(spark, events, tmp_path):
     from pyspark.sql import functions as F
 

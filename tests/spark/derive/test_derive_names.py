@@ -101,7 +101,7 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", a_few(CASES, 4))
+@pytest.mark.parametrize("name", a_few(CASES, 2))
 def test_a_name_of_the_query_stands_for_what_spark_shows_under_it(spark, events, tmp_path, name):
     build, columns = CASES[name]
     frame, emitted = build(events), Emitted()
@@ -129,7 +129,7 @@ def as_shown(rows, names):
     return sorted(repr([bits(row[name]) for name in names]) for row in rows)
 
 
-@pytest.mark.parametrize("name", a_few(CASES, 4))
+@pytest.mark.parametrize("name", a_few(CASES, 2))
 def test_start_and_define_give_the_same_names(events, tmp_path, name):
     build, columns = CASES[name]
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ import pytest
 from millpond.schema.types import parse_fields, parse_type
 from millpond.spark import MillpondWarning, define, start
 from millpond.tables.finish.definition import compile_definition
+from suite.sizes import a_few
 
 
 @pytest.fixture
@@ -55,13 +56,16 @@ def aggregated_before_a_sort(events):
 
 @pytest.mark.parametrize(
     ("query", "output_mode"),
-    [
-        (session_windows, "append"),
-        (deduplicated, "append"),
-        (deduplicated_within, "append"),
-        (limited, "append"),
-        (aggregated_before_a_sort, "complete"),
-    ],
+    a_few(
+        [
+            (session_windows, "append"),
+            (deduplicated, "append"),
+            (deduplicated_within, "append"),
+            (limited, "append"),
+            (aggregated_before_a_sort, "complete"),
+        ],
+        2,
+    ),
 )
 def test_definitions_have_the_schema_of_their_state(spark, events, tmp_path, query, output_mode):
     is_raw = query is aggregated_before_a_sort

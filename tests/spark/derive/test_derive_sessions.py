@@ -80,6 +80,7 @@ def test_open_sessions_are_what_spark_emits(spark, visits, tmp_path):
     assert compared > 20
 
 
+@pytest.mark.long
 def test_having_select_and_names_after_the_aggregation(spark, visits, tmp_path):
     from pyspark.sql import functions as F
 
@@ -95,6 +96,7 @@ def test_having_select_and_names_after_the_aggregation(spark, visits, tmp_path):
     assert compared > 3
 
 
+@pytest.mark.long
 def test_columns_that_are_called_as_ours_keep_their_names(spark, visits, tmp_path):
     from pyspark.sql import functions as F
 
@@ -105,6 +107,7 @@ def test_columns_that_are_called_as_ours_keep_their_names(spark, visits, tmp_pat
     assert compared > 3
 
 
+@pytest.mark.long
 def test_sessions_of_local_times_under_keys_of_other_types(spark, visits, tmp_path):
     from pyspark.sql import functions as F
 

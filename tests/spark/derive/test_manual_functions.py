@@ -18,7 +18,7 @@ from oracles.catalyst import Catalyst, SparkFailed, form
 from random_queries.functions import AGGREGATES
 
 ROOT = Path(__file__).parents[3]
-PARTS = 16
+PARTS = 48
 # Millpond could compute these, and doesn't.
 REFUSED = {"cos", "cot", "csc", "sec", "sin", "tan", "from_json", "time_bucket", "timestamp_nanos", "unix_nanos"}
 # Spark makes a constant of each example, whatever the column is, or no example has a literal.

@@ -89,7 +89,7 @@ def checkpoint_of(pond) -> Path:
     return pond / "jobs" / "t" / "checkpoint"
 
 
-@pytest.mark.parametrize("name", a_few(SAME, 3))
+@pytest.mark.parametrize("name", a_few(SAME, 1))
 def test_another_definition_of_the_same_state_is_taken(spark, events, pond, tmp_path, name):
     frame, emitted = SAME[name](events), Emitted()
     (before,) = open_jobs(pond)
@@ -271,6 +271,7 @@ def test_a_grouping_by_days_of_another_time_zone_is_other_state(spark, events, t
     assert "The session's time zone was UTC, and is America/New_York." in refused.value.message
 
 
+@pytest.mark.long
 def test_a_sort_in_complete_mode_keeps_names_and_values(spark, events, tmp_path):
     frame = base(events).selectExpr("k", "small * 2 AS twice", "large").where("large > 0").orderBy(F.desc("large"), "k")
     emitted = Emitted()

@@ -32,7 +32,7 @@ ZONES = ("America/New_York", "Africa/Monrovia", "Australia/Lord_Howe", "UTC", "A
 SETTINGS = [(zone, ansi) for zone in ZONES for ansi in ("true", "false")]
 
 
-@pytest.fixture(params=a_few([(s,) for s in SETTINGS], 2), ids=lambda p: f"{p[0]} ansi {p[1]}", scope="module")
+@pytest.fixture(params=a_few([(s,) for s in SETTINGS], 1), ids=lambda p: f"{p[0]} ansi {p[1]}", scope="module")
 def catalyst(request: pytest.FixtureRequest, spark: Any) -> Iterator[Catalyst]:
     zone, ansi = request.param
     names = {"spark.sql.session.timeZone": zone, "spark.sql.ansi.enabled": ansi}
@@ -117,6 +117,7 @@ def test_expressions_of_expressions_equal_what_spark_makes_of_them(catalyst):
     assert wrong == []
 
 
+@pytest.mark.long
 def test_every_function_is_among_the_expressions(spark):
     catalyst = Catalyst(spark, DDL)
     assert set(BY_CLASS) - catalyst.classes(expressions()) == set()

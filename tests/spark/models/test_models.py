@@ -26,7 +26,6 @@ from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.spark.models.formats import Onnx
 from millpond.spark.models.scoring import _Counted, _scores, row_hashes
 from millpond.spark.models.store import ModelStore
-from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -261,6 +260,7 @@ def test_a_record_that_cant_be_scored_is_an_error_row(spark: SparkSession, tmp_p
         assert (row["usage"], row["errors"]) == (1, 3)
 
 
+@pytest.mark.long
 def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -> None:
     """Also values that pandas lacks, and times that a clock shows twice."""
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
@@ -305,6 +305,7 @@ def test_a_record_comes_out_as_it_went_in(spark: SparkSession, tmp_path: Path) -
     assert {r.id: (r.texts, r.result) for r in out} == {r.id: (r.texts, float(r.id)) for r in wanted}
 
 
+@pytest.mark.long
 def test_other_inputs_on_a_checkpoint_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """The running models were checked for these inputs, in this order."""
     run = ModelJob(spark, tmp_path)
@@ -414,7 +415,8 @@ def test_a_models_file_is_read_again_if_it_is_another_one(tmp_path: Path, damage
     assert lost.value.condition == "MODEL_LOST"
 
 
-@pytest.mark.parametrize("damage", a_few([touch, delete, replace_by_another], 1))
+@pytest.mark.long
+@pytest.mark.parametrize("damage", [touch, delete, replace_by_another])
 def test_a_model_that_is_lost_under_a_running_job_ends_it_at_the_next_batch(
     spark: SparkSession, tmp_path: Path, damage: Callable[[Path, bytes], None]
 ) -> None:

@@ -127,6 +127,7 @@ def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) 
     assert streams.keys.last_error is None
 
 
+@pytest.mark.long
 def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     streams.start()
     feed_until_known(streams, "/hot")

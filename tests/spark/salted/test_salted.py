@@ -288,6 +288,7 @@ def test_what_would_see_parts_of_groups_is_refused(events: DataFrame) -> None:
     assert derive(counts.select("page", "hits"), table="t").columns == ("page", "hits")
 
 
+@pytest.mark.long
 def test_another_number_of_salts_is_refused(events: DataFrame, tmp_path: Path) -> None:
     from pyspark.sql import functions as sf
 

@@ -20,12 +20,13 @@ from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
 from millpond.schema.definition.table import TableDefinition
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.sizes import a_few
 
 TABLE = "ck.aggregate_0"
 VIEWS = {"views": {"0": 11171, "1": 4610}}
 
 
-@pytest.fixture(params=["memory://", "disk"])
+@pytest.fixture(params=a_few(["disk", "memory://"], 1))
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return "memory://" if request.param == "memory://" else str(tmp_path / "home")
 
