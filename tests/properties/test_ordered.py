@@ -20,6 +20,7 @@ from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec, is_cut, join_va
 from millpond.replica.keys.transcode import KeysTranscoder, key_transcoder
 from millpond.replica.scan import after_prefix, iter_prefix, iter_range
 from millpond.schema.types import Field, SparkType, atomic, struct_of
+from oracles.order import compare
 from suite.sizes import examples
 
 WINDOW = struct_of((Field("start", atomic("timestamp")), Field("end", atomic("timestamp"))))
@@ -42,20 +43,6 @@ ORDERED: dict[str, tuple[SparkType, st.SearchStrategy[Any]]] = {
     "window": (WINDOW, st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(-(2**63), 2**63 - 1))),
     "array": (SparkType("array", "array", element=atomic("integer")), st.lists(st.integers(-5, 5), max_size=4)),
 }
-
-
-def compare(left: Any, right: Any) -> int:
-    """Spark's order: NULL first, text by its UTF-8 bytes, structs and arrays member by member."""
-    if left is None or right is None:
-        return (left is not None) - (right is not None)
-    if isinstance(left, str):
-        left, right = left.encode(), right.encode()
-    if isinstance(left, tuple | list):
-        for a, b in zip(left, right, strict=False):
-            if found := compare(a, b):
-                return found
-        return (len(left) > len(right)) - (len(left) < len(right))
-    return (left > right) - (left < right)
 
 
 @pytest.mark.parametrize("name", ORDERED)

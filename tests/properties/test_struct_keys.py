@@ -27,6 +27,7 @@ from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition.table import key_columns
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.schema.values import decode_json, encode_json, from_json, from_text, to_json, to_text
+from oracles.order import compare
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import examples
 
@@ -71,20 +72,6 @@ def values(type_: SparkType) -> st.SearchStrategy[Any]:
     else:
         present = ATOMS[type_.kind]
     return st.one_of(st.none(), present, present)
-
-
-def compare(left: Any, right: Any) -> int:
-    """Spark's order of two values of one type."""
-    if left is None or right is None:
-        return (left is not None) - (right is not None)
-    if isinstance(left, str):
-        left, right = left.encode(), right.encode()
-    if isinstance(left, tuple | list):
-        for a, b in zip(left, right, strict=False):
-            if found := compare(a, b):
-                return found
-        return (len(left) > len(right)) - (len(left) < len(right))
-    return (left > right) - (left < right)
 
 
 @st.composite

@@ -35,18 +35,19 @@ _HASH_BYTES = MAX_KEY_BYTES - PREFIX_BYTES
 _NULL, _VALUE = b"\x00", b"\x01"
 # The key of the single row of an aggregation without keys: LMDB allows no empty key.
 KEYLESS = b"\x01"
-_INTEGER_BITS = {
-    "byte": 8,
-    "short": 16,
-    "integer": 32,
-    "date": 32,
-    "year_month_interval": 32,
-    "long": 64,
-    "timestamp": 64,
-    "timestamp_ntz": 64,
-    "day_time_interval": 64,
-    "time": 64,
+INTEGER_BYTES = {
+    "byte": 1,
+    "short": 2,
+    "integer": 4,
+    "date": 4,
+    "year_month_interval": 4,
+    "long": 8,
+    "timestamp": 8,
+    "timestamp_ntz": 8,
+    "day_time_interval": 8,
+    "time": 8,
 }
+"""kind of type -> bytes of its values, which are whole numbers"""
 _EXACT = Context(prec=80)
 
 
@@ -164,9 +165,9 @@ def _column_reader(type_: SparkType) -> Read:
 
 def _writer(type_: SparkType) -> Write:
     kind = type_.kind
-    if kind in _INTEGER_BITS:
-        bits = _INTEGER_BITS[kind]
-        offset, size = 1 << (bits - 1), bits // 8
+    if kind in INTEGER_BYTES:
+        size = INTEGER_BYTES[kind]
+        offset = 1 << (8 * size - 1)
         return lambda value: (value + offset).to_bytes(size, "big")
     if kind == "boolean":
         return lambda value: b"\x01" if value else b"\x00"
@@ -197,9 +198,9 @@ def _writer(type_: SparkType) -> Write:
 
 def _reader(type_: SparkType) -> Read:
     kind = type_.kind
-    if kind in _INTEGER_BITS:
-        bits = _INTEGER_BITS[kind]
-        offset, size = 1 << (bits - 1), bits // 8
+    if kind in INTEGER_BYTES:
+        size = INTEGER_BYTES[kind]
+        offset = 1 << (8 * size - 1)
         return lambda data, at: (int.from_bytes(_take(data, at, size), "big") - offset, at + size)
     if kind == "boolean":
         return lambda data, at: (data[at] == 1, at + 1)

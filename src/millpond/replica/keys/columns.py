@@ -7,22 +7,9 @@ one text.
 from __future__ import annotations
 
 from millpond.checkpoint.rows.columns import Array, Column, Spans, span
-from millpond.replica.keys.codec import KeyCodec
+from millpond.replica.keys.codec import INTEGER_BYTES, KeyCodec
 from millpond.schema.types import Field, SparkType
 
-# kind -> bytes
-_BYTES = {
-    "byte": 1,
-    "short": 2,
-    "integer": 4,
-    "date": 4,
-    "year_month_interval": 4,
-    "long": 8,
-    "timestamp": 8,
-    "timestamp_ntz": 8,
-    "day_time_interval": 8,
-    "time": 8,
-}
 _TEXT_MARKS = 3  # 01 in front, 00 01 behind
 
 
@@ -53,11 +40,11 @@ def read_ordered(fields: tuple[Field, ...], keys: list[bytes]) -> dict[int, Colu
 
 
 def _is_plain(type_: SparkType) -> bool:
-    return all(_is_plain(f.type) for f in type_.fields) if type_.kind == "struct" else type_.kind in _BYTES
+    return all(_is_plain(f.type) for f in type_.fields) if type_.kind == "struct" else type_.kind in INTEGER_BYTES
 
 
 def _width(type_: SparkType) -> int:
-    return 1 + (sum(_width(f.type) for f in type_.fields) if type_.kind == "struct" else _BYTES[type_.kind])
+    return 1 + (sum(_width(f.type) for f in type_.fields) if type_.kind == "struct" else INTEGER_BYTES[type_.kind])
 
 
 def _column(type_: SparkType, rows: Array, at: int) -> Column | None:
@@ -76,7 +63,7 @@ def _column(type_: SparkType, rows: Array, at: int) -> Column | None:
         return Column(type=type_, size=len(rows), valid=None, members=tuple(members))
     import numpy as np
 
-    size = _BYTES[type_.kind]
+    size = INTEGER_BYTES[type_.kind]
     unsigned = np.ascontiguousarray(rows[:, at : at + size]).view(f">u{size}").ravel().astype(f"<u{size}")
     numbers = (unsigned ^ unsigned.dtype.type(1 << (8 * size - 1))).view(f"<i{size}")
     return Column(type=type_, size=len(rows), valid=None, numbers=numbers)

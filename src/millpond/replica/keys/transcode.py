@@ -14,25 +14,13 @@ from millpond.checkpoint.rows.columns import Spans
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.errors import CheckpointError
 from millpond.native import calls
-from millpond.replica.keys.codec import MAX_KEY_BYTES, KeyCodec
+from millpond.replica.keys.codec import INTEGER_BYTES, MAX_KEY_BYTES, KeyCodec
 from millpond.schema.types import Field, SparkType
 
 Transcode = Callable[[bytes], bytes]
 _Column = Callable[[bytes, int], bytes]
 """(row, where the enclosing row begins) -> the column's bytes, its mark included"""
 
-_WIDTHS = {
-    "byte": 1,
-    "short": 2,
-    "integer": 4,
-    "date": 4,
-    "year_month_interval": 4,
-    "long": 8,
-    "timestamp": 8,
-    "timestamp_ntz": 8,
-    "day_time_interval": 8,
-    "time": 8,
-}
 # Kinds of columns in native/c/order.c.
 _WHOLE_NUMBER, _TEXT, _STRUCT = 0, 1, 2
 _NULL = b"\x00"
@@ -105,8 +93,8 @@ def _program(fields: tuple[Field, ...], order: Iterable[int]) -> Iterator[tuple[
             yield _STRUCT, i, bitset + 8 * i, _least(type_.fields), len(members)
             yield from members
         else:
-            kind = _WHOLE_NUMBER if type_.kind in _WIDTHS else _TEXT
-            yield kind, i, bitset + 8 * i, _WIDTHS.get(type_.kind, 0), 0
+            kind = _WHOLE_NUMBER if type_.kind in INTEGER_BYTES else _TEXT
+            yield kind, i, bitset + 8 * i, INTEGER_BYTES.get(type_.kind, 0), 0
 
 
 def _least(fields: tuple[Field, ...]) -> int:
@@ -117,7 +105,7 @@ def _least(fields: tuple[Field, ...]) -> int:
 def _is_plain(type_: SparkType) -> bool:
     if type_.kind == "struct":
         return all(_is_plain(f.type) for f in type_.fields)
-    return type_.kind in _WIDTHS or type_.kind in ("string", "binary")
+    return type_.kind in INTEGER_BYTES or type_.kind in ("string", "binary")
 
 
 def _columns(fields: tuple[Field, ...], order: tuple[int, ...]) -> list[_Column]:
@@ -127,8 +115,8 @@ def _columns(fields: tuple[Field, ...], order: tuple[int, ...]) -> list[_Column]
 
 def _column(type_: SparkType, index: int, slot: int) -> _Column:
     null_byte, null_bit = index >> 3, 1 << (index & 7)
-    if type_.kind in _WIDTHS:
-        top, bottom = slot + _WIDTHS[type_.kind] - 1, slot - 1
+    if type_.kind in INTEGER_BYTES:
+        top, bottom = slot + INTEGER_BYTES[type_.kind] - 1, slot - 1
 
         def whole_number(row: bytes, base: int) -> bytes:
             if row[base + null_byte] & null_bit:

@@ -39,25 +39,15 @@ def _each(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
 
 def _exists(e: Expression, operands: Sequence[Evaluate]) -> Evaluate:
     """Whether the function is true for some element; NULL if unknown, or false by a legacy setting."""
-    whole, body = operands
-    unknown = None if e.options["three_valued"] else False
-
-    def evaluate(key: Row, buffers: Row) -> bool | None:
-        values = whole(key, buffers)
-        if values is None:
-            return None
-        missing = False
-        for value in values:
-            found = body(key, (*buffers, value))
-            if found is True:
-                return True
-            missing = missing or found is None
-        return unknown if missing else False
-
-    return evaluate
+    return _until(operands, wanted=True, unknown=None if e.options["three_valued"] else False)
 
 
 def _forall(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
+    return _until(operands, wanted=False, unknown=None)
+
+
+def _until(operands: Sequence[Evaluate], *, wanted: bool, unknown: bool | None) -> Evaluate:
+    """`wanted` if some element gives it; else its opposite, or `unknown` if some element gives NULL."""
     whole, body = operands
 
     def evaluate(key: Row, buffers: Row) -> bool | None:
@@ -66,11 +56,11 @@ def _forall(_: Expression, operands: Sequence[Evaluate]) -> Evaluate:
             return None
         missing = False
         for value in values:
-            found = body(key, (*buffers, value))
-            if found is False:
-                return False
+            found: bool | None = body(key, (*buffers, value))
+            if found is wanted:
+                return wanted
             missing = missing or found is None
-        return None if missing else True
+        return unknown if missing else not wanted
 
     return evaluate
 
