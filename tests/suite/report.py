@@ -1,6 +1,7 @@
 """A pytest plugin that reports progress, the time of each folder and the group's budget, and in CI fails tests that skip.
 
-`--write-durations` writes the seconds of each file, by group, to tests/durations.json; later runs estimate from it the time left.
+`--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs estimate from it the time left;
+how quick this machine is, they see from the tests that have ended.
 """
 
 from __future__ import annotations
@@ -83,11 +84,20 @@ class SuiteReport:
         self._began = self._last = time.monotonic()
         self._seconds: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
+        self._collected: Counter[str] = Counter()
         every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
         self._known: dict[str, float] = every.get(self._name, {})
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._collected = Counter(_file(item.nodeid) for item in session.items)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_xdist_node_collection_finished(self, ids: list[str]) -> None:
+        """All processes collect the same tests."""
+        self._collected = Counter(map(_file, ids))
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        file = report.nodeid.partition("::")[0]
+        file = _file(report.nodeid)
         self._seconds[file] += report.duration
         self._tests[file] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
         now = time.monotonic()
@@ -98,9 +108,15 @@ class SuiteReport:
             terminal.write_line(f"{self._name}: {_minutes(now - self._began)}{self._left()}, at {file}")
 
     def _left(self) -> str:
-        """The estimated time left, from the times of an earlier run; files that are half done count in part."""
-        left = sum(max(0.0, seconds - self._seconds[file]) for file, seconds in self._known.items())
-        return f", about {_minutes(left / self._processes())} to go" if self._known else ""
+        """The estimated time left: that of an earlier run, at the pace of the tests that have ended.
+
+        Files that are half done count in part.
+        """
+        known = {file: seconds for file, seconds in self._known.items() if self._collected[file]}
+        done = {file: seconds * min(1.0, self._tests[file] / self._collected[file]) for file, seconds in known.items()}
+        took, expected = sum(self._seconds[file] for file in known), sum(done.values())
+        left = (sum(known.values()) - expected) * (took / expected if expected else 1.0)
+        return f", about {_minutes(left / self._processes())} to go" if known else ""
 
     def _processes(self) -> int:
         return max(1, self._config.getoption("numprocesses", None) or 1)
@@ -127,6 +143,10 @@ class SuiteReport:
             every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
             every[self._name] = {file: round(seconds, 1) for file, seconds in sorted(self._seconds.items()) if seconds >= 0.5}
             DURATIONS.write_text(json.dumps(every, indent=1) + "\n")
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 def _minutes(seconds: float) -> str:

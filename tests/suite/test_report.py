@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,3 +52,20 @@ def test_a_group_says_what_its_folders_took(tmp_path: Path) -> None:
     assert done.returncode == 0, "a budget fails no test"
     assert "2 tests" in done.stdout
     assert "of a budget of 0.0001: OVER" in done.stdout
+
+
+def test_the_time_left_goes_by_the_pace_of_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text(
+        "import pathlib, suite.report\n"
+        "suite.report.LINE_SECONDS = 0\n"
+        "suite.report.DURATIONS = pathlib.Path(__file__).with_name('durations.json')\n"
+    )
+    (tmp_path / "durations.json").write_text('{"small": {"test_it.py": 600, "test_gone.py": 600}}')
+    (tmp_path / "test_it.py").write_text("".join(f"def test_{n}():\n    pass\n\n" for n in range(4)))
+    for processes in ((), ("-n", "2")):
+        done = run(tmp_path, "--group", "small", *processes, ci=False)
+        left = [float(minutes) for minutes in re.findall(r"about ([\d.]+) min to go", done.stdout)]
+        # 600 seconds in one file; after the first test it is known that these take no time here.
+        assert left[0] == (10.0 if not processes else 5.0)
+        assert left[-1] == 0.0
+        assert len(left) > 4
