@@ -45,6 +45,7 @@ CELLS = {
 }
 FAST, SLOW, WINDOWS, SESSIONS = "fast.aggregate_0", "slow.aggregate_0", "windows.aggregate_0", "sessions.sessions_0"
 TABLES = (FAST, SLOW, WINDOWS, SESSIONS)
+CASES = [FAST, WINDOWS, SESSIONS, pytest.param(SLOW, marks=pytest.mark.long)]  # one more job of the first kind
 # These tables are of a job that has fewer batches than the others; the TTL of all their rows has passed.
 EXPIRED = ("ttl.transform_0_short", "ttl.transform_0_list", "ttl.transform_0_map")
 Answer = dict[str, Any]
@@ -338,7 +339,7 @@ def _keys(table: Any) -> list[dict[str, Any]]:
     return [{c.name: row[c.name] for c in table.definition.key} for row in rows]
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CASES)
 def test_earlier_batches_are_the_same_through_every_door(asked: Asked, name: str) -> None:
     table = asked.pond[name]
     keys = _keys(table)
@@ -431,7 +432,7 @@ def test_batches_that_cant_be_read_are_the_same_mistake(asked: Asked) -> None:
         assert said["condition"] == condition
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CASES)
 def test_versions_are_the_same_through_every_door(asked: Asked, name: str) -> None:
     table = asked.pond[name]
     keys = _keys(table)
@@ -465,7 +466,7 @@ def test_all_versions_are_told_or_an_error(asked: Asked) -> None:
     assert len(asked.client[FAST].history(since=0)) == len(said) > 20
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", CASES)
 def test_changes_are_the_same_through_every_door(asked: Asked, name: str) -> None:
     said = _hold_against_python(
         asked,
