@@ -104,7 +104,7 @@ def measure(checkpoint: Path, commit: Callable[[int], None], rounds: int) -> lis
     """Seconds of each kind, in each round."""
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.delete import plan_delete_savepoint
-    from millpond.savepoint.folder import Savepoint
+    from millpond.savepoint.manifest import Savepoint
     from millpond.savepoint.verify import verify_savepoint
 
     def timed(work: Callable[[], object]) -> float:

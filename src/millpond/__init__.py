@@ -27,11 +27,14 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
+    from millpond.savepoint.archive.archiver import Archiver, archive
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.delete import plan_delete_savepoint
-    from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
+    from millpond.savepoint.folder import list_savepoints, open_savepoint
     from millpond.savepoint.fork import plan_fork
+    from millpond.savepoint.manifest import Savepoint
     from millpond.savepoint.restore import plan_restore
+    from millpond.savepoint.schedule import schedule_savepoints
     from millpond.savepoint.tar import export_savepoint, import_savepoint
     from millpond.savepoint.verify import verify_savepoint
     from millpond.spark.broadcast.stream import broadcast
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Archiver",
     "Bounds",
     "CheckpointError",
     "DefinitionError",
@@ -65,6 +69,7 @@ __all__ = [
     "SetupError",
     "StorageError",
     "Table",
+    "archive",
     "broadcast",
     "buffered",
     "connect",
@@ -88,15 +93,18 @@ __all__ = [
     "remove_model",
     "roll_back_model",
     "salted",
+    "schedule_savepoints",
     "serve_models",
     "session",
     "start",
     "verify_savepoint",
 ]
 _LATER = {
+    "Archiver": "millpond.savepoint.archive.archiver",
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
-    "Savepoint": "millpond.savepoint.folder",
+    "Savepoint": "millpond.savepoint.manifest",
+    "archive": "millpond.savepoint.archive.archiver",
     "broadcast": "millpond.spark.broadcast.stream",
     "buffered": "millpond.spark.buffered",
     "connect": "millpond.client",
@@ -117,6 +125,7 @@ _LATER = {
     "remove_model": "millpond.spark.models.publish",
     "roll_back_model": "millpond.spark.models.publish",
     "salted": "millpond.spark",
+    "schedule_savepoints": "millpond.savepoint.schedule",
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "start": "millpond.spark",

@@ -173,6 +173,7 @@ CONDITIONS: dict[str, Condition] = {
     "SAVEPOINT_TOO_NEW": Condition(SavepointError, 501, 5),
     "BATCH_GONE": Condition(SavepointError, 410, 4),
     "TARGET_NOT_EMPTY": Condition(SavepointError, 409, 2),
+    "ARCHIVE_TAKEN": Condition(SavepointError, 409, 4),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
     "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),

@@ -179,8 +179,8 @@ def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheck
             if has_all:
                 needed = {file.path for file in open_savepoint(pond, "whole").manifest.files}
                 assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} == needed
-            elif target.exists() and any(target.iterdir()):
-                assert condition_of(lambda to=target: plan_restore(pond, "whole", to)) == "TARGET_NOT_EMPTY"
+            elif (target / ".restoring").exists():
+                assert condition_of(lambda to=target: plan_restore(pond, "whole", to).run()) == "TARGET_NOT_EMPTY"
             continue
         every = list_savepoints(pond)
         assert [found.manifest.name for found in every.found if found.manifest.name == "whole"]

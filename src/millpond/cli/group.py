@@ -43,6 +43,7 @@ SECTIONS = {
     "Keep and move jobs": {
         "savepoint": "Make, verify and restore copies of a job's checkpoint.",
         "fork": "Make a second job with the state of a savepoint.",
+        "archive": "Archive every batch of a job as it commits.",
     },
     "Serve": {
         "serve": "Answer requests over HTTP.",

@@ -22,6 +22,7 @@ from millpond.errors import MillpondError, RequestError
 from millpond.replica.row_stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
+from millpond.schema.moment import time_micros
 from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Row, Rows
@@ -31,7 +32,6 @@ from millpond.tables.history.changes import Changes, RowChange
 from millpond.tables.history.find_event import EventAnswer
 from millpond.tables.history.reads import check_limit, check_when
 from millpond.tables.history.versions import Version, Versions
-from millpond.tables.job.as_of import time_micros
 from millpond.tables.job.bounds import ARRIVING, Bounds
 from millpond.tables.job.cut_token import CutToken
 from millpond.tables.scan.keys import Key, KeyReader, given_keys

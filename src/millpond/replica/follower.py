@@ -27,6 +27,7 @@ from typing import Any
 
 import msgspec
 
+from millpond.checkpoint.identity import judge
 from millpond.checkpoint.log import CommittedBatch, committed_batches, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_stores
 from millpond.checkpoint.position import Batch
@@ -38,13 +39,12 @@ from millpond.replica.backends.lmdb import open_backend
 from millpond.replica.folder import FollowerStatus, ReplicaPlace
 from millpond.replica.generation import Generation, Generations
 from millpond.replica.history.keeper import Keeper
-from millpond.replica.identity import judge
 from millpond.replica.journal.writer import JournalCopy
-from millpond.replica.polling import polling_of
 from millpond.replica.record import DAMAGED, StoresRecord
 from millpond.settings import ReplicaSettings, Retention
 from millpond.storage import FileStamp, Storage
 from millpond.storage.names import numbers
+from millpond.storage.polling import polling_of
 from millpond.storage.watch import FolderWatch
 
 # How often to check that the folder is still ours.

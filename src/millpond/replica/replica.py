@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from millpond.checkpoint.identity import judge, replaced_error
 from millpond.checkpoint.log import committed_batches
 from millpond.checkpoint.position import Batch
 from millpond.errors import CONDITIONS, PASSING, MillpondError, ReplicaError, StorageError
@@ -19,7 +20,6 @@ from millpond.replica.backends.lmdb import open_backend
 from millpond.replica.backends.memory import MemoryBackend
 from millpond.replica.folder import FollowerStatus, ReplicaPlace
 from millpond.replica.follower import Follower, Retentions, Wanted
-from millpond.replica.identity import judge, replaced_error
 from millpond.replica.record import ReplicaRecord, StoresRecord
 from millpond.settings import ReplicaSettings
 from millpond.storage import FileStamp, Storage

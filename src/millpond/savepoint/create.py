@@ -14,25 +14,22 @@ manifest, and nothing takes it for a savepoint.
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, read_catalogue, savepoints_folder
-from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch, read_conf
-from millpond.checkpoint.operators import read_operator_files
+from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
-from millpond.savepoint.folder import CHECKPOINT, Savepoint, check_free, claim, list_savepoints, remove
-from millpond.savepoint.manifest import NAME, Manifest, PartitionState, SavepointFile, check_savepoint_name
-from millpond.savepoint.origin import read_origin
+from millpond.savepoint.describe import describe_batch
+from millpond.savepoint.folder import check_free, claim, list_savepoints, remove
+from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
-from millpond.savepoint.threads import Progress, do_each
+from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.storage import Storage
 from millpond.storage.below import files_below
 from millpond.storage.copying import Copied, copy_file
@@ -40,8 +37,6 @@ from millpond.storage.places import Places
 
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
-# Hashes take two cores; requests to a bucket wait most of their time.
-_LOCAL_THREADS, _REMOTE_THREADS = 2, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +195,20 @@ class _Creation:
         if self._plan.count:
             counted = self._count_rows(batch)  # 5
         self._folder.sync()  # 6
-        manifest = self._manifest(batch, files, counted)
+        plan, parent = self._plan, self._plan.parent
+        shared = parent is not None and any(f.is_final and f.path in self._of_parent for f in files)
+        manifest = describe_batch(
+            plan.job,
+            self._target,
+            batch,
+            [(file, SavepointFile(path=file.path, size_bytes=c.size_bytes, sha256=c.sha256)) for file, c in files.items()],
+            plan.job.entries(),
+            name=plan.name,
+            note=plan.note,
+            parent=None if parent is None else parent.manifest.name,
+            shares_with=parent.manifest.name if shared and parent is not None else None,
+            rows=counted,
+        )
         self._folder.write(NAME, manifest.to_bytes())
         return manifest
 
@@ -234,7 +242,7 @@ class _Creation:
         return read_batch(self._source, batches[-1] if wanted is None else Batch(wanted))
 
     def _copy_all(self, files: list[RestartFile]) -> dict[RestartFile, Copied]:
-        threads = _REMOTE_THREADS if self._source.is_remote or self._target.is_remote else _LOCAL_THREADS
+        threads = threads_between(self._source, self._target)
         return dict(zip(files, do_each(self._copy_one, files, threads=threads, progress=self._progress), strict=True))
 
     def _copy_one(self, file: RestartFile) -> Copied:
@@ -259,43 +267,6 @@ class _Creation:
                 raise rows
             counted[where] += rows
         return counted
-
-    def _manifest(self, batch: CommittedBatch, files: dict[RestartFile, Copied], rows: dict[PartitionId, int]) -> Manifest:
-        sizes: Counter[PartitionId] = Counter()
-        for file, copied in files.items():
-            if file.partition is not None:
-                sizes[file.partition] += copied.size_bytes
-        parent = self._plan.parent
-        shared = parent is not None and any(f.is_final and f.path in self._of_parent for f in files)
-        return Manifest(
-            name=self._plan.name,
-            note=self._plan.note,
-            parent=None if parent is None else parent.manifest.name,
-            shares_with=parent.manifest.name if shared and parent is not None else None,
-            job=self._plan.job.job,
-            job_id=job_id(self._target),
-            checkpoint=self._source.uri,
-            origin=read_origin(self._plan.job.storage),
-            batch=batch.batch,
-            offsets=batch.offsets,
-            watermark_ms=batch.watermark_ms,
-            batch_started_ms=batch.started_ms,
-            committed_ms=None if batch.committed_ns is None else batch.committed_ns // 1_000_000,
-            created_ms=int(time.time() * 1000),
-            millpond=version("millpond"),
-            checkpoint_format=2 if batch.state_ids else 1,
-            conf=read_conf(self._target, batch.batch),
-            operators={operator.operator: operator.name for operator in read_operator_files(self._target, batch.batch)},
-            partitions=tuple(
-                PartitionState(operator=op, store=store, partition=n, rows=rows.get((op, store, n)), size_bytes=size)
-                for (op, store, n), size in sorted(sizes.items())
-            ),
-            tables={name: entry.to_json() for name, entry in sorted((e.table, e) for e in self._plan.job.entries())},
-            files=tuple(
-                SavepointFile(path=path, size_bytes=copied.size_bytes, sha256=copied.sha256)
-                for path, copied in sorted((file.path, copied) for file, copied in files.items())
-            ),
-        )
 
 
 def _batch_gone(storage: Storage, batch: int, batches: list[Batch]) -> SavepointError:

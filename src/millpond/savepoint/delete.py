@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.catalogue import savepoints_folder
-from millpond.errors import SavepointError
-from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint, remove
-from millpond.savepoint.manifest import check_savepoint_name
+from millpond.errors import RequestError, SavepointError
+from millpond.savepoint.archive.layout import find_archive
+from millpond.savepoint.folder import list_savepoints, open_savepoint, remove
+from millpond.savepoint.manifest import Savepoint, check_savepoint_name
 from millpond.storage import Storage
 
 
@@ -47,10 +48,16 @@ class DeletePlan:
 def plan_delete_savepoint(place: str | Path, name: str) -> DeletePlan:
     """Plan to delete a savepoint.
 
-    Raises:  UNKNOWN_SAVEPOINT, INVALID_NAME.
+    Raises:  UNKNOWN_SAVEPOINT, INVALID_NAME; INVALID_REQUEST for an archive.
     """
     check_savepoint_name(name)
     savepoint = None
+    if find_archive(place) is not None:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{place} is an archive, whose batches aren't deleted one by one.",
+            hint="Let the archiver delete old ones: millpond archive … --keep-for 7d.",
+        )
     try:
         savepoint = open_savepoint(place, name)
     except SavepointError as error:

@@ -10,38 +10,23 @@ incomplete: it can be deleted, and nothing reads it.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
+from time import time_ns
 
 from millpond.catalogue import savepoints_folder
-from millpond.errors import CheckpointError, MillpondError, SavepointError, StorageError
-from millpond.savepoint.manifest import NAME, Manifest, check_savepoint_name, damaged, parse_manifest
+from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError, StorageError
+from millpond.savepoint.archive.layout import NEWEST, find_archive
+from millpond.savepoint.manifest import CHECKPOINT, NAME, Savepoint, check_savepoint_name, damaged, parse_manifest
+from millpond.schema.moment import time_micros
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
 CLAIM = "claim.json"
-CHECKPOINT = "checkpoint"
 _BOUNDS = FileBounds()
-
-
-@dataclass(frozen=True, slots=True)
-class Savepoint:
-    """One savepoint.
-
-    manifest:  what it holds
-    storage:   its folder
-    """
-
-    manifest: Manifest
-    storage: Storage
-
-    @property
-    def checkpoint(self) -> Storage:
-        """The copied checkpoint."""
-        return self.storage.folder(CHECKPOINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +44,12 @@ class Savepoints:
 
 
 def list_savepoints(place: str | Path) -> Savepoints:
-    """All savepoints of a pond, or of a bare checkpoint.
+    """All savepoints of a pond, of a bare checkpoint, or of an archive, whose batches they are.
 
     Raises:  what the storage raises.
     """
+    if (archive := find_archive(place)) is not None:
+        return Savepoints([archive.savepoint(batch) for batch in archive.batches()], [], {})
     root = savepoints_folder(place)
     found: list[Savepoint] = []
     incomplete: list[str] = []
@@ -80,13 +67,28 @@ def list_savepoints(place: str | Path) -> Savepoints:
     return Savepoints(sorted(found, key=lambda s: (s.manifest.created_ms, s.manifest.name)), incomplete, broken)
 
 
-def open_savepoint(place: str | Path, name: str) -> Savepoint:
+def open_savepoint(place: str | Path, name: str | None = None, *, time: dt.datetime | str | None = None) -> Savepoint:
     """One savepoint, its manifest read.
 
+    place:   a pond, a checkpoint, or an archive
+    name:    of an archive `newest`, `batch-17` or `batch-17.generation-2`; the newest without it
+    time:    of an archive the newest batch that was committed by this time, instead of a name
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
-             INVALID_NAME.
+             INVALID_NAME, INVALID_REQUEST, WRONG_TYPE.
     """
-    check_savepoint_name(name)
+    if name is not None and time is not None:
+        raise RequestError("INVALID_REQUEST", "Both a name and a time are given.", hint="Use one of the two.")
+    if name is not None:
+        check_savepoint_name(name)
+    if (archive := find_archive(place)) is not None:
+        archive.facts()  # it may be of a newer format
+        return archive.savepoint(archive.find(name or NEWEST) if time is None else archive.at(time_micros(time) // 1000))
+    if name is None:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{place} isn't an archive, so a savepoint has to be named.",
+            hint="Name one: millpond savepoint list shows them.",
+        )
     return _open(savepoints_folder(place), name)
 
 
@@ -97,7 +99,7 @@ def claim(root: Storage, name: str) -> Storage:
     """
     check_savepoint_name(name)
     folder = root.folder(name)
-    said = {"writer": uuid.uuid4().hex, "since_ms": int(time.time() * 1000)}
+    said = {"writer": uuid.uuid4().hex, "since_ms": time_ns() // 1_000_000}
     if not folder.create(CLAIM, json.dumps(said).encode()):
         check_free(root, name)
         raise _incomplete(folder, name)  # it was deleted just now

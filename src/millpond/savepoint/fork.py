@@ -19,8 +19,8 @@ from pathlib import Path
 from millpond.catalogue import JobFolder, create_job, is_pond, job_of, read_catalogue
 from millpond.checkpoint.log import committed_batches, job_id
 from millpond.errors import CheckpointError, DefinitionError, RequestError
-from millpond.savepoint.folder import Savepoint, open_savepoint
-from millpond.savepoint.manifest import Manifest
+from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.restore import restore_files, restore_tables
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.table import check_table_name

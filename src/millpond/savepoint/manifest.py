@@ -26,10 +26,12 @@ from typing import Any, get_type_hints
 from millpond.errors import SavepointError
 from millpond.schema.definition.table import check_table_name
 from millpond.schema.strict_json import DAMAGE, parse_json
+from millpond.storage import Storage
 from millpond.storage.copying import Copied
 
 FORMAT = 1
 NAME = "savepoint.json"
+CHECKPOINT = "checkpoint"
 _HASH = "sha256"
 
 
@@ -132,6 +134,23 @@ class Manifest:
         data["partitions"] = [[p.operator, p.store, p.partition, p.rows, p.size_bytes] for p in self.partitions]
         data["files"] = [[file.path, file.size_bytes, file.sha256] for file in self.files]
         return (json.dumps({**data, _HASH: _digest(data)}, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """One savepoint.
+
+    manifest:  what it holds
+    storage:   its folder
+    """
+
+    manifest: Manifest
+    storage: Storage
+
+    @property
+    def checkpoint(self) -> Storage:
+        """The copied checkpoint."""
+        return self.storage.folder(CHECKPOINT)
 
 
 def parse_manifest(text: bytes, path: str) -> Manifest:

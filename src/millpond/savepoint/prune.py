@@ -6,16 +6,19 @@ is always kept: it says where that job comes from.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from millpond.catalogue import read_catalogue
 from millpond.errors import MillpondError, RequestError
+from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.delete import DeletePlan, deletion
 from millpond.savepoint.folder import list_savepoints
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.origin import read_origin
+from millpond.settings import parse_length
 
 _DAY_MS = 86_400_000
 
@@ -50,6 +53,16 @@ class Keep:
         return found
 
 
+def keep_of(*, last: int = 0, keep_for: str | None = None, daily: int = 0) -> Keep:
+    """A rule from words.
+
+    keep_for:  12h, 30d, or forever
+    Raises:    INVALID_REQUEST.
+    """
+    seconds = 0.0 if keep_for is None else parse_length("keep_for", keep_for)
+    return Keep(last=last, seconds=math.inf if seconds is None else seconds, days=daily)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunePlan:
     """Savepoints that will be deleted.
@@ -72,10 +85,11 @@ class PrunePlan:
             plan.run()
 
 
-def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None) -> PrunePlan:
+def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None, prefix: str = "") -> PrunePlan:
     """Plan to delete the savepoints that a rule doesn't keep.
 
     job:     only those of this job; None for each job by itself
+    prefix:  only those whose names begin with it
     Raises:  INVALID_REQUEST if the rule would keep none; what the storage raises.
     """
     if keep.last < 0 or keep.seconds < 0 or keep.days < 0 or not (keep.last or keep.seconds or keep.days):
@@ -84,9 +98,15 @@ def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None) -> Prun
             "The rule keeps no savepoint.",
             hint="Say which to keep: the newest (last), the young (seconds), one of each day (days).",
         )
+    if find_archive(place) is not None:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{place} is an archive, which has a window instead of this rule.",
+            hint="Let the archiver delete old batches: millpond archive … --keep-for 7d.",
+        )
     origins = _origins(place)
     found = list_savepoints(place).found
-    judged = [savepoint for savepoint in found if job in (None, savepoint.manifest.job)]
+    judged = [s for s in found if job in (None, s.manifest.job) and s.manifest.name.startswith(prefix)]
     every = [savepoint.manifest for savepoint in judged]
     kept: dict[str, str] = {}
     for name in {manifest.job for manifest in every}:

@@ -7,16 +7,23 @@
 4. Of each partition the newest snapshot up to version N+1, with its SSTs, and the changes after it.
 
 Spark starts without any other file.
+
+Whoever has copies of the files of batch N-1 needs fewer of batch N: of each partition only the
+changes of N.  Then Spark may have deleted the snapshot before them.  Not so in checkpoint format 2,
+where a change log names the snapshot that it follows, nor for column families: Spark writes a
+snapshot if these change, and only that snapshot names them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, is_single, read_operator_files
+from millpond.checkpoint.position import version_of
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, read_snapshot_metadata
 from millpond.checkpoint.schemas import parse_schema
 from millpond.checkpoint.state import StateReader
@@ -29,6 +36,13 @@ from millpond.storage.names import NUMBER
 
 _BOUNDS = FileBounds()
 _LOG_ENTRY = re.compile(rf"({NUMBER})(\.compact)?")
+_CHANGES = (".delta", ".changelog")
+# A newer snapshot replaces the one before and the changes after it once there are so many changes.
+# Spark makes one for every ten.  Those of RocksDB cost little, since most of their SSTs are copied
+# already; those of the HDFS-backed provider have all rows.
+_MOST_CHANGES = {"rocksdb": 10, "hdfs": 50}
+# How often to look for a newer snapshot, in changes: each time lists a folder.
+_LOOK_CHANGES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,18 +52,21 @@ class RestartFile:
     path:        below the checkpoint
     most_bytes:  a larger file of this kind is refused
     is_final:    no other file will ever have this name, so that the file may have several names
+    is_settled:  the file stays as it is as long as its job isn't rewound
     partition:   (operator, store, partition) of a state file
     """
 
     path: str
     most_bytes: int
     is_final: bool = False
+    is_settled: bool = False
     partition: tuple[int, str, int] | None = None
 
 
-def restart_files(storage: Storage, batch: CommittedBatch) -> list[RestartFile]:
+def restart_files(storage: Storage, batch: CommittedBatch, before: Sequence[RestartFile] = ()) -> list[RestartFile]:
     """The files, in no order.
 
+    before:  the files of the batch before, if there are copies of them
     Raises:  FILE_GONE if Spark has cleaned one of them up; CORRUPT_FILE, INCOMPLETE_FILE,
              UNKNOWN_FORMAT, UNSUPPORTED, REWOUND_IN_PLACE.
     Source:  MicroBatchExecution, FileStreamSourceLog, StateStore, Spark 4.3; restarts of every
@@ -58,36 +75,44 @@ def restart_files(storage: Storage, batch: CommittedBatch) -> list[RestartFile]:
     found = [RestartFile(path="metadata", most_bytes=_BOUNDS.note_bytes)]  # 1
     for number in (batch.batch, batch.batch - 1):
         if number >= 0:
-            found.append(RestartFile(path=f"offsets/{number}", most_bytes=_BOUNDS.log_bytes))
-    found.append(RestartFile(path=f"commits/{batch.batch}", most_bytes=_BOUNDS.log_bytes))
+            found.append(RestartFile(path=f"offsets/{number}", most_bytes=_BOUNDS.log_bytes, is_settled=True))
+    found.append(RestartFile(path=f"commits/{batch.batch}", most_bytes=_BOUNDS.log_bytes, is_settled=True))
     for source in storage.names("sources"):  # 2
-        found += _source_files(storage, source, batch)
+        found += _source_files(storage, source, batch, before)
     reader = StateReader(storage)
+    state: defaultdict[tuple[int, str, int] | None, list[RestartFile]] = defaultdict(list)
+    for file in before:
+        state[file.partition].append(file)
     for operator in read_operator_files(storage, batch.batch):
         found += _schema_files(storage, operator)  # 3
         for index, store in enumerate(operator.stores):  # 4
             schema = _any_rows(operator, store, index, single=_is_single(storage, operator, store))
             for partition in _partitions(batch, schema):
-                found += _state_files(reader, batch, schema, partition)
+                found += _state_files(reader, batch, schema, partition, state[schema.operator, schema.store, partition])
     return found
 
 
-def _source_files(storage: Storage, source: str, batch: CommittedBatch) -> Iterable[RestartFile]:
+def _source_files(storage: Storage, source: str, batch: CommittedBatch, before: Sequence[RestartFile]) -> Iterator[RestartFile]:
     folder = f"sources/{source}"
     offset = batch.offsets.get(source)
     upto = offset.get("logOffset") if isinstance(offset, dict) and len(offset) == 1 else None
-    entries = {name: m for name in storage.sizes(folder) if (m := _LOG_ENTRY.fullmatch(name))}
     if not isinstance(upto, int):  # another kind of source, or none of its files read yet
-        paths = [*files_below(storage, folder)]
-    else:
-        numbered = {name: (int(m[1]), bool(m[2])) for name, m in entries.items() if int(m[1]) <= upto}
-        compact = max((number for number, is_compact in numbered.values() if is_compact), default=-1)
-        paths = [
-            f"{folder}/{name}"
-            for name, (number, is_compact) in numbered.items()
-            if number > compact or (number == compact and is_compact)
-        ]
-    return (RestartFile(path=path, most_bytes=_BOUNDS.source_log_bytes) for path in paths)
+        yield from (RestartFile(path=path, most_bytes=_BOUNDS.source_log_bytes) for path in files_below(storage, folder))
+        return
+    names = {*storage.sizes(folder), *(file.path.removeprefix(f"{folder}/") for file in before)}
+    entries = {(int(m[1]), bool(m[2])) for name in names if (m := _LOG_ENTRY.fullmatch(name)) and int(m[1]) <= upto}
+    compact = max((number for number, is_compact in entries if is_compact), default=-1)
+    if compact >= 0:
+        yield RestartFile(path=f"{folder}/{compact}.compact", most_bytes=_BOUNDS.source_log_bytes, is_settled=True)
+    for number in range(compact + 1, upto + 1):
+        if (number, False) not in entries:
+            raise CheckpointError(
+                "FILE_GONE",
+                f"{storage.uri}/{folder} has no entry {number}, which batch {batch.batch} needs.",
+                hint="Choose a newer batch.",
+                path=f"{storage.uri}/{folder}/{number}",
+            )
+        yield RestartFile(path=f"{folder}/{number}", most_bytes=_BOUNDS.source_log_bytes, is_settled=True)
 
 
 def _schema_files(storage: Storage, operator: OperatorFiles) -> Iterator[RestartFile]:
@@ -116,7 +141,15 @@ def _partitions(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def _state_files(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[RestartFile]:
+def _state_files(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: list[RestartFile]
+) -> Iterator[RestartFile]:
+    where = (store.operator, store.store, partition)
+    change = _following(reader, batch, store, partition, before)
+    if change is not None:
+        yield from before
+        yield RestartFile(path=change, most_bytes=_BOUNDS.state_bytes, is_settled=True, partition=where)
+        return
     base, changes = reader.files(batch, store, partition)
     folder = store_folder(store.operator, partition, store.store)
     if base is None and not changes:
@@ -126,13 +159,28 @@ def _state_files(reader: StateReader, batch: CommittedBatch, store: StoreSchema,
             hint="Choose a newer batch.",
             path=f"{reader.storage.uri}/{folder}",
         )
-    where = (store.operator, store.store, partition)
     # Names of checkpoint format 2 have an id of their own; so have SSTs.
-    is_final = bool(batch.state_ids)
-    if base is not None:
-        yield RestartFile(path=base, most_bytes=_BOUNDS.state_bytes, is_final=is_final, partition=where)
-        if batch.settings.provider == "rocksdb":
-            for name in sorted(set(read_snapshot_metadata(reader.storage, *folder_and_name(base)).sst_names.values())):
-                yield RestartFile(path=f"{folder}/SSTs/{name}", most_bytes=_BOUNDS.state_bytes, is_final=True, partition=where)
-    for path in changes:
-        yield RestartFile(path=path, most_bytes=_BOUNDS.state_bytes, is_final=is_final, partition=where)
+    has_ids = bool(batch.state_ids)
+    paths = {path: has_ids for path in (base, *changes) if path is not None}
+    if base is not None and batch.settings.provider == "rocksdb":
+        names = read_snapshot_metadata(reader.storage, *folder_and_name(base)).sst_names.values()
+        paths |= {f"{folder}/SSTs/{name}": True for name in sorted(set(names))}
+    for path, is_final in paths.items():
+        yield RestartFile(path=path, most_bytes=_BOUNDS.state_bytes, is_final=is_final, is_settled=True, partition=where)
+
+
+def _following(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: list[RestartFile]
+) -> str | None:
+    """The batch's change file, if it and the files of the batch before are what a restart should have."""
+    if not before or batch.state_ids:
+        return None
+    folder, version = store.folder(partition), version_of(batch.batch)
+    if batch.settings.provider == "rocksdb" and reader.storage.stamp(f"{folder}/{version}.zip") is not None:
+        return None
+    changes = sum(file.path.endswith(_CHANGES) for file in before)
+    if changes >= _MOST_CHANGES[batch.settings.provider] and changes % _LOOK_CHANGES == 0:
+        newest, _ = reader.files(batch, store, partition)
+        if newest is not None and newest not in {file.path for file in before}:
+            return None
+    return reader.change_file(batch, store, partition)

@@ -14,6 +14,7 @@ If anything fails, the folder is emptied.
 
 from __future__ import annotations
 
+import datetime as dt
 import hashlib
 import json
 import uuid
@@ -24,12 +25,13 @@ from pathlib import Path
 
 from millpond.catalogue import JobFolder, create_beside, folders_of
 from millpond.errors import RequestError, SavepointError
-from millpond.savepoint.folder import Savepoint, open_savepoint
-from millpond.savepoint.manifest import Manifest, SavepointFile, damaged
+from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_file, rewrite_state
-from millpond.savepoint.threads import Progress, do_each
+from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
+from millpond.schema.far_time import write_micros
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
@@ -41,7 +43,6 @@ _METADATA = "metadata"
 # Hidden, as Spark's own temporary files.
 _CLAIM = ".restoring"
 _BOUNDS = FileBounds()
-_THREADS = 4
 _AS_IT_WAS = StateForm()
 
 
@@ -67,7 +68,7 @@ class RestorePlan:
         rewritten = [f"state       {self.form.describe()}"] if self.form.is_new else []
         return "\n".join(
             [
-                f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}",
+                f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}{_when(manifest)}",
                 f"to          {self.target.uri}",
                 f"copies      {len(manifest.files)} files, {manifest.size_bytes:,} bytes",
                 f"job id      {identity}",
@@ -150,7 +151,12 @@ def read_tables(manifest: Manifest) -> list[Entry]:
 
 def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, *, without_state: bool) -> None:
     files = [file for file in savepoint.manifest.files if file.path != _METADATA]
-    do_each(partial(_copy_one, savepoint.checkpoint, target, without_state), files, threads=_THREADS, progress=progress)
+    do_each(
+        partial(_copy_one, savepoint.checkpoint, target, without_state),
+        files,
+        threads=threads_between(savepoint.checkpoint, target),
+        progress=progress,
+    )
 
 
 def _copy_one(source: Storage, target: Storage, without_state: bool, file: SavepointFile) -> None:  # 2
@@ -175,9 +181,10 @@ def _changed(source: Storage, file: SavepointFile) -> SavepointError:
 
 def plan_restore(
     place: str | Path,
-    name: str,
+    name: str | None,
     to: str | Path,
     *,
+    time: dt.datetime | str | None = None,
     new_id: bool = False,
     partitions: int | None = None,
     codec: str | None = None,
@@ -185,7 +192,9 @@ def plan_restore(
 ) -> RestorePlan:
     """Plan to restore a savepoint.
 
-    place:   the pond that has it, or the checkpoint that it was made of
+    place:   the pond that has it, the checkpoint that it was made of, or an archive
+    name:    of the savepoint; of an archive `newest`, `batch-17` or `batch-17.generation-2`
+    time:    of an archive the newest batch that was committed by this time, instead of a name
     to:      a folder that is empty or doesn't exist yet
     new_id:  give the restored job an id of its own, for a job that runs beside the old one
     partitions, codec, row_checksum:  write the state anew, for the HDFS-backed provider: in another
@@ -194,7 +203,7 @@ def plan_restore(
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
              TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't have this form.
     """
-    savepoint, target = open_savepoint(place, name), open_storage(to)
+    savepoint, target = open_savepoint(place, name, time=time), open_storage(to)
     if is_below(target.uri, savepoint.storage.uri) or is_below(savepoint.storage.uri, target.uri):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
     check_empty(target)
@@ -210,6 +219,10 @@ def plan_restore(
     if form.is_new:
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
     return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)
+
+
+def _when(manifest: Manifest) -> str:
+    return "" if manifest.committed_ms is None else f", committed {write_micros(manifest.committed_ms * 1000)}Z"
 
 
 def check_empty(target: Storage) -> None:

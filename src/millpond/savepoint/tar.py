@@ -12,8 +12,8 @@ from typing import IO
 
 from millpond.catalogue import savepoints_folder
 from millpond.errors import SetupError
-from millpond.savepoint.folder import CHECKPOINT, Savepoint, claim, remove
-from millpond.savepoint.manifest import NAME, Manifest, SavepointFile, damaged, parse_manifest, renamed
+from millpond.savepoint.folder import claim, remove
+from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, damaged, parse_manifest, renamed
 from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds
 from millpond.storage import Storage, sync_folder

@@ -6,10 +6,21 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from millpond.storage import Storage
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Progress = Callable[[int, int], None]
 """called with (files done, files in all)"""
+
+
+# Hashes take two cores; requests to a bucket wait most of their time.
+_LOCAL_THREADS, _REMOTE_THREADS = 2, 16
+
+
+def threads_between(*places: Storage) -> int:
+    """How many files to copy at a time between places."""
+    return _REMOTE_THREADS if any(place.is_remote for place in places) else _LOCAL_THREADS
 
 
 def do_each(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from types import FrameType, TracebackType
+from collections.abc import Sequence
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
 from millpond.schema.definition.operator_name import Entry
+from millpond.signals import stop_signals
 from millpond.storage import open_storage
 from millpond.storage.names import numbers
 
@@ -197,21 +196,3 @@ def stop_all(jobs: Sequence[Job]) -> None:
             print(f"millpond: stopping {job.name} failed: {broken}", file=sys.stderr)
     for session in {id(job.session): job.session for job in jobs}.values():
         session.stop()
-
-
-@contextlib.contextmanager
-def stop_signals() -> Iterator[threading.Event]:
-    """Within this context, Ctrl-C and SIGTERM set the event and don't end the process."""
-    ending = threading.Event()
-
-    def ask(number: int, frame: FrameType | None) -> None:  # noqa: ARG001
-        ending.set()
-
-    # PySpark installs its own handler for SIGINT, which cancels Spark jobs and then raises
-    # KeyboardInterrupt.
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield ending
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -74,7 +74,7 @@ def demo(
     _refuse(log is not None and (rate or rows) is not None, "--rate and --rows are for generated visits", "Leave out --log.")
     with importing_pyspark():
         from millpond.demo.run import Input, check_jobs, running_main_job
-        from millpond.spark.job import stop_signals
+        from millpond.signals import stop_signals
     if log is not None:
         from millpond.spark.accesslog.files import find_logs
 

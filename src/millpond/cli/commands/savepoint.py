@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -19,16 +18,18 @@ from millpond.cli.place import is_server
 from millpond.cli.progress import Progress
 from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError, SavepointError
+from millpond.savepoint.archive.layout import Archive, ArchivedBatch, find_archive
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.delete import plan_delete_savepoint
-from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
-from millpond.savepoint.manifest import Manifest
-from millpond.savepoint.prune import Keep, plan_prune
+from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manifest import Manifest, Savepoint
+from millpond.savepoint.prune import keep_of, plan_prune
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.rewrite import CODECS
+from millpond.savepoint.schedule import Schedule
 from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
-from millpond.settings import parse_length
+from millpond.signals import stop_signals
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -38,6 +39,7 @@ _FACTS = (
 )
 _place = click.argument("place", metavar="DIR|URI", shell_complete=complete_place)
 _name = click.argument("name", metavar="SAVEPOINT")
+_LOOK_SECONDS = 0.2
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -54,6 +56,19 @@ def savepoint() -> None:
       millpond savepoint list ./pond
       millpond savepoint restore ./pond before-upgrade --to ./restored
     """
+
+
+def _rule(command: Command) -> Command:
+    """The options that say which savepoints stay."""
+    for option in (
+        click.option(
+            "--keep-daily", type=click.IntRange(min=0), default=0, metavar="DAYS", help="Keep the newest of each of these days."
+        ),
+        click.option("--keep-for", metavar="12h|30d", help="Keep those that are younger."),
+        click.option("--keep-last", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N of each job."),
+    ):
+        command = option(command)
+    return command
 
 
 def local_place(command: Command) -> Command:
@@ -103,7 +118,10 @@ def create(
 @options.json_option
 @local_place
 def list_(place: str, as_json: bool) -> None:
-    """List the savepoints in DIR, oldest first."""
+    """List the savepoints in DIR, oldest first; of an archive its generations."""
+    if (archive := find_archive(place)) is not None:
+        _list_archive(archive, as_json=as_json)
+        return
     every = list_savepoints(place)
     if as_json:
         for found in every.found:
@@ -115,6 +133,25 @@ def list_(place: str, as_json: bool) -> None:
         say(f"{name}: a command makes it now, or was killed in making it")
     for name, error in every.broken.items():
         say(f"{name}: {error}")
+
+
+def _list_archive(archive: Archive, *, as_json: bool) -> None:
+    began = {generation.number: generation for generation in archive.generations()}
+    batches: dict[int, list[ArchivedBatch]] = {}
+    for batch in archive.batches():
+        batches.setdefault(batch.generation, []).append(batch)
+    rows = []
+    for number, found in batches.items():
+        first, last, why = found[0], found[-1], began[number].why if number in began else ""
+        lost = began[number].lost if number in began else None
+        if as_json:
+            times = {"first_committed_ms": first.committed_ms, "last_committed_ms": last.committed_ms}
+            write_json({"generation": number, "first": first.batch, "last": last.batch, **times, "lost": lost, "why": why})
+        words = "" if lost is None else f"{lost[0]} to {lost[1]}"
+        span = f"{first.batch} to {last.batch}"
+        rows.append([str(number), span, moment(first.committed_ms), moment(last.committed_ms), words, why])
+    if rows and not as_json:
+        write_grid(["generation", "batches", "from", "to", "lost before", "why it began"], rows)
 
 
 @savepoint.command()
@@ -153,7 +190,8 @@ def verify(place: str, name: str, as_json: bool) -> None:
 
 @savepoint.command()
 @_place
-@_name
+@click.argument("name", metavar="[SAVEPOINT]", required=False)
+@click.option("--time", metavar="TIME", help="Of an archive, the newest batch that was committed by this time.")
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
 @click.option("--partitions", type=int, help="Divide the state into so many partitions; for the HDFS-backed provider.")
@@ -161,17 +199,27 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without; as above.")
 @local_place
 def restore(
-    place: str, name: str, to: str, new_id: bool, partitions: int | None, codec: str | None, row_checksum: bool | None
+    place: str,
+    name: str | None,
+    time: str | None,
+    to: str,
+    new_id: bool,
+    partitions: int | None,
+    codec: str | None,
+    row_checksum: bool | None,
 ) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.
 
-    Spark starts the job from it.
+    Spark starts the job from it.  DIR may also be an archive; SAVEPOINT is then one of its batches,
+    such as batch-17, and the newest one if it is left out.
 
     \b
     Examples:
       millpond savepoint restore ./pond before-upgrade --to ./restored
+      millpond savepoint restore s3://my-bucket/archive batch-17 --to ./restored
+      millpond savepoint restore s3://my-bucket/archive --time 2026-03-01T12:00:00Z --to ./restored
     """
-    plan = plan_restore(place, name, to, new_id=new_id, partitions=partitions, codec=codec, row_checksum=row_checksum)
+    plan = plan_restore(place, name, to, time=time, new_id=new_id, partitions=partitions, codec=codec, row_checksum=row_checksum)
     for line in plan.describe().splitlines():
         say(line)
     with progress_of_files() as progress:
@@ -198,9 +246,7 @@ def delete(place: str, name: str, yes: bool) -> None:
 @savepoint.command()
 @_place
 @click.option("--job", help="Only the savepoints of this job.")
-@click.option("--keep-last", type=click.IntRange(min=0), default=0, metavar="N", help="Keep the newest N of each job.")
-@click.option("--keep-for", metavar="12h|30d", help="Keep those that are younger.")
-@click.option("--keep-daily", type=click.IntRange(min=0), default=0, metavar="DAYS", help="Keep the newest of each of these days.")
+@_rule
 @click.option("--yes", is_flag=True, help="Delete them; without this, show what would be deleted.")
 @local_place
 def prune(place: str, job: str | None, keep_last: int, keep_for: str | None, keep_daily: int, yes: bool) -> None:
@@ -212,15 +258,52 @@ def prune(place: str, job: str | None, keep_last: int, keep_for: str | None, kee
     Examples:
       millpond savepoint prune ./pond --keep-last 3 --keep-daily 30
     """
-    seconds = 0.0 if keep_for is None else parse_length("--keep-for", keep_for)
-    keep = Keep(last=keep_last, seconds=math.inf if seconds is None else seconds, days=keep_daily)
-    plan = plan_prune(place, keep, job=job)
+    plan = plan_prune(place, keep_of(last=keep_last, keep_for=keep_for, daily=keep_daily), job=job)
     for line in plan.describe().splitlines():
         say(line)
     if yes:
         plan.run()
     elif plan.deleted:
         say("Nothing is deleted yet: --yes deletes them.")
+
+
+@savepoint.command()
+@_place
+@click.argument("job", required=False)
+@click.option("--every", required=True, metavar="15m|1h|1d", help="The interval.")
+@_rule
+@click.option("--count", is_flag=True, help="Count the rows, which decodes all of the state.")
+@options.allow_option
+@local_place
+def schedule(
+    place: str,
+    job: str | None,
+    every: str,
+    keep_last: int,
+    keep_for: str | None,
+    keep_daily: int,
+    count: bool,
+    allow: tuple[str, ...],
+) -> None:
+    """Make savepoints of JOB in DIR at intervals, until Ctrl-C, and delete old ones by a rule.
+
+    The rule concerns the scheduled savepoints alone; the newest of them always stays.  A job without
+    a new batch gets no new savepoint.
+
+    \b
+    Examples:
+      millpond savepoint schedule ./pond page_views --every 1h --keep-last 24 --keep-daily 30
+    """
+    keep = keep_of(last=keep_last, keep_for=keep_for, daily=keep_daily)
+    with stop_signals() as ending, Schedule(place, every, keep=keep, job=job, count=count, allow=allow).start() as running:
+        newest, failing = None, None
+        while not ending.wait(_LOOK_SECONDS):
+            status = running.status()
+            if status.newest != newest and status.made:
+                say(f"{status.newest}: made; {status.deleted} deleted so far")
+            if status.last_error is not None and status.last_error.condition != failing:
+                say(str(status.last_error))
+            newest, failing = status.newest, status.last_error and status.last_error.condition
 
 
 @savepoint.command()

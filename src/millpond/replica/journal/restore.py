@@ -16,11 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.checkpoint.identity import judge
 from millpond.checkpoint.log import CommittedBatch
 from millpond.replica.backends.base import Backend
 from millpond.replica.history.delete_cause import may_return
 from millpond.replica.history.keeper import ClosedRow, ClosedRows, Keeper, closed_table, unknown, write_closed
-from millpond.replica.identity import judge
 from millpond.replica.journal.segments import Mark, is_whole, iter_store, read_mark, store_folder
 from millpond.replica.record import KeptRecord, StoresRecord
 from millpond.replica.row_stamp import changed_batch

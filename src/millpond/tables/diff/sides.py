@@ -21,7 +21,8 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
 from millpond.replica.record import make_stores_record
 from millpond.savepoint.create import find_batches, find_job
-from millpond.savepoint.folder import Savepoint, open_savepoint
+from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import read_tables
 from millpond.schema.definition.operator_name import Entry
 from millpond.schema.definition.table import TableDefinition

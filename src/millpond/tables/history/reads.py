@@ -12,10 +12,11 @@ from typing import Any, Self
 from millpond.errors import RequestError
 from millpond.replica.history.as_of import check_kept, kept_of
 from millpond.schema.definition.table import TableDefinition
+from millpond.schema.moment import time_micros
 from millpond.tables.history.changes import Changes, read_changes
 from millpond.tables.history.find_event import EventAnswer, find_event
 from millpond.tables.history.versions import Versions, read_versions
-from millpond.tables.job.as_of import EarlierReads, batch_of, time_micros
+from millpond.tables.job.as_of import EarlierReads, batch_of
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.cut_token import CutToken, TokenReads, begin_cut
 from millpond.tables.job.reads import JobReads, Reads

@@ -12,9 +12,7 @@ from millpond.replica.backends.base import Snapshot
 from millpond.replica.history.as_of import SnapshotAsOf, check_kept, iter_positions, position_at, position_at_time
 from millpond.replica.record import ReplicaRecord
 from millpond.replica.replica import View
-from millpond.schema.convert import to_stored
-from millpond.schema.definition.default_table import TIMESTAMP
-from millpond.schema.values import from_text
+from millpond.schema.moment import time_micros
 from millpond.tables.answer import Cut
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.reads import Reads
@@ -77,12 +75,6 @@ def rows_as_of(now: View, store: str, table: str, batch: int) -> tuple[Snapshot,
 def batch_of(view: View, when: int | dt.datetime | str) -> int:
     """A batch by its number, or by a time.  Raises as `batch_at`; WRONG_TYPE."""
     return when if isinstance(when, int) else batch_at(view, time_micros(when) // 1000)
-
-
-def time_micros(when: dt.datetime | str) -> int:
-    """Microseconds since 1970 UTC of an aware datetime or an ISO text.  Raises WRONG_TYPE."""
-    moment = from_text(TIMESTAMP, column="time")(when) if isinstance(when, str) else when
-    return int(to_stored(TIMESTAMP, column="time")(moment))
 
 
 def batch_at(view: View, time_ms: int) -> Batch:

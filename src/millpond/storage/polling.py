@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from millpond.settings import ReplicaSettings
-from millpond.storage import Storage
+from millpond.storage.base import Storage
 
 # How often to check whether commits were skipped, and the longest pause after errors.
 _CHECK_SECONDS, _REMOTE_CHECK_SECONDS = 0.5, 10.0
