@@ -13,6 +13,8 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
+from operator import ne
 from typing import Any, Literal
 
 from millpond.schema.definition.table import TableDefinition
@@ -166,21 +168,24 @@ class Comparison:
 
         Raises:  as `SortedRows.iter_chunks`; DEFINITION_MISMATCH.
         """
+        pairs: Iterator[tuple[bytes, bytes | None, bytes | None]]
         for (ids, rows), (other_ids, other_rows) in aligned(self._left.rows.iter_chunks(), self._right.rows.iter_chunks()):
-            if self._skips and ids == other_ids and rows == other_rows:
-                self.counts.same += len(ids)
-                continue
-            here, there = dict(zip(ids, rows, strict=True)), dict(zip(other_ids, other_rows, strict=True))
-            if self._skips:
-                unequal = {id_ for id_, row in here.items() if there.get(id_) != row}
-                self.counts.same += len(here) - len(unequal)
-                wanted = unequal | (there.keys() - here.keys())
+            if self._skips and ids == other_ids:
+                unequal = [*compress(count(), map(ne, rows, other_rows))]
+                self.counts.same += len(ids) - len(unequal)
+                pairs = ((ids[n], rows[n], other_rows[n]) for n in unequal)
             else:
-                wanted = here.keys() | there.keys()
-            for id_ in sorted(wanted):
-                found = self._compare(id_, here.get(id_), there.get(id_))
-                if found is not None:
-                    yield found
+                here, there = dict(zip(ids, rows, strict=True)), dict(zip(other_ids, other_rows, strict=True))
+                pairs = ((id_, here.get(id_), there.get(id_)) for id_ in self._wanted(here, there))
+            yield from (found for pair in pairs if (found := self._compare(*pair)) is not None)
+
+    def _wanted(self, here: dict[bytes, bytes], there: dict[bytes, bytes]) -> list[bytes]:
+        """The ids whose rows must be compared, in order."""
+        if not self._skips:
+            return sorted(here.keys() | there.keys())
+        unequal = {id_ for id_, row in here.items() if there.get(id_) != row}
+        self.counts.same += len(here) - len(unequal)
+        return sorted(unequal | (there.keys() - here.keys()))
 
     def _compare(self, id_: bytes, old: bytes | None, new: bytes | None) -> RowDiff | None:  # 3
         before = None if old is None else self._read_left(id_, old)
