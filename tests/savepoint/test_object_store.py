@@ -14,6 +14,7 @@ from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
+from millpond.tables.diff.read import read_diff
 from savepoint.test_golden_cells import rows_of
 from servers.s3 import BUCKET, moto_server, upload, use
 
@@ -21,6 +22,7 @@ from servers.s3 import BUCKET, moto_server, upload, use
 @pytest.fixture
 def bucket(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     use(monkeypatch, moto_server())
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
     return f"s3://{BUCKET}/{tmp_path.name}"
 
 
@@ -35,6 +37,7 @@ def test_a_savepoint_in_a_bucket(golden, bucket: str, tmp_path: Path, cell: str)
     for target in (f"{bucket}/restored", str(tmp_path / "restored")):
         plan_restore(f"{bucket}/ck", "one", target).run()
         assert rows_of(target, batch) == expected
+        assert read_diff(f"{bucket}/ck", "one", against=target).is_same
         metadata = open_storage(target).names("state/0/_metadata/v2")
         for name in metadata:
             text = open_storage(target).read(f"state/0/_metadata/v2/{name}", 1 << 20).decode()
