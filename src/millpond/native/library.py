@@ -1,6 +1,7 @@
 """Loads the compiled library.
 
-It is plain C, called by ctypes: one file works for every Python, and other threads can run meanwhile.
+It is plain C, called by ctypes: one file works for every Python, and other threads can run
+meanwhile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Large buffers, used again: fresh memory costs a page fault for every 4 KiB.
 
-Rejected: large pages, which numpy asks for above 4 MiB.  They cost a fifth of that if the system has some, but five times as much
-if it must make them, which is the usual case for a process that reads once.  Also rejected: asking for many pages in one call
-(`MADV_POPULATE_WRITE`), which changed a whole read by less than a tenth.
+Rejected: large pages, which numpy asks for above 4 MiB.  They cost a fifth of that if the system
+has some, but five times as much if it must make them, which is the usual case for a process that
+reads once.  Also rejected: asking for many pages in one call (`MADV_POPULATE_WRITE`), which changed
+a whole read by less than a tenth.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Memory:
     def take(self, size_bytes: int) -> memoryview:
         """A buffer of so many bytes with arbitrary content.  It is used again when no view of it is left.
 
-        Every view (a memoryview, an array, Arrow) holds a reference to the buffer, and CPython counts references.  So a buffer
-        that is still in use is never returned again.
+        Every view (a memoryview, an array, Arrow) holds a reference to the buffer, and CPython
+        counts references.  So a buffer that is still in use is never returned again.
         """
         free = [i for i in range(len(self._buffers)) if sys.getrefcount(self._buffers[i]) == _ALONE]
         fitting = [i for i in free if len(self._buffers[i]) >= size_bytes]

@@ -1,6 +1,7 @@
 """Writes rows as JSON by the compiled library; a table's columns become C structures once.
 
-The structures point into memory that Python owns, so the function that writes rows keeps references to all of it.
+The structures point into memory that Python owns, so the function that writes rows keeps references
+to all of it.
 """
 
 from __future__ import annotations

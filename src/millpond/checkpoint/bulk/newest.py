@@ -1,6 +1,7 @@
 """The newest row of each key in a partition, in one pass by the compiled library.
 
-The rows are those of `partition.read_chunks` followed by `iter_newest`; None if the library declines.
+The rows are those of `partition.read_chunks` followed by `iter_newest`; None if the library
+declines.
 
 1. Read the same files, and unpack them one after the other into memory that the next partition uses again.
 2. Keep the last record of each key, in write order; of SSTs' entries, the one with the greatest sequence number.

@@ -1,6 +1,7 @@
 """The records of `state.StateReader`, many at a time, for builds and for the follower: a file, or a window of a snapshot.
 
-Without the compiled library, and for rows whose encoding must be removed row by row, they are lists of records.
+Without the compiled library, and for rows whose encoding must be removed row by row, they are lists
+of records.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ def read_changes(
 ) -> tuple[RowChunk | Iterable[Record], bool]:
     """The puts, appends and deletes of a batch in one partition, in write order; and whether the batch wrote no others.
 
-    The difference between two snapshots lacks rows that were put and deleted in between.  Raises as `StateReader.iter_changes`.
+    The difference between two snapshots lacks rows that were put and deleted in between.  Raises as
+    `StateReader.iter_changes`.
     """
     path = reader.change_file(batch, store, partition)
     if path is None:
@@ -59,8 +61,9 @@ def _iter_file(
 ) -> Iterator[RowChunk | list[Record]]:
     """The records of a file, window by window; as a whole if the file has more than records.
 
-    The next window begins with the record that the window before cut.  If a window can't be read so, give all records of the file
-    again, one by one.  That raises the error, or puts the same rows a second time.
+    The next window begins with the record that the window before cut.  If a window can't be read
+    so, give all records of the file again, one by one.  That raises the error, or puts the same
+    rows a second time.
     """
     before = RowEncoding(store, batch.settings).before
     if before is None or store.family or store.many or batch.settings.provider != "hdfs":

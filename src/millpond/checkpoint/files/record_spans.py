@@ -1,6 +1,7 @@
 """Finds all records of a change log or snapshot at once: the same that `records` finds one by one.
 
-The compiled library walks the file.  If it rejects the file, `records.iter_spans` reads it record by record, and raises the error.
+The compiled library walks the file.  If it rejects the file, `records.iter_spans` reads it record
+by record, and raises the error.
 """
 
 from __future__ import annotations

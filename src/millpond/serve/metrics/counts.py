@@ -1,11 +1,13 @@
 """Counts of requests and of followers' work.  Each process counts for itself; a scrape adds up all processes.
 
-A server may have several processes, and a scrape reaches any one of them.  Each process writes its counts to its own file every
-second, and the process that is asked adds the files up.  A file stays when its process ends, so no total ever decreases.
+A server may have several processes, and a scrape reaches any one of them.  Each process writes its
+counts to its own file every second, and the process that is asked adds the files up.  A file stays
+when its process ends, so no total ever decreases.
 
-Rejected: prometheus_client's multiprocess mode.  It writes every count to a mapped file, which takes about ten times as long for
-each request and three times as long for a scrape (`benchmarks/counts.py`).  It also takes its folder from an environment variable
-that must be set before the first import, and needs a call when a process ends, or that process's gauges stay.
+Rejected: prometheus_client's multiprocess mode.  It writes every count to a mapped file, which
+takes about ten times as long for each request and three times as long for a scrape
+(`benchmarks/counts.py`).  It also takes its folder from an environment variable that must be set
+before the first import, and needs a call when a process ends, or that process's gauges stay.
 """
 
 from __future__ import annotations
