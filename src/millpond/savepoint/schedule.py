@@ -72,15 +72,7 @@ class Schedule:
         count: bool = False,
         allow: Iterable[str | Path] = (),
     ) -> None:
-        """
-        place:   a pond, or the folder of a checkpoint
-        every:   the interval: 15m, 1h, 1d
-        keep:    which of the scheduled savepoints stay; the newest always does
-        job:     needed in a pond with several jobs
-        count:   count the rows, by decoding all of the state
-        allow:   places outside of the pond where the job's checkpoint may lie, as for `open`
-        Raises:  NO_CHECKPOINT, PLACE_NOT_ALLOWED, INVALID_REQUEST.
-        """
+        """As `schedule_savepoints`, without starting; the newest savepoint stays, whatever `keep` says."""
         seconds = parse_length("every", every)
         if seconds is None or seconds < _SHORTEST_SECONDS:
             raise RequestError("INVALID_REQUEST", f"every is {every!r:.80}.", hint="Write an interval like 15m, 1h or 1d.")

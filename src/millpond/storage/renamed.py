@@ -40,7 +40,8 @@ class RenamedStorage:
         return self._storage.requests
 
     def folder(self, path: str) -> RenamedStorage:
-        inside = {name[len(path) + 1 :]: there for name, there in self._names.items() if name.startswith(f"{path}/")}
+        prefix = f"{path}/" if path else ""
+        inside = {name.removeprefix(prefix): there for name, there in self._names.items() if name.startswith(prefix)}
         return RenamedStorage(self._storage, inside)
 
     def read(self, path: str, most_bytes: int) -> bytes:

@@ -23,15 +23,16 @@ from millpond.errors import MillpondError
 from millpond.savepoint.archive.archiver import Archiver, archive
 from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.archive.metrics import metrics_text
+from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.folder import list_savepoints, open_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
-from millpond.storage import LocalStorage
+from millpond.storage import LocalStorage, open_storage
 from savepoint.archive.test_interleavings import content
 from savepoint.test_create import condition_of
 from servers.proxy import proxy
 from servers.s3 import BUCKET, moto_server, use
-from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
 
 
 @pytest.fixture
@@ -307,6 +308,22 @@ class TestBucket:
         for there in left:
             assert verify_savepoint(archiver.archive.savepoint(there)).is_whole
 
+    def test_a_job_in_a_bucket(self, monkeypatch, bucket: str, tmp_path: Path) -> None:
+        use(monkeypatch, moto_server())
+        job = UploadedCheckpoint(open_storage(f"{bucket}/ck"))
+        states = []
+        for number in range(5):
+            job.batch([("a", number), ("b" * (number + 1), number)], snapshot=number == 2)
+            states.append(job.content())
+            if not number:
+                archiver = Archiver(f"{bucket}/ck", f"{bucket}/archive")
+            assert archiver.step()
+        assert not archiver.step()
+        for number, state in enumerate(states):
+            assert content(open_savepoint(f"{bucket}/archive", f"batch-{number}")) == state
+        plan_restore(f"{bucket}/archive", None, f"{bucket}/restored").run()
+        assert verify_savepoint(plan_savepoint(f"{bucket}/restored", "again").run()).is_whole
+
     def test_a_bucket_that_fails_for_a_while(self, job: WrittenCheckpoint, monkeypatch, bucket: str, tmp_path: Path) -> None:
         with proxy(moto_server()) as (url, faults):
             use(monkeypatch, url)
@@ -347,6 +364,8 @@ def test_the_command(job: WrittenCheckpoint, tmp_path: Path) -> None:
     call("savepoint", "verify", to, "batch-3")
     call("savepoint", "restore", to, "--to", str(tmp_path / "restored"))
     assert (tmp_path / "restored/commits/3").exists()
+    differing = CliRunner().invoke(main, ["diff", to, "batch-0", "batch-3"])
+    assert (differing.exit_code, differing.output.count("added")) == (1, 4)
     call("savepoint", "export", to, "batch-0", "--to", str(tmp_path / "zero.tar"))
     call("savepoint", "import", str(tmp_path / "pond"), str(tmp_path / "zero.tar"), "--name", "zero")
     assert content(open_savepoint(tmp_path / "pond", "zero")) == {"a": 0, "b": 0}

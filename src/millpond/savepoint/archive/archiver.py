@@ -116,14 +116,7 @@ class Archiver:
         keep_for: str | None = None,
         allow: Iterable[str | Path] = (),
     ) -> None:
-        """
-        place:     a pond, or the folder of a checkpoint
-        to:        the archive: an empty folder or bucket, or one that has this job's batches
-        job:       needed in a pond with several jobs
-        keep_for:  how long batches stay restorable: 12h, 7d; all of them without it
-        allow:     places outside of the pond where the job's checkpoint may lie, as for `open`
-        Raises:    NO_CHECKPOINT, PLACE_NOT_ALLOWED, INVALID_REQUEST.
-        """
+        """As `archive`, without starting."""
         folder = find_job(place, job, allow=allow)
         root = open_storage(to)
         source = folder.open_checkpoint()
@@ -215,7 +208,7 @@ class Archiver:
             batch=None if last is None else last.batch,
             newest=newest,
             behind_batches=max(behind, 0),
-            behind_seconds=0.0 if since is None else max(0.0, (time.time_ns() - since) / 1e9),
+            behind_seconds=max(0.0, (time.time_ns() - since) / 1e9) if since is not None and behind > 0 else 0.0,
             lag_seconds=self._lag,
             batches=self._counts["batches"],
             files=self._counts["files"],
