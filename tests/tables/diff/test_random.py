@@ -13,17 +13,22 @@ import pytest
 import millpond
 from inputs.scalar_cases import random_value
 from millpond.catalogue import create_beside
+from millpond.checkpoint.encoding import join_elements
+from millpond.checkpoint.files.records import DELETE, MERGE, PUT
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.native.library import library
 from millpond.replica.external_sort import RowSorter
+from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, buffer_column
 from millpond.schema.definition.table import TableDefinition, ValueColumn, key_columns
+from millpond.schema.store import StoreSchema
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from millpond.tables.diff import sorted_rows
 from millpond.tables.diff.same_value import compile_same
 from oracles.ends import condition_of
-from spark_files.checkpoint import WrittenCheckpoint
+from spark_files.checkpoint import VALUE, WrittenCheckpoint
 from suite.sizes import examples
-from tables.test_parts import KEYS, Twins, copies, shares
+from tables.test_parts import KEYS, PART, PARTS, Twins, copies, shares
 
 LONG, DOUBLE, TEXT = atomic("long"), atomic("double"), atomic("string")
 TYPES = {
@@ -135,6 +140,44 @@ def test_a_table_in_parts_is_compared_like_one_without(tmp_path: Path, kind: str
         (same,) = millpond.read_diff(whole, f"@{old}", f"@{new}", limit=None).tables
         assert found.counts == same.counts
         assert sorted(map(repr, found.rows)) == sorted(map(repr, same.rows))
+
+
+@pytest.mark.usefixtures("small_runs")
+@pytest.mark.parametrize("in_parts", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_lists_come_out_as_they_grew_whatever_was_written_in_between(seed: int, in_parts: bool) -> None:
+    """Puts, appends and deletes of lists, and of lists of which each part has a copy."""
+    random, key = Random(seed), KEYS["text"][0]
+    stored_key = (PART, *key) if in_parts else key
+    schema = StoreSchema(
+        operator=0,
+        operator_name="transformWithStateInPySparkExec",
+        store="default",
+        index=0,
+        key=stored_key,
+        value=VALUE,
+        single=False,
+        family="items",
+        variable="list",
+        many=True,
+    )
+    definition = undefined_table("t", schema)
+    definition = definition.over_parts(copies()) if in_parts else definition
+    encode_key, encode_row = encoder(stored_key), encoder(VALUE)
+    lists: dict[Any, list[int]] = {}
+    with sorted_rows.open_sorter() as sorter:
+        rows = sorted_rows.SortedRows(definition, schema, sorter, by_record=True)
+        for _ in range(60):
+            texts, kind = KEYS["text"][1](random), random.choice([PUT, MERGE, MERGE, DELETE])
+            items = [random.randrange(100) for _ in range(random.randint(1, 4))] if kind != DELETE else []
+            elements = join_elements(encode_row((item,)) for item in items)
+            keys = [(part, *texts) for part in PARTS] if in_parts else [texts]
+            sorter.add("t", *rows._records([(kind, encode_key(k), elements) for k in keys]))
+            lists[texts] = items if kind != MERGE else lists.get(texts, []) + items
+        pairs = [pair for chunk in rows.iter_chunks() for pair in zip(*chunk, strict=True)]
+        assert [id_ for id_, _ in pairs] == sorted({id_ for id_, _ in pairs})
+        found = dict(rows.decode(*pair) for pair in pairs)
+    assert found == {(*k, n): (item,) for k, items in lists.items() for n, item in enumerate(items)}
 
 
 def written(path: Path, columns: dict[str, SparkType], rows: dict[str, tuple[Any, ...]], **more: Any) -> Path:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -279,7 +280,8 @@ def _read(
     match: Callable[[OpenSide, OpenSide], Matched],
     progress: Progress,
 ) -> DiffReading:
-    left, right = sources[0].open(), sources[1].open()
+    now_ms = time.time_ns() // 1_000_000
+    left, right = sources[0].open(now_ms), sources[1].open(now_ms)
     matched = match(left, right)  # 1
     rows: list[list[SideRows]] = [[], []]
     done = 0
@@ -342,7 +344,7 @@ def match_tables(left: OpenSide, right: OpenSide, *, wanted: Sequence[str], igno
         raise RequestError(
             "INVALID_REQUEST",
             f"A Parquet file has the rows of one table, but {len(definitions)} are compared.",
-            hint=f"Name one with --table: {known}." if known else "Compare sides that have a table in common.",
+            hint=f"Name one of: {known}." if known else "Compare sides that have a table in common.",
         )
     _check_ignored(ignore, definitions)
     for old, new in definitions:
@@ -388,7 +390,7 @@ def _keys_differ(left: TableDefinition, right: TableDefinition) -> RequestError:
     return RequestError(
         "KEYS_DIFFER",
         f"The key of {names} is {said[0]} on the left, and {said[1]} on the right: their rows don't correspond.",
-        hint="Compare other tables: name them with --table.",
+        hint="Name other tables.",
         table=left.table,
     )
 

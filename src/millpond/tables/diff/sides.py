@@ -81,9 +81,10 @@ class Source:
     savepoint: Savepoint | None = None
     number: int | None = None
 
-    def open(self) -> OpenSide:
+    def open(self, now_ms: int) -> OpenSide:
         """Its batch, stores and definitions, as they are now.
 
+        now_ms:  by the reader's clock, one time for both sides
         Raises:  NO_COMMITTED_BATCH, BATCH_GONE, SAVEPOINT_DAMAGED; what reading the checkpoint
                  raises.
         """
@@ -95,8 +96,8 @@ class Source:
         entries, broken = self._entries()
         identity = job_id(storage)
         record = make_stores_record(identity, storage.uri, stores, unread)
-        tables = {entry.table: entry for entry in entries if isinstance(entry, TableDefinition)}
-        tables |= {definition.table: definition for definition, _ in stored_tables(self.folder, record, entries)}
+        tables = {definition.table: definition for definition, _ in stored_tables(self.folder, record, entries)}
+        tables |= {entry.table: entry for entry in entries if isinstance(entry, TableDefinition)}
         saved = None if self.savepoint is None else self.savepoint.manifest
         committed_ms = None if batch.committed_ns is None else batch.committed_ns // 1_000_000
         side = DiffSide(
@@ -109,7 +110,7 @@ class Source:
             watermark_ms=batch.watermark_ms,
             batch_started_ms=batch.started_ms,
             committed_ms=saved.committed_ms if saved else committed_ms,
-            judged_ms=clock_ms(batch.started_ms) if self.number is None else batch.started_ms,
+            judged_ms=clock_ms(batch.started_ms, now_ms) if self.number is None else batch.started_ms,
             behind_batches=None if saved else sum(number > batch.batch for number in batches),
             job_state=None if saved else self.folder.job_state(),
         )
