@@ -131,6 +131,8 @@ CONDITIONS: dict[str, Condition] = {
     "TOO_MANY_WAITS": Condition(RequestError, 429, 4),
     "TOO_MANY_DOWNLOADS": Condition(RequestError, 429, 4),
     "TOO_MANY_ANSWERS": Condition(RequestError, 503, 4),
+    "TOO_MANY_OPERATIONS": Condition(RequestError, 429, 4),
+    "UNKNOWN_OPERATION": Condition(RequestError, 404, 3),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     "JAVA_UNKNOWN": Condition(RequestError, 422, 5),
     # checkpoints
@@ -174,6 +176,7 @@ CONDITIONS: dict[str, Condition] = {
     "BATCH_GONE": Condition(SavepointError, 410, 4),
     "TARGET_NOT_EMPTY": Condition(SavepointError, 409, 2),
     "ARCHIVE_TAKEN": Condition(SavepointError, 409, 4),
+    "OPERATION_CANCELLED": Condition(SavepointError, 503, 4),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
     "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),

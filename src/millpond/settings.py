@@ -354,6 +354,9 @@ class ServeSettings:
                                              open while a client reads.
     failed_logins_per_minute: requests of one address with a wrong token or none; a right token
                               always works.  0 is no limit.
+    max_operations:       how many savepoints are made or verified at one time, at all doors
+                          together: each reads as fast as the disk allows.
+    kept_operations:      how many ended ones a process remembers.
     """
 
     host: str = "127.0.0.1"
@@ -394,3 +397,5 @@ class ServeSettings:
     max_downloads: int = 16
     max_downloads_per_client: int = 8
     failed_logins_per_minute: int = 60
+    max_operations: int = 2
+    kept_operations: int = 100

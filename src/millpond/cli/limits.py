@@ -36,6 +36,8 @@ _LIMITS: tuple[tuple[str, click.IntRange | click.FloatRange, str], ...] = (
     ("max_large_answers", _SOME, "Large answers that a process makes at one time."),
     ("max_downloads", _NONE_OR_SOME, "Large answers in pieces that a process sends at one time."),
     ("max_downloads_per_client", _NONE_OR_SOME, "The same of one client."),
+    ("max_operations", _NONE_OR_SOME, "Savepoints that are made or verified at one time."),
+    ("kept_operations", _SOME, "Ended operations that a process remembers."),
 )
 
 

@@ -35,10 +35,11 @@ _GATEWAY = frozenset({502, 503, 504})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """A request.  All requests are reads, so any may be repeated.
+    """A request.
 
     path:          follows the server's address, percent-encoded
     wait_seconds:  how long the server itself may wait before it answers
+    is_read:       whether it changes nothing, so that it may be repeated
     """
 
     method: str
@@ -46,6 +47,7 @@ class Request:
     body: bytes | None = None
     accept: str = "application/json"
     wait_seconds: float = 0.0
+    is_read: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +67,11 @@ def get(path: str) -> Request:
     return Request(method="GET", path=path)
 
 
-def post(path: str, body: msgspec.Struct, *, accept: str = "application/json", wait_seconds: float = 0.0) -> Request:
+def post(
+    path: str, body: msgspec.Struct, *, accept: str = "application/json", wait_seconds: float = 0.0, is_read: bool = True
+) -> Request:
     """A request whose body is a question."""
-    return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait_seconds)
+    return Request(method="POST", path=path, body=encode_json(body), accept=accept, wait_seconds=wait_seconds, is_read=is_read)
 
 
 def read_answer(reply: Reply, kind: type[Answer]) -> Answer:

@@ -42,12 +42,27 @@ from millpond.wire.answers import (
     CountAnswer,
     CutAnswer,
     EventFound,
+    OperationAnswer,
     RowsAnswer,
+    SavepointAnswer,
+    SavepointsAnswer,
     TablesAnswer,
     VersionJson,
     VersionsAnswer,
 )
-from millpond.wire.questions import Align, AsOf, CountRows, FindEvent, Keys, ListChanges, ListVersions, Question, Scan
+from millpond.wire.questions import (
+    Align,
+    AsOf,
+    CountRows,
+    CreateSavepoint,
+    FindEvent,
+    Keys,
+    ListChanges,
+    ListVersions,
+    Question,
+    Scan,
+    VerifySavepoint,
+)
 from millpond.wire.rows import JsonRow
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -129,6 +144,41 @@ class ServerReads:
         reply = yield post("/at", Align(tables=list(tables), offsets=None if offsets is None else dict(offsets)))
         return {table.table: table.batch for table in read_answer(reply, AlignedAnswer).tables}
 
+    def savepoints(self) -> Exchange[SavepointsAnswer]:
+        """All savepoints of the server's ponds.  Raises NOT_ALLOWED."""
+        return read_answer((yield get("/savepoints")), SavepointsAnswer)
+
+    def savepoint(self, name: str) -> Exchange[SavepointAnswer]:
+        """One savepoint.  Raises UNKNOWN_SAVEPOINT, NOT_ALLOWED, …"""
+        return read_answer((yield get(f"/savepoints/{_quoted(name)}")), SavepointAnswer)
+
+    def create_savepoint(
+        self, name: str, *, job: str | None = None, batch: int | None = None, note: str = "", count: bool = True
+    ) -> Exchange[OperationAnswer]:
+        """Begin to make a savepoint, as `plan_savepoint`; the operation tells how far it is.
+
+        name:    with several ponds POND/NAME
+        Raises:  NOT_ALLOWED, TOO_MANY_OPERATIONS, SAVEPOINT_EXISTS, …
+        """
+        question = CreateSavepoint(name=name, job=job, batch=batch, note=note, count=count)
+        return read_answer((yield post("/savepoints", question, is_read=False)), OperationAnswer)
+
+    def verify_savepoint(self, name: str) -> Exchange[OperationAnswer]:
+        """Begin to verify a savepoint, as `millpond.verify_savepoint`.
+
+        Raises:  UNKNOWN_SAVEPOINT, NOT_ALLOWED, TOO_MANY_OPERATIONS, …
+        """
+        request = post(f"/savepoints/{_quoted(name)}/verify", VerifySavepoint(), is_read=False)
+        return read_answer((yield request), OperationAnswer)
+
+    def operation(self, operation: str) -> Exchange[OperationAnswer]:
+        """How far an operation is, and its result.  Raises UNKNOWN_OPERATION, NOT_ALLOWED."""
+        return read_answer((yield get(f"/operations/{_quoted(operation)}")), OperationAnswer)
+
+
+def _quoted(name: str) -> str:
+    return quote(name, safe="", errors="surrogateescape")
+
 
 @dataclass(slots=True)
 class _Definition:
@@ -144,7 +194,7 @@ class TableReads:
         self.name = name
         self._definition = _Definition()
         self._settings = settings
-        self._path = f"/tables/{quote(name, safe='', errors='surrogateescape')}"
+        self._path = f"/tables/{_quoted(name)}"
         self._as_of = AsOf()
 
     @property

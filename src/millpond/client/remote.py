@@ -6,7 +6,9 @@ There are two kinds, whose reads use the same exchanges: `connect` gives blockin
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from copy import copy
 from functools import wraps
@@ -23,7 +25,9 @@ from millpond.tables.forms.html import columns_text
 from millpond.tables.forms.protocols import ShownTable
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.cut_token import CutToken
+from millpond.wire.answers import OperationAnswer
 
+_FIRST_LOOK_SECONDS, _LAST_LOOK_SECONDS = 0.05, 2.0
 P = ParamSpec("P")
 R = TypeVar("R")
 OfTable = Callable[Concatenate[TableReads, P], Exchange[R]]
@@ -75,6 +79,14 @@ class _Table:
         other = copy(self)
         other._reads = reads
         return other
+
+
+def _pauses(timeout_seconds: float) -> Iterator[float]:
+    """How long to wait between two looks at an operation; it ends after the timeout."""
+    pause, deadline = _FIRST_LOOK_SECONDS, time.monotonic() + timeout_seconds
+    while (left := deadline - time.monotonic()) > 0:
+        yield min(pause, left)
+        pause = min(pause * 2, _LAST_LOOK_SECONDS)
 
 
 # ---------------------------------------------------------------- waiting
@@ -199,6 +211,21 @@ class RemotePond:
 
     tables = _of_server(ServerReads.tables)
     ready = _of_server(ServerReads.ready)
+    savepoints = _of_server(ServerReads.savepoints)
+    savepoint = _of_server(ServerReads.savepoint)
+    create_savepoint = _of_server(ServerReads.create_savepoint)
+    verify_savepoint = _of_server(ServerReads.verify_savepoint)
+    operation = _of_server(ServerReads.operation)
+
+    def wait_for_operation(self, operation: str, timeout_seconds: float = 600.0) -> OperationAnswer:
+        """An operation when it has ended, done or failed; after the timeout, as far as it is.
+
+        Raises:  UNKNOWN_OPERATION, NOT_ALLOWED.
+        """
+        pauses = _pauses(timeout_seconds)
+        while (found := self.operation(operation)).state == "running" and (pause := next(pauses, None)) is not None:
+            time.sleep(pause)
+        return found
 
     @property
     def uri(self) -> str:
@@ -333,6 +360,18 @@ class AsyncRemotePond:
 
     tables = _awaited_of_server(ServerReads.tables)
     ready = _awaited_of_server(ServerReads.ready)
+    savepoints = _awaited_of_server(ServerReads.savepoints)
+    savepoint = _awaited_of_server(ServerReads.savepoint)
+    create_savepoint = _awaited_of_server(ServerReads.create_savepoint)
+    verify_savepoint = _awaited_of_server(ServerReads.verify_savepoint)
+    operation = _awaited_of_server(ServerReads.operation)
+
+    async def wait_for_operation(self, operation: str, timeout_seconds: float = 600.0) -> OperationAnswer:
+        """As `RemotePond.wait_for_operation`."""
+        pauses = _pauses(timeout_seconds)
+        while (found := await self.operation(operation)).state == "running" and (pause := next(pauses, None)) is not None:
+            await asyncio.sleep(pause)
+        return found
 
     @property
     def uri(self) -> str:

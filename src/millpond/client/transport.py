@@ -80,6 +80,8 @@ class Waiting(_Session):
                 error = _error_of(broken)
             if error is None:
                 return reply
+            if not request.is_read:
+                raise error
             time.sleep(retries.pause(error))
 
     def close(self) -> None:
@@ -120,6 +122,8 @@ class Async(_Session):
                 error = _error_of(broken)
             if error is None:
                 return reply
+            if not request.is_read:
+                raise error
             await asyncio.sleep(retries.pause(error))
 
     async def close(self) -> None:

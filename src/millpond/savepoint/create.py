@@ -193,7 +193,7 @@ class _Creation:
         batch, files = self._copy()
         counted = {}
         if self._plan.count:
-            counted = self._count_rows(batch)  # 5
+            counted = self._count_rows(batch, len(files))  # 5
         self._folder.sync()  # 6
         plan, parent = self._plan, self._plan.parent
         shared = parent is not None and any(f.is_final and f.path in self._of_parent for f in files)
@@ -260,12 +260,14 @@ class _Creation:
             self._shared[file.path] = copied
         return copied
 
-    def _count_rows(self, batch: CommittedBatch) -> dict[PartitionId, int]:
+    def _count_rows(self, batch: CommittedBatch, files: int) -> dict[PartitionId, int]:
         counted: Counter[PartitionId] = Counter()
         for where, rows in count_rows(self._target, batch):
             if isinstance(rows, MillpondError):
                 raise rows
             counted[where] += rows
+            if self._progress is not None:  # which may end this
+                self._progress(files, files)
         return counted
 
 

@@ -85,7 +85,7 @@ def verify_savepoint(savepoint: Savepoint, progress: Progress | None = None) -> 
     try:
         batch = read_batch(savepoint.checkpoint, Batch(manifest.batch))
         problems += _missing(savepoint, batch, listed)
-        rows = _compare_rows(savepoint, batch, problems)
+        rows = _compare_rows(savepoint, batch, problems, progress)
     except MillpondError as error:
         problems.append(_problem(CHECKPOINT, error))
     return Verified(name=manifest.name, files=good, size_bytes=size, rows=rows, problems=tuple(problems))
@@ -98,13 +98,15 @@ def _missing(savepoint: Savepoint, batch: CommittedBatch, listed: set[str]) -> l
     return [Problem(path=f"{CHECKPOINT}/{path}", condition="SAVEPOINT_DAMAGED", message=what) for path in sorted(needed - listed)]
 
 
-def _compare_rows(savepoint: Savepoint, batch: CommittedBatch, problems: list[Problem]) -> int:
+def _compare_rows(savepoint: Savepoint, batch: CommittedBatch, problems: list[Problem], progress: Progress | None) -> int:
     counted: Counter[PartitionId] = Counter()
     for (operator, store, partition), rows in count_rows(savepoint.checkpoint, batch):
         if isinstance(rows, MillpondError):
             problems.append(_problem(f"{CHECKPOINT}/state/{operator}/{partition}", rows))
         else:
             counted[operator, store, partition] += rows
+        if progress is not None:  # which may end this
+            progress(len(savepoint.manifest.files), len(savepoint.manifest.files))
     for state in savepoint.manifest.partitions:
         rows = counted[state.operator, state.store, state.partition]
         if state.rows is not None and rows != state.rows:

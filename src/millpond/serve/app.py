@@ -25,11 +25,12 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.serve import replies
 from millpond.serve.access.access import Access
 from millpond.serve.access.gate import gate
-from millpond.serve.access.tokens import EVERYBODY, Reader
+from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight
 from millpond.serve.asked import read_plain, read_question
 from millpond.serve.forwarding import Neighbours
 from millpond.serve.metrics.counts import Meter
 from millpond.serve.openapi import openapi
+from millpond.serve.operations import Operations
 from millpond.serve.patience import Patience
 from millpond.serve.ponds import Ponds
 from millpond.serve.routes import ROUTES, RouteText
@@ -51,14 +52,23 @@ from millpond.wire.answers import (
     table_json,
     unread_json,
 )
-from millpond.wire.questions import Align, Question, Ready
+from millpond.wire.questions import Align, CreateSavepoint, Question, Ready
 
 
 class HttpDoor:
     """Answers requests on ponds."""
 
-    def __init__(self, ponds: Ponds, settings: ServeSettings, meter: Meter, access: Access, neighbours: Neighbours) -> None:
+    def __init__(
+        self,
+        ponds: Ponds,
+        settings: ServeSettings,
+        meter: Meter,
+        access: Access,
+        neighbours: Neighbours,
+        operations: Operations,
+    ) -> None:
         self.ponds = ponds
+        self.operations = operations
         self.neighbours = neighbours
         self.settings = settings
         self.meter = meter
@@ -71,6 +81,7 @@ class HttpDoor:
         """Answer by these settings from here on."""
         self.settings = settings
         self.patience.use(settings)
+        self.operations.use(settings)
 
     def end(self) -> None:
         """End the streams, since the server ends."""
@@ -133,6 +144,28 @@ class HttpDoor:
     async def at(self, request: Request, question: Align) -> Response:
         tables = {name: self._named(name, _reader(request)) for name in question.tables}
         return await run_in_threadpool(lambda: replies.as_json(aligned_json(align(tables, question.offsets))))
+
+    async def savepoints(self, request: Request, _question: msgspec.Struct) -> Response:
+        _need_savepoints(request, "read")
+        return await run_in_threadpool(lambda: replies.as_json(self.operations.savepoints()))
+
+    async def savepoint(self, request: Request, _question: msgspec.Struct) -> Response:
+        _need_savepoints(request, "read")
+        name = _name(request, "savepoint")
+        return await run_in_threadpool(lambda: replies.as_json(self.operations.savepoint(name)))
+
+    async def create_savepoint(self, request: Request, question: CreateSavepoint) -> Response:
+        _need_savepoints(request, "create")
+        return await run_in_threadpool(lambda: replies.as_json(self.operations.create(question)))
+
+    async def verify_savepoint(self, request: Request, _question: msgspec.Struct) -> Response:
+        _need_savepoints(request, "read")
+        name = _name(request, "savepoint")
+        return await run_in_threadpool(lambda: replies.as_json(self.operations.verify(name)))
+
+    async def operation(self, request: Request, _question: msgspec.Struct) -> Response:
+        _need_savepoints(request, "read")
+        return replies.as_json(self.operations.operation(_name(request, "operation")))
 
     async def metrics(self, request: Request, _question: msgspec.Struct) -> Response:
         from millpond.serve.metrics.prometheus import MEDIA_TYPE, write_metrics
@@ -245,5 +278,17 @@ def _reader(request: Request) -> Reader:
     return reader
 
 
-def _name(request: Request) -> str:
-    return unquote(request.path_params["table"], errors="surrogateescape")
+def _need_savepoints(request: Request, right: SavepointRight) -> None:
+    """Raise NOT_ALLOWED if the request's reader has no such right: savepoints are of whole jobs."""
+    reader = _reader(request)
+    if reader.savepoints == "create" or (right == "read" and reader.savepoints == "read"):
+        return
+    raise RequestError(
+        "NOT_ALLOWED",
+        f"This request may not {right} savepoints, which cover all tables of a job.",
+        hint=f"Make a token that may: millpond token FILE NAME --savepoints {right}, for a server with --tokens.",
+    )
+
+
+def _name(request: Request, what: str = "table") -> str:
+    return unquote(request.path_params[what], errors="surrogateescape")

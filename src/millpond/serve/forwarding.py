@@ -33,7 +33,7 @@ from starlette.types import ASGIApp, Message, Scope
 
 from millpond.errors import ReplicaError
 from millpond.logs import EventLog
-from millpond.serve.access.tokens import EVERYBODY, Reader
+from millpond.serve.access.tokens import EVERYBODY, Reader, SavepointRight
 from millpond.serve.replies import ChunkedResponse
 from millpond.tables.job.held_views import HOLDER
 
@@ -52,7 +52,7 @@ class ForwardedRequest(msgspec.Struct, array_like=True):
     query: bytes
     headers: list[tuple[bytes, bytes]]
     body: bytes
-    reader: tuple[str, list[str], bool]
+    reader: tuple[str, list[str], bool, SavepointRight | None]
 
 
 class Answered(msgspec.Struct, array_like=True):
@@ -159,14 +159,14 @@ def _forwarded(scope: Scope) -> ForwardedRequest:
         query=scope["query_string"],
         headers=list(scope["headers"]),
         body=scope.get("asked_body", b""),
-        reader=(reader.name, list(reader.tables), reader.metrics),
+        reader=(reader.name, list(reader.tables), reader.metrics, reader.savepoints),
     )
 
 
 async def _answer(app: ASGIApp, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     request = msgspec.msgpack.decode(await _receive(reader), type=ForwardedRequest)
-    name, tables, metrics = request.reader
-    known = Reader(name, tuple(tables), metrics)
+    name, tables, metrics, savepoints = request.reader
+    known = Reader(name, tuple(tables), metrics, savepoints)
     scope: dict[str, Any] = {
         "type": "http",
         "asgi": {"version": "3.0", "spec_version": "2.4"},  # answers in pieces need no message about a client that has left

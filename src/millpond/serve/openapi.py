@@ -90,8 +90,8 @@ def _ref(kind: type[msgspec.Struct]) -> Json:
 
 def _parameters(route: RouteText, settings: ServeSettings) -> list[Json]:
     parameters: list[Json] = []
-    if route.is_of_a_table:
-        parameters.append({"name": "table", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}})
+    for name in route.names_in_path:
+        parameters.append({"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}})
     for name, field in route.controls.items():
         schema = _in_url(field.kinds, field.schema)
         _limit(field.name, schema, settings)

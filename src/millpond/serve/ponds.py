@@ -79,6 +79,30 @@ class Ponds:
         full = f"{pond}/{table}"
         return (table, full) if self._owners.get(table) == [pond] else (full,)
 
+    def places(self) -> dict[str, tuple[str | Path, tuple[str, ...]]]:
+        """By the pond's name, its place, and the places outside of it that it may name."""
+        return {name: (pond.place, pond.allowed) for name, pond in self._ponds.items()}
+
+    def prefix(self, pond: str) -> str:
+        """What precedes the names of a pond's savepoints: nothing if there is one pond."""
+        return "" if self._only is not None else f"{pond}/"
+
+    def place_of(self, savepoint: str) -> tuple[str | Path, tuple[str, ...], str]:
+        """The pond's place of a savepoint, the places that it may name, and the savepoint's own name.
+
+        Raises:  INVALID_REQUEST if the name doesn't say in which of several ponds.
+        """
+        pond, slash, own = savepoint.partition("/")
+        if self._only is not None and not (slash and pond in self._ponds):
+            return self._only.place, self._only.allowed, savepoint
+        if not slash or pond not in self._ponds:
+            raise RequestError(
+                "INVALID_REQUEST",
+                f"{savepoint[:80]!r} doesn't name one of the server's ponds.",
+                hint=f"Write POND/SAVEPOINT, in a URL POND%2FSAVEPOINT, with one of {', '.join(sorted(self._ponds))}.",
+            )
+        return self._ponds[pond].place, self._ponds[pond].allowed, own
+
     def ready(self, max_behind_seconds: float) -> tuple[bool, str]:
         """Whether every job can be read and isn't further behind than this; if not, why."""
         for pond in self._ponds.values():

@@ -54,6 +54,11 @@ class RouteText:
         return "{table}" in self.path
 
     @property
+    def names_in_path(self) -> tuple[str, ...]:
+        """The names that its path has."""
+        return tuple(part[1:-1] for part in self.path.split("/") if part.startswith("{"))
+
+    @property
     def controls(self) -> dict[str, Field]:
         """Its parameters besides columns, by name."""
         return {} if self.has_body else controls(self.question, self.only)
@@ -182,6 +187,43 @@ ROUTES = (
         endpoint="at",
         question=questions.Align,
         answer=answers.AlignedAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/savepoints",
+        summary="all savepoints",
+        endpoint="savepoints",
+        answer=answers.SavepointsAnswer,
+    ),
+    RouteText(
+        method="POST",
+        path="/savepoints",
+        summary="begin to make a savepoint of a job; needs a token with that right",
+        endpoint="create_savepoint",
+        question=questions.CreateSavepoint,
+        answer=answers.OperationAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/savepoints/{savepoint}",
+        summary="a savepoint: its job and batch, and what it holds",
+        endpoint="savepoint",
+        answer=answers.SavepointAnswer,
+    ),
+    RouteText(
+        method="POST",
+        path="/savepoints/{savepoint}/verify",
+        summary="begin to compare its files with their hashes, and to decode its rows",
+        endpoint="verify_savepoint",
+        question=questions.VerifySavepoint,
+        answer=answers.OperationAnswer,
+    ),
+    RouteText(
+        method="GET",
+        path="/operations/{operation}",
+        summary="the progress and the result of an operation on a savepoint",
+        endpoint="operation",
+        answer=answers.OperationAnswer,
     ),
     RouteText(
         method="GET",

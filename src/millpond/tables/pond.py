@@ -141,6 +141,16 @@ class Pond:
         """Where the pond or checkpoint lies."""
         return uri_of(self._path)
 
+    @property
+    def place(self) -> str | Path:
+        """Where it is, as it was named."""
+        return self._path
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The places outside of it that it may name."""
+        return self._places.uris
+
     def __repr__(self) -> str:
         """The tables that were known last; this reads nothing."""
         return f"<Pond {self.uri}: {', '.join(sorted(self._tables)) or 'no tables yet'}>"

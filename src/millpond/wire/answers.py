@@ -7,6 +7,7 @@ line's --json writes the same.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +16,8 @@ from msgspec import Meta
 from millpond.checkpoint.position import Batch, Position
 from millpond.errors import MillpondError
 from millpond.replica.history.delete_cause import Kind
+from millpond.savepoint.manifest import Manifest
+from millpond.savepoint.verify import Verified
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.prepared import prepare
@@ -202,6 +205,94 @@ class AlignedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     tables: list[FromCut]
 
 
+class SavepointJson(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint, in short: times in milliseconds since 1970 UTC, offsets as Spark wrote them."""
+
+    name: str
+    note: str
+    job: str
+    job_id: str
+    checkpoint: str
+    batch: int
+    offsets: dict[str, Any]
+    watermark_ms: int | None
+    created_ms: int
+    parent: Annotated[str | None, says("The job's savepoint before it.")]
+    shares_with: Annotated[str | None, says("The savepoint whose files it shares.")]
+    origin: Annotated[str | None, says("The savepoint from which the job was restored.")]
+    files: int
+    size_bytes: int
+    rows: Annotated[int | None, says("Null if they weren't counted.")]
+
+
+class PartitionJson(msgspec.Struct, frozen=True, kw_only=True):
+    """One partition of a store."""
+
+    operator: int
+    store: str
+    partition: int
+    rows: int | None
+    size_bytes: int
+
+
+class SavepointAnswer(SavepointJson, frozen=True, kw_only=True):
+    """A savepoint: its job and batch, and what it holds."""
+
+    tables: list[str]
+    operators: Annotated[dict[str, str], says("Spark's operator id -> Spark's name of it.")]
+    conf: Annotated[dict[str, str], says("The settings that Spark pinned in the batch.")]
+    partitions: list[PartitionJson]
+
+
+class UnreadSavepoint(msgspec.Struct, frozen=True, kw_only=True):
+    """A savepoint whose manifest can't be read."""
+
+    savepoint: str
+    error: ErrorJson
+
+
+class SavepointsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """All savepoints."""
+
+    savepoints: list[SavepointJson]
+    incomplete: Annotated[list[str], says("Those that are made now, or whose making was killed.")]
+    unread: list[UnreadSavepoint]
+
+
+class ProblemJson(msgspec.Struct, frozen=True, kw_only=True):
+    """What is wrong with a savepoint."""
+
+    path: str
+    condition: str
+    message: str
+
+
+class VerifiedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What verifying a savepoint found; without problems it is whole."""
+
+    name: str
+    files: int
+    size_bytes: int
+    rows: int
+    problems: list[ProblemJson]
+
+
+class OperationAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An operation on a savepoint, and what it has come to."""
+
+    operation: Annotated[str, says("Its id, to ask for at /operations/{operation}.")]
+    kind: Literal["create", "verify"]
+    savepoint: str
+    state: Literal["running", "done", "failed"]
+    files_done: int
+    files: Annotated[int, says("In all; 0 if that isn't known yet.")]
+    started_ms: int
+    ended_ms: int | None
+    made: Annotated[SavepointAnswer | None, says("The new savepoint.")]
+    verified: VerifiedAnswer | None
+    error: Annotated[ErrorJson | None, says("Why it failed; nothing of a failed create is left.")]
+
+
 class RouteJson(msgspec.Struct, frozen=True, kw_only=True):
     """What can be asked at a path."""
 
@@ -242,6 +333,8 @@ prepare(
     AlignedAnswer,
     UnreadTable,
     ErrorAnswer,
+    SavepointsAnswer,
+    OperationAnswer,
 )
 
 # ------------------------------------------------------------ written
@@ -346,6 +439,34 @@ def table_json(name: str, count: Count, definition: TableDefinition) -> TableAns
         warnings=list(definition.warnings),
         retention=None if retention is None else RetentionJson(**retention),
     )
+
+
+def savepoint_summary(name: str, manifest: Manifest) -> SavepointJson:
+    """A savepoint in short.  name: as this door names it"""
+    return SavepointJson(name=name, **_facts(manifest))
+
+
+def savepoint_json(name: str, manifest: Manifest) -> SavepointAnswer:
+    """A savepoint.  name: as this door names it"""
+    return SavepointAnswer(
+        name=name,
+        **_facts(manifest),
+        tables=sorted(manifest.tables),
+        operators={str(operator): text for operator, text in sorted(manifest.operators.items())},
+        conf=manifest.conf,
+        partitions=[PartitionJson(**asdict(partition)) for partition in manifest.partitions],
+    )
+
+
+def _facts(manifest: Manifest) -> dict[str, Any]:
+    facts = {n: getattr(manifest, n) for n in SavepointJson.__struct_fields__ if n not in ("name", "files")}
+    return {**facts, "files": len(manifest.files)}
+
+
+def verified_json(name: str, found: Verified) -> VerifiedAnswer:
+    """What verifying a savepoint found.  name: as this door names it"""
+    problems = [ProblemJson(**asdict(problem)) for problem in found.problems]
+    return VerifiedAnswer(name=name, files=found.files, size_bytes=found.size_bytes, rows=found.rows, problems=problems)
 
 
 def unread_json(name: str, error: MillpondError) -> UnreadTable:

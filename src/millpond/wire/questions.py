@@ -262,10 +262,26 @@ class Align(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     offsets: Annotated[dict[str, Any] | None, says("The ends of the sources; without them, the newest that all jobs have.")] = None
 
 
+class CreateSavepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A new savepoint of a job."""
+
+    name: Annotated[str, says("The savepoint's name; with several ponds POND/NAME.", minLength=1)]
+    job: Annotated[str | None, says("The job, in a pond with several.")] = None
+    batch: Annotated[int | None, says("Another committed batch than the newest.", minimum=0)] = None
+    note: Annotated[str, says("A text for people.")] = ""
+    count: Annotated[bool, says("Count the rows, which decodes all of the state.")] = True
+
+
+class VerifySavepoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Whether all of a savepoint is as it was made."""
+
+
 class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Whether answers are fresh enough."""
 
     max_behind_seconds: Annotated[float | None, says("How far behind a job may be.", minimum=0)] = None
 
 
-prepare(Keys, Scan, CountRows, ListVersions, ListChanges, FindEvent, KeepCut, Define, Align, Ready)
+prepare(
+    Keys, Scan, CountRows, ListVersions, ListChanges, FindEvent, KeepCut, Define, Align, CreateSavepoint, VerifySavepoint, Ready
+)

@@ -8,7 +8,7 @@ import click
 
 from millpond.cli.terminal import write_line
 from millpond.errors import RequestError
-from millpond.serve.access.tokens import add_token, remove_token
+from millpond.serve.access.tokens import SavepointRight, add_token, remove_token
 from millpond.settings import parse_length
 
 
@@ -19,9 +19,22 @@ from millpond.settings import parse_length
     "--tables", "tables", metavar="PATTERN", multiple=True, help="Tables that the token opens, such as page_*; * opens all."
 )
 @click.option("--metrics", is_flag=True, help="Let the token also open /metrics, which covers all jobs.")
+@click.option(
+    "--savepoints",
+    type=click.Choice(["read", "create"]),
+    help="Let the token list and verify savepoints of all jobs, or make them, too.",
+)
 @click.option("--valid", metavar="30m|24h|7d|forever", default="forever", show_default=True, help="How long the token is valid.")
 @click.option("--remove", is_flag=True, help="Remove the reader's token instead.")
-def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: str, remove: bool) -> None:
+def token(
+    file: Path,
+    name: str,
+    tables: tuple[str, ...],
+    metrics: bool,
+    savepoints: SavepointRight | None,
+    valid: str,
+    remove: bool,
+) -> None:
     """Give the reader NAME a token in FILE, and show it once; it replaces the reader's old token.
 
     FILE gets a hash of the token, for `millpond serve --tokens FILE`, which notices changes within
@@ -31,6 +44,7 @@ def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: 
     Examples:
       millpond token readers.json dashboard --tables 'page_*' --tables visits
       millpond token readers.json prometheus --metrics
+      millpond token readers.json deploys --savepoints create
       millpond token readers.json guest --tables page_views --valid 7d
       millpond token readers.json dashboard --remove
     """
@@ -38,9 +52,9 @@ def token(file: Path, name: str, tables: tuple[str, ...], metrics: bool, valid: 
         if not remove_token(file, name):
             raise RequestError("INVALID_NAME", f"{file} has no reader {name!r}.", hint="Look into the file for its readers.")
         return
-    if not (tables or metrics):
+    if not (tables or metrics or savepoints):
         raise RequestError("INVALID_REQUEST", "The token would open nothing.", hint="Name tables: --tables 'page_*'.")
     seconds = parse_length("--valid", valid)
     if seconds == 0:
         raise RequestError("INVALID_REQUEST", "The token would never let anybody in.", hint="Give a time, like --valid 7d.")
-    write_line(add_token(file, name, tables=tables, metrics=metrics, valid_seconds=seconds))
+    write_line(add_token(file, name, tables=tables, metrics=metrics, savepoints=savepoints, valid_seconds=seconds))

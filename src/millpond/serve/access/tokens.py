@@ -1,7 +1,7 @@
 """A file of readers, each with the hash of a token and the tables that the token opens.
 
     {"format": 1, "readers": [{"name": "dashboard", "sha256": "…", "tables": ["page_*"], "metrics": false,
-                                 "expires": "2027-03-01T00:00:00+00:00"}]}
+                                 "savepoints": "read", "expires": "2027-03-01T00:00:00+00:00"}]}
 
 Tokens are 32 random bytes, which nobody can guess, so a plain SHA-256 is enough.  The file has no
 tokens, only hashes.
@@ -19,12 +19,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 from millpond.errors import SetupError
 
 FORMAT = 1
 _PREFIX = "mp_"
+SavepointRight = Literal["read", "create"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class Reader:
     name:     for people; logs and metrics never show it beside a question
     tables:   patterns of table names: * is any text, ? any character
     metrics:  whether the token opens /metrics, which covers all jobs
+    savepoints: read to list, show and verify the savepoints of all jobs; create to make them, too
     expires:  when the token ends, by the system's clock; None for never
     """
 
     name: str
     tables: tuple[str, ...]
     metrics: bool = False
+    savepoints: SavepointRight | None = None
     expires: float | None = None
 
     def has_expired(self) -> bool:
@@ -51,8 +54,8 @@ class Reader:
         return any(fnmatchcase(name, pattern) for name in names for pattern in self.tables)
 
 
-EVERYBODY = Reader("everybody", ("*",), metrics=True)
-"""The reader of a server without tokens."""
+EVERYBODY = Reader("everybody", ("*",), metrics=True, savepoints="read")
+"""The reader of a server without tokens, who makes no savepoints: they take the server's disk."""
 
 
 def digest(token: str) -> str:
@@ -83,7 +86,10 @@ def _parse(data: Any) -> dict[str, Reader]:
             raise ValueError("tables must be a list of texts, metrics true or false")
         if not isinstance(name, str) or not isinstance(sha256, str) or len(sha256) != 64:
             raise ValueError("name must be a text, sha256 a hash of 64 hex digits")
-        readers[sha256] = Reader(name, tuple(tables), metrics, _parse_expires(entry.get("expires")))
+        savepoints = entry.get("savepoints")
+        if savepoints is not None and savepoints not in get_args(SavepointRight):
+            raise ValueError("savepoints must be read or create")
+        readers[sha256] = Reader(name, tuple(tables), metrics, savepoints, _parse_expires(entry.get("expires")))
     return readers
 
 
@@ -96,7 +102,15 @@ def _parse_expires(text: Any) -> float | None:
     return when.timestamp()
 
 
-def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = False, valid_seconds: float | None = None) -> str:
+def add_token(
+    path: Path,
+    name: str,
+    *,
+    tables: Iterable[str],
+    metrics: bool = False,
+    savepoints: SavepointRight | None = None,
+    valid_seconds: float | None = None,
+) -> str:
     """Give a reader a new token in place of the old one; only this call returns the token.
 
     valid_seconds:  how long it is valid, None for ever
@@ -105,7 +119,7 @@ def add_token(path: Path, name: str, *, tables: Iterable[str], metrics: bool = F
     token = _PREFIX + secrets.token_urlsafe(32)
     known = {d: r for d, r in read_tokens(path).items() if r.name != name} if path.exists() else {}
     expires = None if valid_seconds is None else time.time() + valid_seconds
-    known[digest(token)] = Reader(name, tuple(tables), metrics, expires)
+    known[digest(token)] = Reader(name, tuple(tables), metrics, savepoints, expires)
     _write(path, known)
     return token
 
@@ -121,6 +135,8 @@ def remove_token(path: Path, name: str) -> bool:
 
 def _entry(sha256: str, reader: Reader) -> dict[str, Any]:
     entry = {"name": reader.name, "sha256": sha256, "tables": list(reader.tables), "metrics": reader.metrics}
+    if reader.savepoints is not None:
+        entry["savepoints"] = reader.savepoints
     if reader.expires is not None:
         entry["expires"] = dt.datetime.fromtimestamp(reader.expires, dt.UTC).isoformat()
     return entry

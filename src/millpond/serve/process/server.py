@@ -141,12 +141,14 @@ class _Door:
         from millpond.serve.access.access import Access
         from millpond.serve.app import HttpDoor, create_app
         from millpond.serve.forwarding import Neighbours
+        from millpond.serve.operations import Operations
 
         self._settings = settings
         self._counts = Meter(shared, log_requests=settings.log_requests)
         self._access = Access(settings, shared)
         self._neighbours = Neighbours(shared, settings.max_seconds)
-        self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours)
+        self._operations = Operations(ponds, settings, shared)
+        self._door = HttpDoor(ponds, settings, self._counts, self._access, self._neighbours, self._operations)
         self._app, self._behind_gate = create_app(self._door)
         self._tls = open_certificate(settings)
         self._read_again = read_again
@@ -171,6 +173,7 @@ class _Door:
             await self._ending.wait()
             connections.stop_taking()
         self._door.end()
+        await asyncio.to_thread(self._operations.close, self._settings.drain_seconds)
         await connections.close(self._settings.drain_seconds)
         await self._neighbours.close(self._settings.drain_seconds)
         if writing is not None:
