@@ -248,6 +248,8 @@ def test_doors_of_one_server_count_together(slow: tuple[Operations, threading.Ev
         begun = doors[0].create(CreateSavepoint(name="one", job="counts")).operation
         assert refused(lambda: doors[1].create(CreateSavepoint(name="two", job="counts"))) == "TOO_MANY_OPERATIONS"
         other = doors[1].create(CreateSavepoint(name="two", job="windows")).operation
+        while not (pond / "savepoints/one/claim.json").exists():
+            time.sleep(0.01)
         assert refused(lambda: doors[1].verify("one")) == "SAVEPOINT_INCOMPLETE"
         go.set()
         assert [wait(doors[0], begun), wait(doors[1], other)] == ["done", "done"]
