@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from millpond.savepoint.folder import list_savepoints, open_savepoint
     from millpond.savepoint.fork import plan_fork
     from millpond.savepoint.manifest import Savepoint
+    from millpond.savepoint.rescale import plan_rescale
     from millpond.savepoint.restore import plan_restore
+    from millpond.savepoint.rollback import plan_rollback
     from millpond.savepoint.schedule import schedule_savepoints
     from millpond.savepoint.tar import export_savepoint, import_savepoint
     from millpond.savepoint.verify import verify_savepoint
@@ -82,7 +84,9 @@ __all__ = [
     "open_savepoint",
     "plan_delete_savepoint",
     "plan_fork",
+    "plan_rescale",
     "plan_restore",
+    "plan_rollback",
     "plan_savepoint",
     "publish",
     "publish_model",
@@ -116,7 +120,9 @@ _LATER = {
     "open_savepoint": "millpond.savepoint.folder",
     "plan_delete_savepoint": "millpond.savepoint.delete",
     "plan_fork": "millpond.savepoint.fork",
+    "plan_rescale": "millpond.savepoint.rescale",
     "plan_restore": "millpond.savepoint.restore",
+    "plan_rollback": "millpond.savepoint.rollback",
     "plan_savepoint": "millpond.savepoint.create",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",

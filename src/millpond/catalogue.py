@@ -1,10 +1,13 @@
 """The pond's catalogue: which jobs there are, where their checkpoints lie, and what their tables mean.
 
     <pond>/pond.json                       {"format": 1}
-    <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI}
+    <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI;
+                                           "checkpoint-2" and so on after copies took its place in a bucket}
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, if `start` started the job
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
     <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
+    <pond>/jobs/<job>/lease.json           who may write the checkpoint, see `ownership.lease`
+    <pond>/jobs/<job>/sink.json            the folder of the job's file sink; written by `start`
     <pond>/savepoints/<name>/              see `savepoint.folder`
     <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
 
@@ -22,13 +25,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.errors import CheckpointError, DefinitionError, MillpondError, SetupError, StorageError
+from millpond.errors import CheckpointError, DefinitionError, MillpondError, SavepointError, SetupError, StorageError
 from millpond.schema.definition.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.definition.table import TableDefinition, check_table_name
@@ -49,7 +53,10 @@ HEARTBEAT_SECONDS = 2.0
 _MISSED = 5
 # How job.json names a checkpoint in the job's own folder.
 _INSIDE = "checkpoint"
+_INSIDE_NAME = re.compile(r"checkpoint(-[1-9][0-9]{0,8})?")
 _SAVEPOINTS = "savepoints"
+_JOB = "job.json"
+_SINK = "sink.json"
 _BOUNDS = FileBounds()
 _NOTHING_MORE = Places()
 
@@ -68,6 +75,11 @@ class JobFolder:
     storage: Storage
     checkpoint: str
     place: Storage | None = field(default=None, compare=False)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether its checkpoint lies in this folder: then `start` runs the job."""
+        return is_below(self.checkpoint, self.storage.uri)
 
     def open_checkpoint(self) -> Storage:
         """Spark's checkpoint, with request counts of its own."""
@@ -126,6 +138,25 @@ class JobFolder:
         check_table_name(entry.table)
         data = json.dumps(entry.to_json(), indent=1).encode()
         self.storage.write(f"tables/{entry.table}.json", data)
+
+    def write_sink(self, sink: str | None) -> None:
+        """Record which file sink the job writes to; None for a sink of another kind."""
+        data = json.dumps({"file_sink": sink}).encode()
+        if self.storage.stamp(_SINK) is None or self.storage.read(_SINK, _BOUNDS.note_bytes) != data:
+            self.storage.write(_SINK, data)
+
+    def read_sink(self) -> tuple[bool, str | None]:
+        """Whether it is known what the job writes to; and the file sink, if it is one.
+
+        `start` has recorded it.  Raises CORRUPT_FILE.
+        """
+        if self.storage.stamp(_SINK) is None:
+            return False, None
+        data = _read_json(self.storage, _SINK, _BOUNDS.note_bytes)
+        sink = data.get("file_sink") if isinstance(data, dict) else 0
+        if not isinstance(sink, str | None):
+            raise _corrupt(self.storage, _SINK, "it doesn't name a file sink")
+        return True, sink
 
     def write_heartbeat(self, state: str) -> None:
         """Record that the job is `running` or was `stopped`, as of now."""
@@ -188,11 +219,38 @@ class Catalogue:
 def job_of(pond: str | Path, job: str) -> JobFolder:
     """The folder of a job in a pond, with its checkpoint inside; it may not exist yet.
 
-    Raises:  INVALID_NAME.
+    Raises:  INVALID_NAME, CORRUPT_FILE.
     """
     check_table_name(job)
     storage = open_storage(pond).folder(f"jobs/{job}")
-    return _inside(storage, job)
+    there = _read_job(storage)[1] if storage.stamp(_JOB) is not None else _INSIDE
+    return _inside(storage, job, there if _is_inside(there) else _INSIDE)
+
+
+def reopen(folder: JobFolder) -> JobFolder:
+    """The same job with the checkpoint that job.json names now.  Raises CORRUPT_FILE, FILE_GONE."""
+    there = _read_job(folder.storage)[1]
+    return _inside(folder.storage, folder.job, there) if _is_inside(there) else folder
+
+
+def point_to(folder: JobFolder, name: str) -> JobFolder:
+    """Let another folder in the job's own be its checkpoint, by one conditional write of job.json.
+
+    name:    of that folder: checkpoint-2 and so on
+    Raises:  CHECKPOINT_IN_USE if somebody else has changed job.json meanwhile; NOT_WRITABLE.
+    """
+    text = folder.storage.read(_JOB, _BOUNDS.note_bytes)
+    data = {**_parse(folder.storage, _JOB, text), "checkpoint": name}
+    moved = _inside(folder.storage, folder.job, name)
+    named = _read_job(folder.storage)[1]
+    if named != last_name(folder.checkpoint) or not folder.storage.replace(_JOB, text, json.dumps(data, indent=1).encode()):
+        raise SavepointError(
+            "CHECKPOINT_IN_USE",
+            f"The checkpoint of {folder.job} isn't {folder.checkpoint} any more: somebody has changed {folder.storage.uri}/{_JOB}.",
+            hint="Look what else works on this job, and try again.",
+            job=folder.job,
+        )
+    return moved
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
@@ -239,9 +297,9 @@ def _create(storage: Storage, job: str, checkpoint: str) -> JobFolder:
         data = {"format": FORMAT, "job": job, "checkpoint": checkpoint}
         storage.write("job.json", json.dumps(data, indent=1).encode())
     named, there, _ = _read_job(storage)
-    inside = _inside(storage, named)
+    inside = _inside(storage, named, there if _is_inside(there) else _INSIDE)
     folder = inside if checkpoint == _INSIDE else JobFolder(named, storage, checkpoint, open_storage(checkpoint))
-    where = inside.checkpoint if there == _INSIDE else there
+    where = inside.checkpoint if _is_inside(there) else there
     if where != (inside.checkpoint if checkpoint == _INSIDE else uri_of(checkpoint)):
         raise DefinitionError(
             "TABLE_EXISTS",
@@ -345,13 +403,19 @@ def wait_for_jobs(uri: str | Path, timeout_seconds: float, *, allow: Iterable[st
         time.sleep(min(left, ARRIVAL_SECONDS))
 
 
+def folder_around(checkpoint: str) -> Storage | None:
+    """The folder of the job whose checkpoint has this URI, by its name; there may be no such job."""
+    parent, _, name = checkpoint.rpartition("/")
+    return open_storage(parent) if _is_inside(name) else None
+
+
 def folders_of(checkpoint: str | Path) -> list[JobFolder]:
     """The job folders of a checkpoint: around it, beside it, and in the cache folder.
 
     Raises:  CORRUPT_FILE.
     """
     uri = uri_of(checkpoint)
-    around = [open_storage(uri.rpartition("/")[0])] if uri.endswith("/checkpoint") else []
+    around = [] if (inside := folder_around(uri)) is None else [inside]
     found = []
     for place in (*around, _beside(uri), _beside_in_cache(uri)):
         try:
@@ -362,8 +426,8 @@ def folders_of(checkpoint: str | Path) -> list[JobFolder]:
             if refused.condition != "ACCESS_DENIED":
                 raise
             continue
-        folder = _inside(place, job) if there == _INSIDE else JobFolder(job, place, uri, open_storage(uri))
-        if folder.checkpoint == uri and there in (_INSIDE, uri):
+        folder = _inside(place, job, there) if _is_inside(there) else JobFolder(job, place, uri, open_storage(uri))
+        if folder.checkpoint == uri and (_is_inside(there) or there == uri):
             found.append(folder)
     return found
 
@@ -376,8 +440,8 @@ def _job_folder(storage: Storage, root: str, places: Places, *, job: str | None 
     named, checkpoint, is_ours = _read_job(storage)
     if job is not None and named != job:  # else two jobs could have one name, or swap names
         raise _corrupt(storage, "job.json", f"it names the job {named!r:.80}, and its folder is {job!r:.80}")
-    if checkpoint == _INSIDE:
-        return _inside(storage, named)
+    if _is_inside(checkpoint):
+        return _inside(storage, named, checkpoint)
     is_beside = storage.uri == f"{checkpoint}.millpond"
     if not (is_ours or is_beside or is_below(checkpoint, root) or places.allow(checkpoint)):
         raise not_allowed(f"{storage.uri}/job.json", checkpoint)
@@ -385,22 +449,27 @@ def _job_folder(storage: Storage, root: str, places: Places, *, job: str | None 
     return JobFolder(named, storage, checkpoint, open_storage(checkpoint, fence=fence))
 
 
-def _inside(storage: Storage, job: str) -> JobFolder:
-    place = storage.folder(_INSIDE)
+def _is_inside(checkpoint: str) -> bool:
+    """Whether job.json names a checkpoint in the job's own folder so."""
+    return _INSIDE_NAME.fullmatch(checkpoint) is not None
+
+
+def _inside(storage: Storage, job: str, name: str) -> JobFolder:
+    place = storage.folder(name)
     return JobFolder(job, storage, place.uri, place)
 
 
 def _read_job(storage: Storage) -> tuple[str, str, bool]:
     """The contents of job.json, and whether only this user can have written it.
 
-    These are the job, and `checkpoint` or the URI of a checkpoint elsewhere.
+    These are the job, and `checkpoint`, `checkpoint-2` or the URI of a checkpoint elsewhere.
     """
     text, is_ours = storage.read_ours("job.json", _BOUNDS.note_bytes)
     data = _parse(storage, "job.json", text)
     job, checkpoint = (data.get("job"), data.get("checkpoint")) if isinstance(data, dict) else (None, None)
     if not isinstance(job, str) or not isinstance(checkpoint, str) or not job:
         raise _corrupt(storage, "job.json", "it doesn't name a job and a checkpoint")
-    if checkpoint == _INSIDE:
+    if _is_inside(checkpoint):
         return job, checkpoint, is_ours
     uri = uri_of(checkpoint)
     try:

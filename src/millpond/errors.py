@@ -177,6 +177,8 @@ CONDITIONS: dict[str, Condition] = {
     "TARGET_NOT_EMPTY": Condition(SavepointError, 409, 2),
     "ARCHIVE_TAKEN": Condition(SavepointError, 409, 4),
     "OPERATION_CANCELLED": Condition(SavepointError, 503, 4),
+    "CHECKPOINT_IN_USE": Condition(SavepointError, 409, 4),
+    "SINK_MISMATCH": Condition(SavepointError, 409, 5),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
     "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),

@@ -129,6 +129,36 @@ class ObjectStoreSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseSettings:
+    """The lease by which one job or command at a time writes a checkpoint.
+
+    length_seconds:   a lease that isn't renewed for so long has run out; MILLPOND_LEASE_SECONDS.
+                      After a crash of the machine, nobody else may go on before.  Shorter than a
+                      supervisor takes to start the job elsewhere, longer than a collection of
+                      garbage or a slow disk.
+    renew_part:       it is renewed after this part of its length, so that a few failed tries do no
+                      harm
+    guard_part:       a fenced job ends its JVM after this part of its length without a renewal: the
+                      rest is for clocks that differ, and for the end of the JVM
+    dying_seconds:    how long to wait for the JVM of a program that has been killed on this machine
+    """
+
+    length_seconds: float = 20.0
+    renew_part: float = 0.2
+    guard_part: float = 0.75
+    dying_seconds: float = 15.0
+
+    @classmethod
+    def of_environment(cls) -> LeaseSettings:
+        """The defaults, with the length that the environment names."""
+        try:
+            seconds = float(os.environ.get("MILLPOND_LEASE_SECONDS", ""))
+        except ValueError:
+            return cls()
+        return cls(length_seconds=seconds) if 1 <= seconds < float("inf") else cls()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
     """How long a replica keeps a table's expired rows and history.
 

@@ -8,9 +8,12 @@ import pytest
 
 import millpond
 from millpond.catalogue import create_job, open_jobs
+from millpond.ownership.lease import take_lease
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.fork import plan_fork
 from millpond.savepoint.origin import read_origin
+from millpond.savepoint.restore import plan_restore
+from millpond.storage import open_storage
 from oracles.ends import condition_of, ends_of
 from spark_files.checkpoint import WrittenCheckpoint
 
@@ -33,7 +36,7 @@ def test_both_jobs_are_read_side_by_side(pond: Path) -> None:
     folder = plan.run()
     assert [folder.job for folder in open_jobs(pond)] == ["counts", "counts_b"]
     assert read_origin(folder.storage) == "third"
-    assert sorted(folder.storage.names()) == ["checkpoint", "job.json", "origin.json"]
+    assert sorted(folder.storage.names()) == ["checkpoint", "job.json", "lease.json", "origin.json"]
     with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
         first, second = (opened[f"{job}.aggregate_0"].scan() for job in ("counts", "counts_b"))
         assert (first.cut.position.batch, second.cut.position.batch) == (3, 2)
@@ -55,6 +58,15 @@ def test_a_name_that_is_taken_or_no_pond_is_refused(pond: Path, tmp_path: Path) 
     plan_savepoint(tmp_path / "ck", "one").run()
     assert condition_of(lambda: plan_fork(tmp_path / "ck", "one", "x")) == "INVALID_REQUEST"
     assert [folder.job for folder in open_jobs(pond)] == ["counts"]
+
+
+def test_a_job_that_somebody_starts_now_is_refused(pond: Path) -> None:
+    plan = plan_fork(pond, "third", "x")
+    lease = take_lease(open_storage(pond / "jobs/x"), "the job x")
+    assert condition_of(lambda: plan_fork(pond, "third", "x")) == condition_of(plan.run) == "CHECKPOINT_IN_USE"
+    assert condition_of(lambda: plan_restore(pond, "third", pond / "jobs/x/checkpoint")) == "CHECKPOINT_IN_USE"
+    lease.release()
+    plan.run()
 
 
 def test_a_damaged_savepoint_leaves_no_job(pond: Path) -> None:

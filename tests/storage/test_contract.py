@@ -246,6 +246,30 @@ def test_of_several_writers_one_creates_a_file(storage: Storage) -> None:
     assert storage.names("folder") == ["claim"]
 
 
+def test_of_several_writers_one_replaces_what_they_have_read(storage: Storage) -> None:
+    if storage.uri.startswith("gs:"):
+        pytest.skip("the S3 server that stands in for Google's knows no conditions and no copies")
+    assert not storage.replace("folder/note", b"", b"first")
+    storage.write("folder/note", b"first")
+    for other in (b"", b"firsd", b"first and more"):
+        assert not storage.replace("folder/note", other, b"second")
+    assert storage.read("folder/note", MOST) == b"first"
+    replaced: list[bytes] = []
+
+    def replace(data: bytes) -> None:
+        if storage.replace("folder/note", b"first", data):
+            replaced.append(data)
+
+    threads = [threading.Thread(target=replace, args=(uuid.uuid4().bytes,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(replaced) == 1
+    assert storage.read("folder/note", MOST) == replaced[0]
+    assert storage.names("folder") == ["note"]
+
+
 def test_pieces_are_one_file_and_nothing_if_they_fail(storage: Storage) -> None:
     storage.write_pieces("folder/file", iter([b"12", b"", b"x" * 3_000_000]))
     assert storage.read("folder/file", MOST) == b"12" + b"x" * 3_000_000

@@ -4,7 +4,8 @@ People delete a checkpoint and start over, rewind it, or restore a copy to the s
 files have the same names with other content; a replica that continued would mix two jobs.
 
 1. If commits/N, of the replica's own batch N, has the recorded stamp, the job is the same.
-2. If it has another stamp, read the log files of N again and compare their fingerprint.
+2. If it has another stamp, read the log files of N again and compare their fingerprint.  Another
+   fingerprint of the same batch is noted in the checkpoint if the job was rescaled.
 3. If it is gone: with the same job id and a newer commit, it was cleaned up, and the replica has
    only fallen behind.  Otherwise the job was deleted, rewound or replaced.
 """
@@ -15,10 +16,11 @@ from typing import Literal, Protocol
 
 from millpond.checkpoint.log import committed_batches, job_id, read_batch
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.rescaled import was_rescaled
 from millpond.errors import MillpondError, ReplicaError, StorageError
 from millpond.storage import FileStamp, Storage
 
-Verdict = Literal["same", "behind", "replaced"]
+Verdict = Literal["same", "behind", "rescaled", "replaced"]
 
 
 class Reached(Protocol):
@@ -38,7 +40,12 @@ class Reached(Protocol):
 
 
 def judge(storage: Storage, record: Reached, known_job_id: str) -> tuple[Verdict, FileStamp | None]:
-    """Whether the job is the same, the same with this batch cleaned up, or another; and the stamp.
+    """What became of the job since this batch; and the stamp of its commit.
+
+    same:      it is the same
+    behind:    it is the same, and this batch was cleaned up
+    rescaled:  it is the same, with the state of this batch under another number of partitions
+    replaced:  it is another
 
     Raises:  STORAGE_UNAVAILABLE, ACCESS_DENIED: a storage that doesn't answer says nothing about
              the job.
@@ -53,7 +60,9 @@ def judge(storage: Storage, record: Reached, known_job_id: str) -> tuple[Verdict
             raise
         except MillpondError:
             return "replaced", stamp
-        return ("same" if again == record.fingerprint else "replaced"), stamp  # 2
+        if again == record.fingerprint:  # 2
+            return "same", stamp
+        return ("rescaled" if was_rescaled(storage, record.fingerprint, again) else "replaced"), stamp
     try:
         same_id = job_id(storage) == known_job_id
     except StorageError:

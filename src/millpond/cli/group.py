@@ -43,6 +43,8 @@ SECTIONS = {
     "Keep and move jobs": {
         "savepoint": "Make, verify and restore copies of a job's checkpoint.",
         "fork": "Make a second job with the state of a savepoint.",
+        "rescale": "Give a job's state another number of partitions.",
+        "rollback": "Take a job back to an earlier batch.",
         "archive": "Archive every batch of a job as it commits.",
     },
     "Serve": {

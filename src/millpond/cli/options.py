@@ -31,6 +31,9 @@ LIMIT = 100
 
 pond_argument = click.argument("place", metavar="DIR|URL", shell_complete=complete_place)
 table_argument = click.argument("table_name", metavar="TABLE", shell_complete=complete_table)
+take_over_option = click.option(
+    "--take-over", is_flag=True, help="Take the job's lease from whoever has it; only if that can't write any more."
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Write JSON, one object per line.")
 replica_option = click.option(
     "--replica-dir",

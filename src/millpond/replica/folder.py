@@ -34,6 +34,7 @@ from millpond.schema.prepared import prepare
 from millpond.schema.strict_json import parse_json
 from millpond.settings import FileBounds
 from millpond.storage import LocalStorage
+from millpond.storage.machine import boot_id
 
 _BOOT = "boot"
 _GENERATION = re.compile(r"generation-([0-9]{1,9})-[0-9a-f]{8}")
@@ -195,14 +196,6 @@ class ReplicaPlace:
             hint="Choose a folder on a local disk that this user may write to, with --replica-dir or MILLPOND_HOME.",
             path=str(self.path),
         )
-
-
-def boot_id() -> str:
-    """An id that changes when the machine restarts; empty if the system has none."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
 
 
 def file_system(path: Path) -> str:

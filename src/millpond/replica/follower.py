@@ -5,7 +5,7 @@ One step:
 1. If this process doesn't follow, try to become the follower; another one may follow instead.
 2. If there is no generation, or only one of another format, boot or checkpoint: build.
 3. Check that it is still the same job (`identity`).  If not, refuse reads at once, and build.  If
-   our batch was cleaned up: build.
+   our batch was cleaned up, or the job rescaled: build.
 4. If commits/N+1 exists: apply it, and continue with the next.  If one of its files is missing:
    build.
 5. Otherwise wait, then poll again: on a local disk when the system reports a commit
@@ -260,7 +260,7 @@ class Follower:
         if verdict == "replaced":
             self._refuse_reads(generation)
             return self._build()
-        if verdict == "behind":
+        if verdict in ("behind", "rescaled"):
             return self._build()
         if stamp is not None and stamp != generation.record.commit_stamp:
             self._restamp(generation, stamp.identity, stamp.modified_ns, stamp.size_bytes)
@@ -471,6 +471,14 @@ class Follower:
         self.counts.bootstrap_records += records
         self.counts.bootstrap_seconds += (seconds := time.monotonic() - began)
         log.info("replica.built", checkpoint=self._storage.uri, batch=batch.batch, rows=records, seconds=seconds)
+        if ended is not None and ended.job_id == built.job_id and ended.record.partitions != built.record.partitions:
+            log.info(
+                "job.rescaled",
+                checkpoint=self._storage.uri,
+                batch=batch.batch,
+                partitions_before=ended.record.partitions,
+                partitions=built.record.partitions,
+            )
         self._well("following", now=True)
         return True
 

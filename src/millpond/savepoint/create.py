@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, read_catalogue, savepoints_folder
@@ -25,18 +25,21 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
 from millpond.savepoint.describe import describe_batch
+from millpond.savepoint.file_sink import SINK, check_upto, log_of
 from millpond.savepoint.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress, do_each, threads_between
-from millpond.storage import Storage
+from millpond.settings import FileBounds
+from millpond.storage import Storage, uri_of
 from millpond.storage.below import files_below
 from millpond.storage.copying import Copied, copy_file
 from millpond.storage.places import Places
 
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
+_BOUNDS = FileBounds()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +53,7 @@ class SavepointPlan:
     root:        the folder of all savepoints
     parent:      the job's last savepoint, whose files it can share; None if there is none
     count:       whether the rows are counted
+    sink:        URI of a file sink whose log is copied; None if none is
     """
 
     name: str
@@ -60,6 +64,7 @@ class SavepointPlan:
     root: Storage
     parent: Savepoint | None = field(repr=False)
     count: bool = True
+    sink: str | None = None
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
@@ -71,6 +76,8 @@ class SavepointPlan:
             f"batch       {batch}",
             f"to          {self.root.uri}/{self.name}",
         ]
+        if self.sink is not None:
+            lines.append(f"sink        the log of {self.sink}, up to that batch")
         if self.parent is not None:
             lines.append(f"shares      files with {self.parent.manifest.name} where they are the same")
         return "\n".join(lines)
@@ -98,6 +105,7 @@ def plan_savepoint(
     batch: int | None = None,
     note: str = "",
     count: bool = True,
+    sink: str | Path | None = None,
     allow: Iterable[str | Path] = (),
 ) -> SavepointPlan:
     """Plan a savepoint of a job's newest committed batch.
@@ -108,11 +116,15 @@ def plan_savepoint(
     batch:   another batch that Spark still keeps
     note:    a text for people
     count:   count the rows, by decoding all of the state; verifying does it as well
+    sink:    the folder that the job's file sink writes to, whose log is copied as well: then
+             `plan_rollback` can truncate it
     allow:   places outside of the pond where the job's checkpoint may lie, as for `open`
     Raises:  NO_CHECKPOINT, PLACE_NOT_ALLOWED, INVALID_NAME, INVALID_REQUEST, NO_COMMITTED_BATCH,
-             BATCH_GONE; SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE.
+             BATCH_GONE; SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE; SINK_MISMATCH.
     """
     check_savepoint_name(name)
+    if sink is not None:
+        log_of(uri_of(sink))
     folder = find_job(place, job, allow=allow)
     storage = folder.open_checkpoint()
     batches = find_batches(storage, batch)
@@ -129,6 +141,7 @@ def plan_savepoint(
         root=root,
         parent=parents[-1] if parents else None,
         count=count,
+        sink=None if sink is None else uri_of(sink),
     )
 
 
@@ -191,6 +204,8 @@ class _Creation:
 
     def run(self) -> Manifest:
         batch, files = self._copy()
+        if self._plan.sink is not None:
+            files = {**files, **self._copy_sink(self._plan.sink, batch.batch)}
         counted = {}
         if self._plan.count:
             counted = self._count_rows(batch, len(files))  # 5
@@ -209,6 +224,7 @@ class _Creation:
             shares_with=parent.manifest.name if shared and parent is not None else None,
             rows=counted,
         )
+        manifest = replace(manifest, sink=plan.sink)
         self._folder.write(NAME, manifest.to_bytes())
         return manifest
 
@@ -233,6 +249,15 @@ class _Creation:
             f"Spark deleted files of {_ATTEMPTS} batches before they were copied.",
             hint="Let Spark keep more batches: set spark.sql.streaming.minBatchesToRetain to 100, its default.",
         )
+
+    def _copy_sink(self, sink: str, batch: int) -> dict[RestartFile, Copied]:
+        """The log of a file sink up to the batch, whose entry Spark wrote before it committed the batch."""
+        log = log_of(sink)
+        found: dict[RestartFile, Copied] = {}
+        for name in check_upto(sink, log, batch):
+            file = RestartFile(path=SINK + name, most_bytes=_BOUNDS.source_log_bytes)
+            found[file] = copy_file(log, name, self._target, file.path, most_bytes=file.most_bytes)
+        return found
 
     def _choose(self) -> CommittedBatch:
         batches = committed_batches(self._source)

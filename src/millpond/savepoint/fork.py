@@ -19,6 +19,7 @@ from pathlib import Path
 from millpond.catalogue import JobFolder, create_job, is_pond, job_of, read_catalogue
 from millpond.checkpoint.log import committed_batches, job_id
 from millpond.errors import CheckpointError, DefinitionError, RequestError
+from millpond.ownership.lease import check_not_held, leased
 from millpond.savepoint.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.restore import restore_files, restore_tables
@@ -66,22 +67,23 @@ class ForkPlan:
     def run(self, progress: Progress | None = None) -> JobFolder:
         """Make it; returns the new job's folder.
 
-        Raises:  TABLE_EXISTS if there is a job of this name; SAVEPOINT_DAMAGED, NOT_WRITABLE, and
-                 what the storages raise.
+        Raises:  TABLE_EXISTS if there is a job of this name; CHECKPOINT_IN_USE if somebody starts
+                 it now; SAVEPOINT_DAMAGED, NOT_WRITABLE, and what the storages raise.
         """
         folder = job_of(self.pond, self.job)
         _check_free(folder)
         claimed = folder.storage.create(_CLAIM, json.dumps({"writer": uuid.uuid4().hex}).encode())  # 1
         if not claimed:
             raise _exists(folder, "is being made by another command, or one was killed in making it")
-        try:
-            restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress)  # 2
-            restore_tables(folder, self.savepoint.manifest, self.table)  # 3
-            made = create_job(self.pond, self.job)  # 4
-        except BaseException:
-            folder.storage.delete_all()
-            raise
-        folder.storage.delete(_CLAIM)
+        with leased(folder.storage, "millpond fork"):  # nobody starts the job meanwhile
+            try:
+                restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress)  # 2
+                restore_tables(folder, self.savepoint.manifest, self.table)  # 3
+                made = create_job(self.pond, self.job)  # 4
+            except BaseException:
+                folder.storage.delete_all()
+                raise
+            folder.storage.delete(_CLAIM)
         return made
 
 
@@ -123,10 +125,14 @@ def _newest(pond: str | Path, manifest: Manifest) -> int | None:
 
 
 def _check_free(folder: JobFolder) -> None:
+    made_now = "is being made by another command, or one was killed in making it"
     if folder.storage.stamp("job.json") is not None:
         raise _exists(folder, "exists already")
+    if folder.storage.stamp(_CLAIM) is not None:
+        raise _exists(folder, made_now)
+    check_not_held(folder.storage)
     if folder.storage.names():
-        raise _exists(folder, "is being made by another command, or one was killed in making it")
+        raise _exists(folder, made_now)
 
 
 def _exists(folder: JobFolder, what: str) -> DefinitionError:

@@ -11,6 +11,7 @@
  "partitions": [[operator, store, partition, rows, bytes], …],
  "operators": [[operator, name], …],
  "tables": {table: definition, …},
+ "sink": …,                                   the folder of a file sink whose log was copied; else null
  "files": [[path, bytes, sha256], …],
  "sha256": …                                  of all that stands before it
 }
@@ -92,6 +93,7 @@ class Manifest:
     partitions:         of each store, with its rows and bytes
     tables:             table -> its definition as JSON
     files:              all files, by their paths
+    sink:               URI of the file sink whose log was copied, up to the batch; None if none was
     """
 
     name: str
@@ -115,6 +117,7 @@ class Manifest:
     partitions: tuple[PartitionState, ...]
     tables: dict[str, Any]
     files: tuple[SavepointFile, ...]
+    sink: str | None = None
 
     @property
     def size_bytes(self) -> int:

@@ -23,8 +23,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from millpond.catalogue import JobFolder, create_beside, folders_of
+from millpond.catalogue import JobFolder, create_beside, folder_around, folders_of
 from millpond.errors import RequestError, SavepointError
+from millpond.ownership.lease import check_not_held
+from millpond.savepoint.file_sink import SINK
 from millpond.savepoint.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
@@ -92,12 +94,21 @@ class RestorePlan:
 
 
 def restore_files(
-    savepoint: Savepoint, target: Storage, job_id: str, progress: Progress | None = None, form: StateForm = _AS_IT_WAS
+    savepoint: Savepoint,
+    target: Storage,
+    job_id: str,
+    progress: Progress | None = None,
+    form: StateForm = _AS_IT_WAS,
+    *,
+    place: str | None = None,
+    also: Callable[[], None] = lambda: None,
 ) -> None:
     """Make a checkpoint of a savepoint in an empty folder: steps 2 to 4.
 
     job_id:  Spark's id of the restored job
     form:    how its state is written
+    place:   URI where the checkpoint will be when Spark starts from it; by default where it is
+    also:    adds what else belongs to the checkpoint, before Spark can start from it
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
     if not target.create(_CLAIM, uuid.uuid4().hex.encode()):
@@ -113,9 +124,10 @@ def restore_files(
         target.delete(_CLAIM)
         raise
     try:
-        _copy_all(savepoint, target, progress, without_state=form.is_new)
+        _copy_all(savepoint, target, place or target.uri, progress, without_state=form.is_new)
         if form.is_new:
             rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
+        also()
         target.sync()  # 4
         target.delete(_CLAIM)
         target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
@@ -149,17 +161,17 @@ def read_tables(manifest: Manifest) -> list[Entry]:
     return entries
 
 
-def _copy_all(savepoint: Savepoint, target: Storage, progress: Progress | None, *, without_state: bool) -> None:
-    files = [file for file in savepoint.manifest.files if file.path != _METADATA]
+def _copy_all(savepoint: Savepoint, target: Storage, place: str, progress: Progress | None, *, without_state: bool) -> None:
+    files = [file for file in savepoint.manifest.files if file.path != _METADATA and not file.path.startswith(SINK)]
     do_each(
-        partial(_copy_one, savepoint.checkpoint, target, without_state),
+        partial(_copy_one, savepoint.checkpoint, target, place, without_state),
         files,
         threads=threads_between(savepoint.checkpoint, target),
         progress=progress,
     )
 
 
-def _copy_one(source: Storage, target: Storage, without_state: bool, file: SavepointFile) -> None:  # 2
+def _copy_one(source: Storage, target: Storage, place: str, without_state: bool, file: SavepointFile) -> None:  # 2
     if without_state and is_state_file(file.path):
         if hash_file(source, file.path, most_bytes=_BOUNDS.state_bytes) != file.content:
             raise _changed(source, file)
@@ -168,7 +180,7 @@ def _copy_one(source: Storage, target: Storage, without_state: bool, file: Savep
         text = source.read(file.path, _BOUNDS.schema_bytes)
         if Copied(len(text), hashlib.sha256(text).hexdigest()) != file.content:
             raise _changed(source, file)
-        target.write(file.path, anchored(text, file.path, hadoop_uri(target.uri)))
+        target.write(file.path, anchored(text, file.path, hadoop_uri(place)))
         return
     copied = copy_file(source, file.path, target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
     if copied != file.content:
@@ -201,7 +213,8 @@ def plan_restore(
              number of partitions; in lz4, zstd, snappy or lzf; with a checksum for each row or
              without
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
-             TARGET_NOT_EMPTY, INVALID_REQUEST; UNSUPPORTED if the state can't have this form.
+             TARGET_NOT_EMPTY, INVALID_REQUEST; CHECKPOINT_IN_USE if a job that Millpond started
+             begins there now; UNSUPPORTED if the state can't have this form.
     """
     savepoint, target = open_savepoint(place, name, time=time), open_storage(to)
     if is_below(target.uri, savepoint.storage.uri) or is_below(savepoint.storage.uri, target.uri):
@@ -215,6 +228,8 @@ def plan_restore(
                 hint="Restore to another folder, or remove that one, with its savepoints.",
                 uri=folder.storage.uri,
             )
+    if (around := folder_around(target.uri)) is not None:
+        check_not_held(around)
     form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
     if form.is_new:
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import HEARTBEAT_SECONDS, JobFolder
 from millpond.errors import CheckpointError, MillpondError
+from millpond.ownership.lease import Lease
 from millpond.schema.definition.operator_name import Entry
 from millpond.signals import stop_signals
+from millpond.spark.guard import JvmGuard
 from millpond.storage import open_storage
+from millpond.storage.machine import is_running
 from millpond.storage.names import numbers
 
 if TYPE_CHECKING:
@@ -26,9 +30,13 @@ _STOP_SECONDS = 20.0
 class Heartbeat:
     """A thread that reports every HEARTBEAT_SECONDS that the job runs, and once that it was stopped."""
 
-    def __init__(self, folder: JobFolder, query: StreamingQuery) -> None:
+    def __init__(self, folder: JobFolder, query: StreamingQuery, release: Callable[[], None]) -> None:
+        """
+        release:  called once the job has ended
+        """
         self._folder = folder
         self._query = query
+        self._release = release
         self._ended = threading.Event()
         self.last_error: str | None = None
         self._thread = threading.Thread(target=self._run, name=f"heartbeat of {folder.job}", daemon=True)
@@ -53,11 +61,71 @@ class Heartbeat:
                 break
             self._beat("running")
         self._beat("stopped")
+        self._release()
 
     def end(self) -> None:
         """Report that the job was stopped, and end the thread."""
         self._ended.set()
         self._thread.join(_STOP_SECONDS)
+        self._release()
+
+
+class JobLease:
+    """The lease of a job's checkpoint, from before its query starts until it has ended.
+
+    A fenced job's JVM ends itself if the lease isn't renewed.  Any job is stopped when somebody else
+    has its lease.
+    """
+
+    def __init__(self, lease: Lease, guard: JvmGuard | None, jvm: tuple[int, str]) -> None:
+        """
+        jvm:     id and start of the process that writes
+        Raises:  CHECKPOINT_IN_USE if the lease was lost meanwhile; what the storage raises.
+        """
+        self._lease = lease
+        self._guard = guard
+        self._jvm = jvm
+        self._query: StreamingQuery | None = None
+        lease.keep(on_lost=self._stop, is_over=lambda: self._query is not None and not self._may_write(), guard=guard)
+        if guard is not None:
+            lease.check()  # the guard counts from here, and the lease began before
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether its JVM ends itself."""
+        return self._guard is not None
+
+    @property
+    def error(self) -> MillpondError | None:
+        """Why it was lost, or couldn't be renewed; None if all is well."""
+        return self._lease.last_error
+
+    def begin(self, query: StreamingQuery) -> None:
+        """The query writes from now on."""
+        self._query = query
+        if self._lease.is_lost:
+            self._stop()
+
+    def release(self) -> None:
+        """Give it back, unless the query may still write: then it runs out."""
+        if self._may_write():
+            return
+        if self._guard is not None:
+            self._guard.release()
+        self._lease.release()
+
+    def _may_write(self) -> bool:
+        if self._query is None:
+            return False
+        try:
+            return bool(self._query.isActive)
+        except Exception:  # noqa: BLE001 the JVM doesn't answer, for many reasons
+            return is_running(*self._jvm)
+
+    def _stop(self) -> None:
+        if self._query is not None:
+            with contextlib.suppress(Exception):  # it has ended, or ends by itself
+                self._query.stop()
 
 
 class Job:
@@ -71,14 +139,18 @@ class Job:
     checkpoint:  URI of its checkpoint
     """
 
-    def __init__(self, folder: JobFolder, query: StreamingQuery, definition: Entry, *, session: SparkSession) -> None:
+    def __init__(
+        self, folder: JobFolder, query: StreamingQuery, definition: Entry, *, session: SparkSession, lease: JobLease
+    ) -> None:
         self.name = folder.job
         self.query = query
         self.definition = definition
         self.checkpoint = folder.checkpoint
         self.session = session
         self._started = time.monotonic()
-        self._heartbeat = Heartbeat(folder, query)
+        self._lease = lease
+        lease.begin(query)
+        self._heartbeat = Heartbeat(folder, query, lease.release)
 
     def __repr__(self) -> str:
         """This doesn't ask the JVM, which may have ended."""
@@ -146,7 +218,7 @@ class Job:
             time.sleep(0.02)
 
     def statistics(self) -> dict[str, Any]:
-        """Facts about the running job, with the last errors of query and heartbeat, or None."""
+        """Facts about the running job, with the last errors of query, heartbeat and lease, or None."""
         progress = self.query.lastProgress
         failure = self.query.exception()
         return {
@@ -159,6 +231,8 @@ class Job:
             "input_rows_per_second": progress["inputRowsPerSecond"] if progress else None,
             "last_error": str(failure) if failure else None,
             "heartbeat_error": self._heartbeat.last_error,
+            "lease_error": None if (lost := self._lease.error) is None else str(lost),
+            "fenced": self._lease.is_fenced,
         }
 
 

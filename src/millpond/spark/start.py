@@ -16,12 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from millpond.catalogue import create_beside, create_job, folders_of, job_of
-from millpond.checkpoint.log import newest_conf
+from millpond.catalogue import JobFolder, create_beside, create_job, folders_of, job_of
+from millpond.checkpoint.log import committed_batches, newest_conf, read_batch
 from millpond.errors import DefinitionError, RequestError
+from millpond.ownership.lease import take_lease
+from millpond.ownership.take_over import finish
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition
-from millpond.settings import Retention
+from millpond.settings import LeaseSettings, Retention
 from millpond.spark.derive.definition import MillpondWarning, derive, derive_plan
 from millpond.spark.derive.plan import (
     Java,
@@ -33,9 +35,11 @@ from millpond.spark.derive.plan import (
     zone_of_session,
 )
 from millpond.spark.derive.same_state import check_same_state
-from millpond.spark.job import Job
+from millpond.spark.guard import JvmGuard
+from millpond.spark.job import Job, JobLease
 from millpond.spark.session import default_partitions
 from millpond.storage import open_storage, uri_of
+from millpond.storage.machine import process_start
 from millpond.storage.names import hadoop_uri, path_of_hadoop
 
 if TYPE_CHECKING:
@@ -52,6 +56,13 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 _EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _TIME_ZONE = "spark.sql.session.timeZone"
 _AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
+_STORE = "spark.sql.streaming.stateStore."
+# Files of this format have an id of their own, and commits/N names those that count.
+_FENCED = {
+    _PROVIDER: _ROCKSDB,
+    _STORE + "rocksdb.changelogCheckpointing.enabled": "true",
+    _STORE + "checkpointFormatVersion": "2",
+}
 _conf_lock = threading.Lock()
 
 
@@ -67,6 +78,8 @@ def start(
     partitions: int | None = None,
     retention: Retention | None = None,
     strict: bool = False,
+    fenced: bool = False,
+    take_over: bool = False,
 ) -> Job:
     """Start a streaming job whose state can be read as tables, or continue from its checkpoint.
 
@@ -90,9 +103,16 @@ def start(
                   start writes again.  None leaves it to the follower
     strict:       refuse a state whose meaning can't be derived, instead of serving raw buffers with
                   a MillpondWarning
-    Raises:  DEFINITION_CHANGED, NOT_DERIVABLE, SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME,
-             NOT_WRITABLE; INVALID_REQUEST, also if the query would never end; UNSUPPORTED if the
-             sink function sets a real-time trigger; and Spark's own error if the query can't start.
+    fenced:       keep the state in RocksDB and checkpoint format 2, and end the JVM when the job
+                  can't renew its lease, so that a job that was paused never spoils what another has
+                  committed meanwhile (docs/savepoints.md).  A checkpoint of another format is
+                  refused
+    take_over:    start although another job has the lease of the checkpoint; only if you know that
+                  it can't write any more
+    Raises:  CHECKPOINT_IN_USE if another job has the checkpoint; DEFINITION_CHANGED, NOT_DERIVABLE,
+             SPARK_CONNECT, TABLE_EXISTS, INVALID_NAME, NOT_WRITABLE; INVALID_REQUEST, also if the
+             query would never end; UNSUPPORTED if the sink function sets a real-time trigger; and
+             Spark's own error if the query can't start.
     """
     require_classic(df, "_jdf")
     if output_mode not in OUTPUT_MODES:
@@ -106,17 +126,69 @@ def start(
     _check_pond(definition, pond)
     definition = replace(definition, retention=retention)
     check_same_state(folder, definition)
-    create_job(pond, folder.job)
-    writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
-    writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
-    wanted = partitions or _shards(definition) or default_partitions(spark)
-    _refuse_trigger(writer, df)
-    conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
-    _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
-    folder.write_definition(definition)
-    with _session_conf(spark, conf):
-        query = writer.start()
-    return Job(folder, query, definition, session=spark)
+    if fenced and pinned:
+        _check_can_fence(folder)
+    lease = _take_lease(spark, folder, fenced=fenced, take_over=take_over)
+    try:
+        finish(folder)  # a command that changed the checkpoint may have been killed
+        folder = create_job(pond, folder.job)
+        writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
+        writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
+        wanted = partitions or _shards(definition) or default_partitions(spark)
+        _refuse_trigger(writer, df)
+        conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
+        conf |= _FENCED if fenced else {}
+        _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
+        folder.write_definition(definition)
+        with _session_conf(spark, conf):
+            query = writer.start()
+        folder.write_sink(_file_sink_of(query))
+    except BaseException:
+        lease.release()
+        raise
+    return Job(folder, query, definition, session=spark, lease=lease)
+
+
+def _take_lease(spark: SparkSession, folder: JobFolder, *, fenced: bool, take_over: bool) -> JobLease:
+    """The lease of the job's checkpoint, for this process and its JVM.
+
+    Raises:  CHECKPOINT_IN_USE, and what the storage raises.
+    """
+    gateway, what = spark.sparkContext._gateway, f"the job {folder.job}"
+    jvm = int(gateway.jvm.java.lang.ProcessHandle.current().pid())
+    lease = take_lease(folder.storage, what, processes=[jvm], take_over=take_over)
+    try:
+        guard = JvmGuard(gateway, what, lease.length_seconds * LeaseSettings().guard_part) if fenced else None
+        return JobLease(lease, guard, (jvm, process_start(jvm)))
+    except BaseException:
+        lease.release()
+        raise
+
+
+def _file_sink_of(query: StreamingQuery) -> str | None:
+    """URI of the folder that a query's file sink writes to; None for another sink.
+
+    Source:  FileStreamSink, Spark 4.3: its text is `FileSink[path]`.
+    """
+    sink = query._jsq.streamingQuery().sink()
+    if class_name(sink) != "FileStreamSink":
+        return None
+    path = str(sink.toString()).removeprefix("FileSink[").removesuffix("]")
+    return uri_of(path_of_hadoop(path))
+
+
+def _check_can_fence(folder: JobFolder) -> None:
+    """Refuse to fence a job whose checkpoint has the format in which a paused job can replace files.
+
+    Raises:  INVALID_REQUEST.
+    """
+    storage = open_storage(folder.checkpoint)
+    batches = committed_batches(storage)
+    if batches and not read_batch(storage, batches[-1]).state_ids:
+        raise _invalid(
+            "only state in RocksDB and checkpoint format 2 can be fenced, and its checkpoint has another one",
+            "Leave out fenced=True: the lease still refuses a second job; or begin with a new checkpoint.",
+        )
 
 
 def publish(

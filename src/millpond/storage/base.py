@@ -90,6 +90,13 @@ class Storage(Protocol):
         store, a writer finds out by them whether an earlier try of its own was carried out.
         """
 
+    def replace(self, path: str, old: bytes, new: bytes) -> bool:
+        """Write a whole file in place of one with these bytes; returns whether it was written.
+
+        Of several writers at once who have read the same bytes, one writes.  The new data must
+        name its writer, see `create`.
+        """
+
     def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:
         """Copy a file from another place of the same kind, without passing its bytes through this program.
 

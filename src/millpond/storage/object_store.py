@@ -130,6 +130,25 @@ class ObjectStorage:
             return stamp is not None and stamp.size_bytes == len(data) and self.read(path, len(data)) == data
         return True
 
+    def replace(self, path: str, old: bytes, new: bytes) -> bool:
+        found = self._ask("get", path, lambda: self._versioned(path, max(len(old), len(new))))
+        if found is None or found[1] != old:
+            return found is not None and found[1] == new
+        try:
+            self._put(path, new, use_multipart=False, mode=found[0])
+        except FileExistsError:
+            # As in `create`.
+            again = self._ask("get", path, lambda: self._versioned(path, len(new)))
+            return again is not None and again[1] == new
+        return True
+
+    def _versioned(self, path: str, most_bytes: int) -> tuple[dict[str, str], bytes | None]:
+        """The version of an object, and its bytes, unless there are more."""
+        answer = self._obstore.get(self._store, self._prefix + path)
+        tags = {"e_tag": answer.meta["e_tag"], "version": answer.meta.get("version")}
+        content = bytes(answer.bytes()) if answer.meta["size"] <= most_bytes else None
+        return {name: tag for name, tag in tags.items() if tag is not None}, content
+
     def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:  # noqa: ARG002 - the protocol's
         if not isinstance(source, ObjectStorage) or source._bucket != self._bucket:
             return False

@@ -81,6 +81,9 @@ class RenamedStorage:
     def create(self, path: str, data: bytes) -> bool:  # noqa: ARG002 - the protocol's
         raise self._read_only(path)
 
+    def replace(self, path: str, old: bytes, new: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        raise self._read_only(path)
+
     def take(self, source: Storage, source_path: str, path: str, *, share: bool) -> bool:  # noqa: ARG002 - the protocol's
         raise self._read_only(path)
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import click
 
@@ -92,11 +92,20 @@ def local_place(command: Command) -> Command:
 @click.option("--batch", type=click.IntRange(min=0), help="Another committed batch than the newest, if Spark still keeps it.")
 @click.option("--note", default="", help="A text for people.")
 @click.option("--no-count", is_flag=True, help="Don't count the rows, which decodes all of the state.")
+@click.option("--sink", metavar="DIR|URI", help="Copy the log of the job's file sink as well, which writes to this folder.")
 @options.allow_option
 @options.json_option
 @local_place
 def create(
-    place: str, job: str | None, name: str, batch: int | None, note: str, no_count: bool, allow: tuple[str, ...], as_json: bool
+    place: str,
+    job: str | None,
+    name: str,
+    batch: int | None,
+    note: str,
+    no_count: bool,
+    sink: str | None,
+    allow: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Make a savepoint of JOB in DIR, running or not.
 
@@ -107,7 +116,7 @@ def create(
       millpond savepoint create ./pond page_views --name before-upgrade
       millpond savepoint create s3://my-bucket/checkpoints/page-views --name monday --note 'before 4.4'
     """
-    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count, allow=allow)
+    plan = plan_savepoint(place, name, job=job, batch=batch, note=note, count=not no_count, sink=sink, allow=allow)
     with progress_of_files() as progress:
         made = plan.run(progress)
     _show(made, as_json=as_json)
@@ -351,6 +360,22 @@ def _write_tree(children: dict[str | None, list[Manifest]], above: str | None, i
         origin = ", of a job restored from it" if above is not None and manifest.origin == above != manifest.parent else ""
         write_line(f"{indent}{visible(manifest.name)}  batch {manifest.batch} of {visible(manifest.job)}{origin}")
         _write_tree(children, manifest.name, indent + "  ")
+
+
+class Describes(Protocol):
+    """A plan."""
+
+    def describe(self) -> str:
+        """What will be done, in a few lines."""
+
+
+def show_plan(plan: Describes, *, yes: bool) -> bool:
+    """Show a plan; whether it is to be run."""
+    for line in plan.describe().splitlines():
+        say(line)
+    if not yes:
+        say("Nothing is done yet: --yes does it.")
+    return yes
 
 
 @contextmanager

@@ -350,6 +350,8 @@ class Archiver:
             if self._is_behind_us(last):
                 return False
             return self._begin("the job was replaced, rewound or restored")
+        if verdict == "rescaled":
+            return self._begin("the job was rescaled")
         if verdict == "behind":
             return self._begin("Spark deleted batches before they were archived", last)
         if stamp is not None and stamp != last.commit_stamp:

@@ -1,0 +1,1 @@
+"""Who may write a checkpoint, and how a finished copy takes its place."""

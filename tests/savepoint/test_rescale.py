@@ -1,0 +1,212 @@
+"""Rescale in place: the same rows under another number of partitions, the old checkpoint kept, and readers that go on."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_job, open_jobs
+from millpond.checkpoint.log import read_batch, read_conf
+from millpond.checkpoint.position import Batch
+from millpond.errors import MillpondError
+from millpond.ownership.lease import take_lease
+from millpond.savepoint import in_place
+from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.rescale import plan_rescale
+from millpond.storage import open_storage, uri_of
+from savepoint.killed import NO_EXCHANGE, run_killed
+from servers.s3 import BUCKET, moto_server, use
+from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
+from suite.sizes import IS_LONG
+
+ROWS = {"a": 3, "b": 0, "bb": 1, "bbb": 2, "bbbb": 3}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenCheckpoint:
+    """A job of a pond, with four batches and a fifth one that it planned."""
+    job = WrittenCheckpoint(Path(create_job(tmp_path / "pond", "counts").checkpoint.removeprefix("file://")))
+    for batch in range(4):
+        job.plan([(("a",), batch), (("b" * (batch + 1),), batch)], snapshot=False)
+        job.commit()
+        job.write(f"sources/0/{batch}", b"v1\n{}")
+    job.plan([(("a",), 99)], snapshot=False)
+    job.write("sources/0/4", b"v1\n{}")
+    return job
+
+
+def condition_of(call: Callable[[], object]) -> str:
+    with pytest.raises(MillpondError) as caught:
+        call()
+    return caught.value.condition
+
+
+def rows(place: Path | str) -> dict[str, int]:
+    (folder,) = open_jobs(place)
+    return {row["k"]: row["v"] for row in millpond.read_arrow(place, f"{folder.job}.aggregate_0").to_pylist()}
+
+
+def partitions(checkpoint: Path | str, batch: int = 3) -> int:
+    return read_batch(open_storage(checkpoint), Batch(batch)).settings.partitions
+
+
+def test_a_job_is_rescaled_in_its_place(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    pond, stopped = tmp_path / "pond", (job.path / "state/0/1/1.delta").read_bytes()
+    plan = plan_rescale(pond, 5)
+    assert "from 2 to 5 partitions, after batch 3" in plan.describe()
+    assert partitions(job.path) == 2
+    done = plan.run()
+    assert (done.rows, done.batch, done.partitions, partitions(job.path)) == (5, 3, 5, 5)
+    assert rows(pond) == ROWS
+    assert done.checkpoint == uri_of(job.path)
+    kept = Path(str(done.kept).removeprefix("file://"))
+    assert kept.name.startswith("checkpoint.before-rescale-")
+    assert partitions(kept) == 2
+    assert (kept / "state/0/1/1.delta").read_bytes() == stopped
+    assert sorted(path.name for path in job.path.parent.iterdir() if path.name[0] != ".") == [
+        "checkpoint",
+        kept.name,
+        "job.json",
+        "lease.json",
+    ]
+    # The batch that was planned is done again with its own offsets, under the new number.
+    before, after = ((place / "offsets/4").read_text().split("\n") for place in (kept, job.path))
+    assert before[2:] == after[2:]
+    assert json.loads(after[1])["conf"] == read_conf(open_storage(job.path), Batch(3))
+    assert sorted(path.name for path in (job.path / "sources/0").iterdir()) == ["0", "1", "2", "3", "4"]
+    assert not list(job.path.glob(".take-over*"))
+    assert plan_rescale(pond, 3).run().rows == 5
+    assert (rows(pond), partitions(job.path)) == (ROWS, 3)
+
+
+def test_readers_go_on_and_the_log_says_rescaled(job: WrittenCheckpoint, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pond = tmp_path / "pond"
+    with caplog.at_level(logging.INFO), millpond.open(pond, replica_dir=tmp_path / "home", wait_seconds=30) as opened:
+        table = opened["counts.aggregate_0"]
+        assert {row["k"]: row["v"] for row in table.scan()} == ROWS
+        for number in (5, 3):
+            plan_rescale(pond, number).run()
+            for _ in range(20):
+                assert {row["k"]: row["v"] for row in table.scan()} == ROWS  # never refused
+            opened.catch_up(30)
+    said = [str(record.msg) for record in caplog.records if "job.rescaled" in str(record.msg)]
+    assert any("partitions_before=2" in line and "partitions=5" in line for line in said)
+    assert not any("JOB_REPLACED" in str(record.msg) for record in caplog.records)
+
+
+def test_what_cant_be_rescaled_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    pond = tmp_path / "pond"
+    assert condition_of(lambda: plan_rescale(pond, 2)) == "INVALID_REQUEST"
+    assert condition_of(lambda: plan_rescale(pond, 0)) == "UNSUPPORTED"
+    assert condition_of(lambda: plan_rescale(pond, 5, job="views")) == "INVALID_REQUEST"
+    assert condition_of(lambda: plan_rescale(pond, 5, to=tmp_path / "other")) == "INVALID_REQUEST"
+    plan = plan_rescale(pond, 5)
+    (folder,) = open_jobs(pond)
+    lease = take_lease(folder.storage, "the job counts")
+    assert condition_of(lambda: plan_rescale(pond, 5)) == "CHECKPOINT_IN_USE"
+    assert condition_of(plan.run) == "CHECKPOINT_IN_USE"
+    assert plan_rescale(pond, 5, take_over=True).run().rows == 5
+    assert condition_of(lease.check) == "CHECKPOINT_IN_USE"
+    state = job.path / "state/0/1/4.snapshot"
+    state = state if state.exists() else next((job.path / "state/0").glob("*/4.snapshot"))
+    state.write_bytes(state.read_bytes()[:-3])
+    before = files_of(job.path)
+    assert condition_of(plan_rescale(pond, 7).run) in ("CORRUPT_FILE", "INCOMPLETE_FILE")
+    assert files_of(job.path) == before
+    assert not list(job.path.parent.glob("take-over*"))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_heartbeat_without_a_lease_counts_too(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    (folder,) = open_jobs(tmp_path / "pond")
+    folder.write_heartbeat("running")
+    assert condition_of(lambda: plan_rescale(tmp_path / "pond", 5)) == "CHECKPOINT_IN_USE"
+    folder.write_heartbeat("stopped")
+    assert plan_rescale(tmp_path / "pond", 5).run().rows == 5
+
+
+def test_a_job_that_goes_on_meanwhile_is_noticed(job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It asks nobody for a lease, as plain Spark does."""
+    real = in_place.savepoint_in
+
+    def and_commit(*arguments: object, **options: object) -> object:
+        made = real(*arguments, **options)  # type: ignore[arg-type]
+        job.commit()
+        return made
+
+    monkeypatch.setattr("millpond.savepoint.rescale.savepoint_in", and_commit)
+    before = partitions(job.path)
+    assert condition_of(plan_rescale(tmp_path / "pond", 5).run) == "CHECKPOINT_IN_USE"
+    assert partitions(job.path) == before
+    assert not list(job.path.parent.glob("take-over*"))
+
+
+def test_a_bare_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "ck")
+    job.plan([(("a",), 1), (("b",), 2)], snapshot=False)
+    job.commit()
+    before = files_of(job.path)
+    plan = plan_rescale(job.path, 3)
+    assert "can't know whether it runs" in plan.describe()
+    done = plan.run()
+    assert (done.kept, done.checkpoint) == (None, uri_of(tmp_path / "ck-of-3"))
+    assert files_of(job.path) == before
+    assert partitions(tmp_path / "ck-of-3", 0) == 3
+    assert rows(tmp_path / "ck-of-3") == {"a": 1, "b": 2}
+    assert not (tmp_path / "ck-of-3/.rescale").exists()
+    assert condition_of(lambda: plan_rescale(job.path, 3)) == "TARGET_NOT_EMPTY"
+    assert plan_rescale(job.path, 3, to=tmp_path / "other").run().rows == 2
+
+
+def test_in_a_bucket_one_write_names_the_new_checkpoint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    use(monkeypatch, moto_server())
+    pond = f"s3://{BUCKET}/{tmp_path.name}/pond"
+    first = create_job(pond, "counts")
+    UploadedCheckpoint(open_storage(first.checkpoint)).batch([(("a",), 1), (("b",), 2)])
+    done = plan_rescale(pond, 5).run()
+    assert done.checkpoint == f"{pond}/jobs/counts/checkpoint-2"
+    assert done.kept == first.checkpoint
+    assert partitions(done.checkpoint, 0) == 5
+    assert (partitions(first.checkpoint, 0), rows(pond)) == (2, {"a": 1, "b": 2})
+    assert create_job(pond, "counts").checkpoint == done.checkpoint
+    assert plan_rescale(pond, 3).run().checkpoint == f"{pond}/jobs/counts/checkpoint-3"
+    assert rows(pond) == {"a": 1, "b": 2}
+    plan_savepoint(pond, "after").run()
+
+
+@pytest.mark.parametrize("way", ["exchange", pytest.param("names", marks=pytest.mark.long)])
+def test_killed_anywhere_the_old_or_the_new_is_whole(
+    job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """Then the same command succeeds, and leaves nothing of the killed one."""
+    pond, seed = tmp_path / "pond", random.Random(7)
+    if way == "names":
+        monkeypatch.setenv(NO_EXCHANGE, "1")
+        monkeypatch.setattr("millpond.ownership.take_over.try_exchange", lambda _one, _other: False)
+    steps = run_killed(0, pond, "rescale", "3")
+    found = set()
+    for turn in range(30 if IS_LONG else 5):
+        (folder,) = open_jobs(pond)
+        before = partitions(folder.checkpoint)
+        goal = 5 if before != 5 else 4
+        step = seed.randrange(1, steps // 2) if turn % 2 else steps - seed.randrange(1, 25)
+        killed = run_killed(step, pond, "rescale", str(goal)) < 0
+        (folder,) = open_jobs(pond)
+        now = partitions(folder.checkpoint)
+        assert now in (before, goal)
+        assert killed or now == goal
+        assert rows(pond) == ROWS
+        found.add(now == goal)
+        plan_rescale(pond, 7 - turn % 2).run()
+        assert rows(pond) == ROWS
+        assert not list(job.path.parent.glob("take-over*"))
+    assert found == {True, False}
