@@ -2,7 +2,7 @@
 
     <pond>/pond.json                       {"format": 1}
     <pond>/jobs/<job>/job.json             {"format": 1, "job": …, "checkpoint": "checkpoint" or an absolute URI;
-                                           "checkpoint-2" and so on after copies took its place in a bucket}
+                                           "checkpoint-123456789" after a copy took its place in a bucket}
     <pond>/jobs/<job>/checkpoint/          Spark's checkpoint, if `start` started the job
     <pond>/jobs/<job>/tables/<table>.json  definitions, and names of an operator's tables
     <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
@@ -27,6 +27,7 @@ import json
 import os
 import re
 import time
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,24 +234,38 @@ def reopen(folder: JobFolder) -> JobFolder:
     return _inside(folder.storage, folder.job, there) if _is_inside(there) else folder
 
 
-def point_to(folder: JobFolder, name: str) -> JobFolder:
+def read_job(folder: JobFolder) -> bytes:
+    """The bytes of job.json.  Raises FILE_GONE."""
+    return folder.storage.read(_JOB, _BOUNDS.note_bytes)
+
+
+def point_to(folder: JobFolder, name: str, text: bytes) -> None:
     """Let another folder in the job's own be its checkpoint, by one conditional write of job.json.
 
-    name:    of that folder: checkpoint-2 and so on
-    Raises:  CHECKPOINT_IN_USE if somebody else has changed job.json meanwhile; NOT_WRITABLE.
+    name:    of that folder, such as checkpoint-123456789
+    text:    the bytes of job.json, as they were when the caller had a right to change it
+    Raises:  CHECKPOINT_IN_USE if somebody else has changed job.json since then; NOT_WRITABLE.
     """
-    text = folder.storage.read(_JOB, _BOUNDS.note_bytes)
     data = {**_parse(folder.storage, _JOB, text), "checkpoint": name}
-    moved = _inside(folder.storage, folder.job, name)
-    named = _read_job(folder.storage)[1]
-    if named != last_name(folder.checkpoint) or not folder.storage.replace(_JOB, text, json.dumps(data, indent=1).encode()):
+    if not folder.storage.replace(_JOB, text, json.dumps(data, indent=1).encode()):
         raise SavepointError(
             "CHECKPOINT_IN_USE",
-            f"The checkpoint of {folder.job} isn't {folder.checkpoint} any more: somebody has changed {folder.storage.uri}/{_JOB}.",
+            f"Somebody has changed {folder.storage.uri}/{_JOB}: the job {folder.job} isn't this command's any more.",
             hint="Look what else works on this job, and try again.",
             job=folder.job,
         )
-    return moved
+
+
+def forbid_change(folder: JobFolder) -> None:
+    """Write job.json anew with the same job in it, so that nobody who has read it before can change it.
+
+    Raises:  NOT_WRITABLE, and what the storage raises.
+    """
+    text = read_job(folder)
+    data = _parse(folder.storage, _JOB, text)
+    changed = json.dumps({**data, "stamp": uuid.uuid4().hex}, indent=1).encode()
+    if not folder.storage.replace(_JOB, text, changed):
+        forbid_change(folder)
 
 
 def create_job(pond: str | Path, job: str, checkpoint: str | None = None) -> JobFolder:
@@ -462,7 +477,7 @@ def _inside(storage: Storage, job: str, name: str) -> JobFolder:
 def _read_job(storage: Storage) -> tuple[str, str, bool]:
     """The contents of job.json, and whether only this user can have written it.
 
-    These are the job, and `checkpoint`, `checkpoint-2` or the URI of a checkpoint elsewhere.
+    These are the job, and `checkpoint`, `checkpoint-123456789` or the URI of a checkpoint elsewhere.
     """
     text, is_ours = storage.read_ours("job.json", _BOUNDS.note_bytes)
     data = _parse(storage, "job.json", text)

@@ -83,7 +83,7 @@ def test_the_second_owner_is_told_who_the_first_is(folder: Storage) -> None:
     error = refused(lambda: take_lease(folder, "a second job"))
     assert error.context["pid"] == os.getpid()
     assert "the job views" in error.message
-    assert "--take-over" in error.hint
+    assert "take_over=True" in error.hint
     refused(lambda: check_not_held(folder))
     folder.write("job.json", b"{}")
     lease.release()

@@ -16,6 +16,7 @@ _HERE = [
     (r", or millpond\.open\(…, retention=…\)", ""),
     (r"millpond\.Retention\(history_batches=…\) or --history TABLE=TIME", "millpond serve --history TABLE=TIME"),
     (r"Write find_event\(offset=\"views:0:7\"\)\.", "Give --offset views:0:7, or --file."),
+    (r"take the lease over: take_over=True", "take the lease over: --take-over"),
     (r"with min_batch and wait_seconds", "with --min-batch and --wait"),
     (r"with `range\(start=…\)`", "with --start"),
     (r", or allow= of `millpond\.open`", ""),

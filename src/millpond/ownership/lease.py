@@ -297,7 +297,7 @@ def in_use(storage: Storage, holder: Holder) -> SavepointError:
         f"The checkpoint of {storage.uri} belongs to {holder.what}, process {pid} on {holder.host}, "
         f"which renews its lease of {holder.length_seconds:g} seconds.",
         hint=f"Stop it, or wait {holder.length_seconds:g} seconds if it has crashed; if you know that it can't write any more, "
-        "take the lease over: --take-over, or take_over=True.",
+        "take the lease over: take_over=True.",
         lease=f"{storage.uri}/{NAME}",
         owner=holder.what,
         pid=pid,

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-from millpond.catalogue import JobFolder, point_to, reopen
+from millpond.catalogue import JobFolder, forbid_change, point_to, read_job, reopen
 from millpond.errors import CheckpointError, SetupError
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
@@ -38,6 +39,10 @@ _FORMAT = 1
 _CHECKPOINT = "checkpoint"
 _SINK = "sink"
 _BOUNDS = FileBounds()
+# Whoever may write to the pond can write a journal, by which files are deleted: nothing but a
+# checkpoint of the job, and logs of file sinks.
+_NAMES = re.compile(r"[0-9a-f]+/(checkpoint(?:-[0-9]+)?)/checkpoint(?:-[0-9]+)?/\1(?:\.before-[0-9A-Za-z-]+)?")
+_LOGS = re.compile(r"([^\n]*/_spark_metadata)\n\1\.before-[0-9A-Za-z-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +68,7 @@ class TakeOver:
     new:      the name that the copy's folder gets; the old one if they exchange their names
     kept:     the name of the old checkpoint afterwards
     sink:     what changes with it; None if nothing does
+    job:      job.json when it began
     """
 
     folder: JobFolder
@@ -72,6 +78,7 @@ class TakeOver:
     new: str
     kept: str
     sink: SinkLog | None
+    job: bytes = field(default=b"", repr=False)
 
     @property
     def work(self) -> Storage:
@@ -120,7 +127,6 @@ class TakeOver:
         Raises:  CHECKPOINT_IN_USE if somebody else has changed job.json; NOT_WRITABLE, and what the
                  storages raise.  Then call `finish`.
         """
-        self.copy.write(self.mark, b"")
         self.copy.sync()
         self.work.sync()
         if self.exchanges:
@@ -134,7 +140,7 @@ class TakeOver:
             if not done:
                 raise _not_writable(self.folder, OSError(0, "names can't be exchanged there"))
         else:
-            point_to(self.folder, self.new)
+            point_to(self.folder, self.new, self.job)
         self.complete()
         return reopen(self.folder)
 
@@ -158,16 +164,37 @@ class TakeOver:
                 except OSError as broken:
                     raise _not_writable(self.folder, broken) from broken
         self.work.delete_all()
-        self.folder.storage.delete(JOURNAL)
+        self._forget()
         self.folder.storage.delete(f"{self.new}/{self.mark}")
 
     def discard(self) -> None:
-        """Remove all that there is of it: the second step isn't done."""
-        self.copy.delete_all()
+        """Remove all that there is of it: the second step isn't done, and can't be done any more.
+
+        So a command that was stopped just before that step, and wakes, fails.
+        """
+        if self.exchanges:
+            copy, aside = self.copy.local_path(), self.work.local_path("discarded")
+            if copy is not None and aside is not None and copy.exists():
+                try:
+                    rename(copy, aside)
+                except OSError as broken:
+                    raise _not_writable(self.folder, broken) from broken
+        else:
+            if self._is_current():
+                forbid_change(self.folder)
+            self.copy.delete_all()
         if self.sink is not None:
             open_storage(self.sink.kept).delete_all()
         self.work.delete_all()
-        self.folder.storage.delete(JOURNAL)
+        self._forget()
+
+    def _is_current(self) -> bool:
+        """Whether the journal is its own, and not that of another command, or gone."""
+        return self.folder.storage.stamp(JOURNAL) is not None and _read(self.folder).id == self.id
+
+    def _forget(self) -> None:
+        if self._is_current():
+            self.folder.storage.delete(JOURNAL)
 
 
 def begin(folder: JobFolder, what: str, sink: str | None = None) -> TakeOver:
@@ -188,25 +215,31 @@ def begin(folder: JobFolder, what: str, sink: str | None = None) -> TakeOver:
         new=old,
         kept=f"{old}.before-{what}-{moment}-{number[:4]}",
         sink=None if sink is None else SinkLog(log=sink, kept=f"{sink}.before-{what}-{moment}-{number[:4]}"),
+        job=read_job(folder),
     )
     if not _can_exchange(begun):
-        names = folder.storage.names()
-        free = next(name for n in range(2, len(names) + 3) if (name := f"{_CHECKPOINT}-{n}") not in names)
+        # Never a name that was used before: a command that was stopped may still write there.
+        free = f"{_CHECKPOINT}-{int(number, 16) % 900_000_000 + 100_000_000}"
         begun = replace(begun, new=free, kept=old)
     begun.write()
+    # Now and not when it takes over: a copy that somebody has discarded must not come back.
+    begun.copy.write(begun.mark, b"")
     return begun
 
 
-def finish(folder: JobFolder) -> TakeOver | None:
+def finish(folder: JobFolder, only: str | None = None) -> TakeOver | None:
     """End what a killed command has begun; returns it, or None if there was nothing.
 
     Afterwards the job's checkpoint is the old one or the new one, whole.
 
+    only:    the id of a take-over; any other one is left alone
     Raises:  CORRUPT_FILE, NOT_WRITABLE, and what the storages raise.
     """
     if folder.storage.stamp(JOURNAL) is None:
         return None
     found = _read(folder)
+    if only is not None and found.id != only:
+        return None
     if found.has_taken():
         found.complete()
     else:
@@ -257,9 +290,11 @@ def _read(folder: JobFolder) -> TakeOver:
     try:
         data = parse_json(folder.storage.read(JOURNAL, _BOUNDS.note_bytes))
         names = [str(data[name]) for name in ("id", "old", "new", "kept")]
-        if data["format"] != _FORMAT or any("/" in name or name.startswith(".") or not name for name in names):
+        if data["format"] != _FORMAT or not _NAMES.fullmatch("/".join(names)):
             raise ValueError("it isn't a journal of this format")
         sink = data["sink"]
+        if sink is not None and not _LOGS.fullmatch(f"{sink['log']}\n{sink['kept']}"):
+            raise ValueError("it names no log of a file sink")
         return TakeOver(
             folder=folder,
             id=names[0],

@@ -133,7 +133,7 @@ def take_place(
         try:
             taken = over.take()
         except MillpondError:
-            finish(folder)
+            finish(folder, over.id)
             raise
     return Replaced(job=taken, kept=over.kept_at, kept_sink=None if over.sink is None else over.sink.kept)
 
