@@ -133,9 +133,12 @@ class SideRows:
     def reader(self, names: Sequence[str]) -> Callable[[bytes, bytes], tuple[Any, ...] | None]:
         """The function from a row to some of its columns in stored form; None if no reader sees the row."""
         evaluate = compile_stored(self.definition, names)
+        computed = [c.expression for c in self.definition.values if c.name in names]
+        computed += [] if self.definition.having is None else [self.definition.having]
+        needs_key = any(node.op == "key" for expression in computed for node in expression.walk())
 
         def read(id_: bytes, stored: bytes) -> tuple[Any, ...] | None:
-            key, row = self.rows.decode(id_, stored)
+            key, row = self.rows.decode(id_, stored) if needs_key else ((), self.rows.decode_value(id_, stored))
             return None if self._ttl and has_passed(row, self._judged_ms) else evaluate(key, row)
 
         return read

@@ -155,15 +155,21 @@ class SortedRows:
 
     def decode(self, id_: bytes, stored: bytes) -> tuple[Row, Row]:
         """(key row, value row) of a row, in stored form."""
+        ordered, row = self._split(id_, stored)
+        key = self._codec.decode(ordered)
+        if self._schema.many:
+            key = (*key, int.from_bytes(id_[-_PLACE_BYTES:], "big"))
+        return key, self._decode(row)
+
+    def decode_value(self, id_: bytes, stored: bytes) -> Row:
+        """The value row alone, which takes half the time."""
+        return self._decode(self._split(id_, stored)[1])
+
+    def _split(self, id_: bytes, stored: bytes) -> tuple[bytes, bytes]:
+        """(ordered key, bare value row)."""
         if not self._by_record:
-            ordered, row = split_value(id_, stored)
-            return self._codec.decode(ordered), self._decode(row)
-        if not self._schema.many:
-            ordered, row = split_value(id_[1:], stored)
-            return self._codec.decode(ordered), self._decode(row)
-        ordered, row = split_value(id_[1:-_PLACE_BYTES], stored)
-        place = int.from_bytes(id_[-_PLACE_BYTES:], "big")
-        return (*self._codec.decode(ordered), place), self._decode(row)
+            return split_value(id_, stored)
+        return split_value(id_[1:-_PLACE_BYTES] if self._schema.many else id_[1:], stored)
 
     def _records(self, records: RowChunk | list[Record]) -> tuple[Spans, Spans, None]:  # 2
         keys, values = [], []

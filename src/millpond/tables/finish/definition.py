@@ -107,14 +107,22 @@ def compile_stored(definition: TableDefinition, names: Sequence[str]) -> Callabl
     except (*MISFITS, AssertionError) as broken:
         raise _unknown(f"{broken!r:.200}") from broken
 
-    def stored(key: Row, buffers: Row) -> tuple[Stored, ...] | None:
+    def one_by_one(key: Row, buffers: Row) -> tuple[Stored, ...]:
         try:
             unfiltered = _try_filter(having, key, buffers)
             if unfiltered is not None:
                 return tuple([failed(unfiltered, name) for name in names])
+            return tuple([try_value(*column, key, buffers) for column in columns])
+        except MISFITS as broken:
+            raise misfit(broken) from broken
+
+    def stored(key: Row, buffers: Row) -> tuple[Stored, ...] | None:
+        try:
             if having is not None and having(key, buffers) is not True:
                 return None
-            return tuple([try_value(*column, key, buffers) for column in columns])
+            return tuple([evaluate(key, buffers) for evaluate, _ in columns])
+        except RequestError:
+            return one_by_one(key, buffers)
         except MISFITS as broken:
             raise misfit(broken) from broken
 
