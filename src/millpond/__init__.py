@@ -1,8 +1,8 @@
 """Millpond: state you can query, for Spark Structured Streaming jobs.
 
-Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints:
-`plan_savepoint`, `plan_restore`.  The job's side needs `millpond[spark]`: `session`, `start`,
-`publish`, `define`, `salted`, `buffered`.
+Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints and
+repairs: `plan_savepoint`, `plan_restore`, `plan_repair`.  The job's side needs `millpond[spark]`:
+`session`, `start`, `publish`, `define`, `salted`, `buffered`.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from millpond.spark.session import session
     from millpond.spark.start import define, publish, start
     from millpond.tables.diff.read import read_diff
+    from millpond.tables.repair import plan_repair
 
 __version__ = "0.1.0"
 __all__ = [
@@ -84,6 +85,7 @@ __all__ = [
     "open_savepoint",
     "plan_delete_savepoint",
     "plan_fork",
+    "plan_repair",
     "plan_rescale",
     "plan_restore",
     "plan_rollback",
@@ -120,6 +122,7 @@ _LATER = {
     "open_savepoint": "millpond.savepoint.folder",
     "plan_delete_savepoint": "millpond.savepoint.delete",
     "plan_fork": "millpond.savepoint.fork",
+    "plan_repair": "millpond.tables.repair",
     "plan_rescale": "millpond.savepoint.rescale",
     "plan_restore": "millpond.savepoint.restore",
     "plan_rollback": "millpond.savepoint.rollback",

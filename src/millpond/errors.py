@@ -179,6 +179,8 @@ CONDITIONS: dict[str, Condition] = {
     "OPERATION_CANCELLED": Condition(SavepointError, 503, 4),
     "CHECKPOINT_IN_USE": Condition(SavepointError, 409, 4),
     "SINK_MISMATCH": Condition(SavepointError, 409, 5),
+    "REPAIR_NEEDED": Condition(SavepointError, 409, 5),
+    "NOT_REPAIRABLE": Condition(SavepointError, 409, 5),
     # definitions
     "DEFINITION_CHANGED": Condition(DefinitionError, 409, 5),
     "DEFINITION_MISMATCH": Condition(DefinitionError, 409, 5),

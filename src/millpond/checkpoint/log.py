@@ -6,6 +6,7 @@ offsets/N has all settings that decide how to decode state files; session settin
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -91,6 +92,42 @@ class CommittedBatch:
     committed_ns: int | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchPlan:
+    """What offsets/N says.
+
+    offsets:       per source, its end offset; None if the source had none yet
+    watermark_ms:  with which the batch was planned; 0 if there was none yet
+    started_ms:    when Spark planned it
+    conf:          every setting that Spark pinned
+    """
+
+    batch: Batch
+    offsets: dict[str, Any]
+    watermark_ms: int
+    started_ms: int
+    conf: dict[str, str]
+
+    @property
+    def settings(self) -> StateSettings:
+        """How its state files are written.  Raises UNSUPPORTED, CORRUPT_FILE."""
+        return _settings(self.conf, f"offsets/{self.batch}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitFacts:
+    """What commits/N says.
+
+    watermark_ms:  after the batch; 0 if there is none
+    state_ids:     as in `CommittedBatch`
+    is_bare:       whether the file ends after its version, which Spark reads as a watermark of 0
+    """
+
+    watermark_ms: int
+    state_ids: dict[int, list[list[str]]]
+    is_bare: bool
+
+
 def committed_batches(storage: Storage) -> list[Batch]:
     """The committed batches that the log still has, ascending."""
     return [Batch(number) for number in numbers(storage.names("commits"))]
@@ -110,27 +147,18 @@ def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
     commit_bytes = storage.read(f"commits/{batch}", _BOUNDS.log_bytes)
     offset_bytes = storage.read(f"offsets/{batch}", _BOUNDS.log_bytes)
     metadata_bytes = storage.read("metadata", _BOUNDS.note_bytes)
-    commit_lines = _lines(commit_bytes, f"commits/{batch}", _COMMIT_VERSIONS)
-    offset_lines = _lines(offset_bytes, f"offsets/{batch}", _OFFSET_VERSIONS)
-    commit = _json(commit_lines[1] or "{}", f"commits/{batch}")
-    planned = _json(offset_lines[1] or "{}", f"offsets/{batch}")
-    watermark = (
-        _integer(commit, "nextBatchWatermarkMs", f"commits/{batch}")
-        or _integer(planned, "batchWatermarkMs", f"offsets/{batch}")
-        or None
-    )
-    started_ms = _integer(planned, "batchTimestampMs", f"offsets/{batch}")
+    plan, commit = _parse_plan(offset_bytes, batch), _parse_commit(commit_bytes, batch)
     return CommittedBatch(
         batch=batch,
-        offsets=_source_offsets(offset_lines, f"offsets/{batch}"),
-        watermark_ms=watermark,
-        planned_watermark_ms=_integer(planned, "batchWatermarkMs", f"offsets/{batch}"),
-        started_ms=started_ms,
-        settings=_settings(_texts(planned, "conf", f"offsets/{batch}"), f"offsets/{batch}"),
-        state_ids=_state_ids(commit, f"commits/{batch}"),
+        offsets=plan.offsets,
+        watermark_ms=commit.watermark_ms or plan.watermark_ms or None,
+        planned_watermark_ms=plan.watermark_ms,
+        started_ms=plan.started_ms,
+        settings=plan.settings,
+        state_ids=commit.state_ids,
         fingerprint=fingerprint(metadata_bytes, offset_bytes, commit_bytes),
         commit_stamp=stamp,
-        committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, started_ms) else None,
+        committed_ns=stamp.modified_ns if _is_commits_time(storage, batch, stamp, plan.started_ms) else None,
     )
 
 
@@ -149,9 +177,7 @@ def _is_commits_time(storage: Storage, batch: Batch, commit: FileStamp, started_
 
 def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
     """Every setting that Spark pinned in a batch, by Spark's name.  Raises as `read_batch`."""
-    path = f"offsets/{batch}"
-    lines = _lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS)
-    return _texts(_json(lines[1] or "{}", path), "conf", path)
+    return read_plan(storage, batch).conf
 
 
 def newest_conf(storage: Storage) -> dict[str, str]:
@@ -163,14 +189,27 @@ def newest_conf(storage: Storage) -> dict[str, str]:
     return read_conf(storage, Batch(planned[-1])) if planned else {}
 
 
+def read_plan(storage: Storage, batch: Batch) -> BatchPlan:
+    """What offsets/N alone says of a batch, committed or not.  Raises as `read_batch`."""
+    return _parse_plan(storage.read(f"offsets/{batch}", _BOUNDS.log_bytes), batch)
+
+
+def read_commit(storage: Storage, batch: Batch) -> CommitFacts:
+    """What commits/N alone says.  Raises as `read_batch`."""
+    return _parse_commit(storage.read(f"commits/{batch}", _BOUNDS.log_bytes), batch)
+
+
+def encode_commit(watermark_ms: int) -> bytes:
+    """The file commits/N of checkpoint format 1."""
+    return b"v1\n" + json.dumps({"nextBatchWatermarkMs": watermark_ms}, separators=(",", ":")).encode()
+
+
 def read_planned_ms(storage: Storage, batch: Batch) -> int:
     """When Spark planned a batch, committed or not; its state files can't be older.
 
     Raises as `read_batch`.
     """
-    path = f"offsets/{batch}"
-    lines = _lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS)
-    return _integer(_json(lines[1] or "{}", path), "batchTimestampMs", path)
+    return read_plan(storage, batch).started_ms
 
 
 def check_still_committed(storage: Storage, batch: CommittedBatch) -> None:
@@ -210,6 +249,28 @@ def job_id(storage: Storage) -> str:
     if not isinstance(found, str):
         raise naming(CheckpointError("CORRUPT_FILE", "it has no id.", hint="Restore the file from a copy."), "metadata")
     return found
+
+
+def _parse_plan(data: bytes, batch: Batch) -> BatchPlan:
+    path = f"offsets/{batch}"
+    lines = _lines(data, path, _OFFSET_VERSIONS)
+    planned = _json(lines[1] or "{}", path)
+    return BatchPlan(
+        batch=batch,
+        offsets=_source_offsets(lines, path),
+        watermark_ms=_integer(planned, "batchWatermarkMs", path),
+        started_ms=_integer(planned, "batchTimestampMs", path),
+        conf=_texts(planned, "conf", path),
+    )
+
+
+def _parse_commit(data: bytes, batch: Batch) -> CommitFacts:
+    path = f"commits/{batch}"
+    lines = _lines(data, path, _COMMIT_VERSIONS)
+    commit = _json(lines[1] or "{}", path)
+    return CommitFacts(
+        watermark_ms=_integer(commit, "nextBatchWatermarkMs", path), state_ids=_state_ids(commit, path), is_bare=not lines[1]
+    )
 
 
 def _lines(data: bytes, path: str, versions: tuple[str, ...]) -> list[str]:

@@ -152,13 +152,13 @@ class OperatorFiles:
     stores: dict[str, tuple[str, ...]]
 
 
-def read_operator_files(storage: Storage, batch: Batch) -> list[OperatorFiles]:
-    """The files of each operator at a batch.
+def read_operator_files(storage: Storage, batch: Batch, *, only: int | None = None) -> list[OperatorFiles]:
+    """The files of each operator at a batch, or of one of them.
 
     Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT.
     """
     found = []
-    for operator in _operators(storage):
+    for operator in _operators(storage) if only is None else [only]:
         metadata, path = _read_metadata(storage, operator, batch), metadata_path(storage, operator, batch)
         stores = {
             store: tuple(paths) or (f"{store_folder(operator, 0, store)}/_metadata/schema",) for store, _, paths in metadata.stores
@@ -185,9 +185,7 @@ def metadata_path(storage: Storage, operator: int, batch: Batch) -> str:
 
 def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     path = metadata_path(storage, operator, batch)
-    # Spark 4.0 began to write both the metadata and this setting: without the setting, no file is
-    # missing.
-    if storage.stamp(path) is None and _ENCODING_SETTING not in (conf := read_conf(storage, batch)):
+    if storage.stamp(path) is None and not has_metadata(conf := read_conf(storage, batch)):
         return _infer_metadata(storage, operator, 1 if conf.get(_APPLY_FORMAT, "1") == "1" else 2)
     version, _, text = storage.read(path, _BOUNDS.schema_bytes).partition(b"\n")
     if version != (b"v2" if "/v2/" in path else b"v1"):
@@ -198,6 +196,15 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
         raise CheckpointError(
             "CORRUPT_FILE", f"{path} isn't readable: {broken!r:.200}.", hint="Restore the file from a copy.", path=path
         ) from broken
+
+
+def has_metadata(conf: dict[str, str]) -> bool:
+    """Whether the Spark that planned a batch writes operators' metadata.
+
+    Spark 4.0 began to write both the metadata and this setting: without the setting, no file is
+    missing.
+    """
+    return _ENCODING_SETTING in conf
 
 
 def _infer_metadata(storage: Storage, operator: int, apply_format: int) -> _Metadata:

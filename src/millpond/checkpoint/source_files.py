@@ -39,6 +39,16 @@ def find_file(storage: Storage, source: str, wanted: Callable[[str], bool], *, u
         return _find(storage, source, wanted, upto, after)  # it was compacted meanwhile, and cleaned up
 
 
+def iter_entry(storage: Storage, path: str) -> Iterator[tuple[str, int]]:
+    """The files of one entry of a source's log, each with the number of the entry that read it.
+
+    A compacted entry has those of all entries up to it.
+
+    Raises:  FILE_GONE, INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT.
+    """
+    return _entries(storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes), path)
+
+
 def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: int, after: int) -> int | None:
     folder = f"sources/{source}"
     names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := _NAME.fullmatch(name))]
@@ -47,14 +57,10 @@ def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: in
     for entry, name, compacted in sorted(names, reverse=True):
         if entry > upto or entry <= after or entry < compact or (entry == compact and not compacted):
             continue
-        for path, batch in _entries(_pieces(storage, f"{folder}/{name}"), f"{folder}/{name}"):
+        for path, batch in iter_entry(storage, f"{folder}/{name}"):
             if batch <= upto and wanted(path):
                 return batch
     return None
-
-
-def _pieces(storage: Storage, path: str) -> Iterator[bytes]:
-    return storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes)
 
 
 def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:

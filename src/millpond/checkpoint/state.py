@@ -104,8 +104,8 @@ class StateReader:
                 if error.condition != "FILE_GONE":
                     raise
                 self._planned_ms[version] = 0  # its log was cleaned up
-        stamp, planned_ms = self.storage.stamp(path), self._planned_ms[version]
-        if stamp is not None and stamp.modified_ns // 1_000_000 + _LIMITS.clock_tolerance_ms < planned_ms:
+        planned_ms = self._planned_ms[version]
+        if self._is_older(path, planned_ms) and not self._is_older(f"offsets/{batch_of(version)}", planned_ms):
             raise CheckpointError(
                 "REWOUND_IN_PLACE",
                 f"{path} is older than its batch, {batch_of(version)}: the job was rewound in its own "
@@ -115,6 +115,14 @@ class StateReader:
                 path=path,
                 batch=batch_of(version),
             )
+
+    def _is_older(self, path: str, planned_ms: int) -> bool:
+        """Whether a file is there, and older than the batch.
+
+        So is the batch's own plan in a checkpoint that was copied with other times.
+        """
+        stamp = self.storage.stamp(path)
+        return stamp is not None and stamp.modified_ns // 1_000_000 + _LIMITS.clock_tolerance_ms < planned_ms
 
     def files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
         """The files of `iter_state`: the snapshot's path, None without one, and those of later changes."""

@@ -46,6 +46,7 @@ SECTIONS = {
         "rescale": "Give a job's state another number of partitions.",
         "rollback": "Take a job back to an earlier batch.",
         "archive": "Archive every batch of a job as it commits.",
+        "repair": "Show why Spark can't start from a checkpoint, and make a copy that it starts from.",
     },
     "Serve": {
         "serve": "Answer requests over HTTP.",

@@ -20,6 +20,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, is_single, read_operator_files
@@ -73,30 +74,53 @@ def restart_files(storage: Storage, batch: CommittedBatch, before: Sequence[Rest
              operator in tests/spark/savepoint.
     """
     found = [RestartFile(path="metadata", most_bytes=_BOUNDS.note_bytes)]  # 1
-    for number in (batch.batch, batch.batch - 1):
-        if number >= 0:
-            found.append(RestartFile(path=f"offsets/{number}", most_bytes=_BOUNDS.log_bytes, is_settled=True))
+    if batch.batch > 0:
+        found.append(RestartFile(path=f"offsets/{batch.batch - 1}", most_bytes=_BOUNDS.log_bytes, is_settled=True))
     found.append(RestartFile(path=f"commits/{batch.batch}", most_bytes=_BOUNDS.log_bytes, is_settled=True))
-    for source in storage.names("sources"):  # 2
-        found += _source_files(storage, source, batch, before)
+    found += plan_files(storage, batch.batch, batch.offsets, before)  # 1, 2
     reader = StateReader(storage)
     state: defaultdict[tuple[int, str, int] | None, list[RestartFile]] = defaultdict(list)
     for file in before:
         state[file.partition].append(file)
     for operator in read_operator_files(storage, batch.batch):
         found += _schema_files(storage, operator)  # 3
-        for index, store in enumerate(operator.stores):  # 4
-            schema = _any_rows(operator, store, index, single=_is_single(storage, operator, store))
-            for partition in _partitions(batch, schema):
-                found += _state_files(reader, batch, schema, partition, state[schema.operator, schema.store, partition])
+        for store, partition in partitions_of_stores(storage, batch, operator):  # 4
+            found += partition_files(reader, batch, store, partition, state[store.operator, store.store, partition])
     return found
 
 
-def _source_files(storage: Storage, source: str, batch: CommittedBatch, before: Sequence[RestartFile]) -> Iterator[RestartFile]:
-    folder = f"sources/{source}"
-    offset = batch.offsets.get(source)
+def plan_files(storage: Storage, batch: int, offsets: dict[str, Any], before: Sequence[RestartFile] = ()) -> list[RestartFile]:
+    """The plan of a batch, and what its sources wrote up to its offsets.  Raises as `restart_files`."""
+    found = [RestartFile(path=f"offsets/{batch}", most_bytes=_BOUNDS.log_bytes, is_settled=True)]
+    for source in storage.names("sources"):
+        found += source_files(storage, source, offsets, before)
+    return found
+
+
+def partitions_of_stores(storage: Storage, batch: CommittedBatch, operator: OperatorFiles) -> Iterator[tuple[StoreSchema, int]]:
+    """Each store of an operator with each partition that it has files in; the columns of its rows aren't known.
+
+    Raises:  CORRUPT_FILE, UNKNOWN_FORMAT for a schema file.
+    """
+    for index, store in enumerate(operator.stores):
+        schema = _any_rows(operator, store, index, single=_is_single(storage, operator, store))
+        for partition in _partitions(batch, schema):
+            yield schema, partition
+
+
+def log_offset(offset: Any) -> int | None:
+    """The number of the newest entry of a file source's log that an offset includes; None for another source."""
     upto = offset.get("logOffset") if isinstance(offset, dict) and len(offset) == 1 else None
-    if not isinstance(upto, int):  # another kind of source, or none of its files read yet
+    return upto if isinstance(upto, int) else None
+
+
+def source_files(
+    storage: Storage, source: str, offsets: dict[str, Any], before: Sequence[RestartFile] = ()
+) -> Iterator[RestartFile]:
+    """What a source wrote up to its offset.  Raises FILE_GONE."""
+    folder = f"sources/{source}"
+    upto = log_offset(offsets.get(source))
+    if upto is None:  # another kind of source, or none of its files read yet
         yield from (RestartFile(path=path, most_bytes=_BOUNDS.source_log_bytes) for path in files_below(storage, folder))
         return
     names = {*storage.sizes(folder), *(file.path.removeprefix(f"{folder}/") for file in before)}
@@ -108,15 +132,20 @@ def _source_files(storage: Storage, source: str, batch: CommittedBatch, before: 
         if (number, False) not in entries:
             raise CheckpointError(
                 "FILE_GONE",
-                f"{storage.uri}/{folder} has no entry {number}, which batch {batch.batch} needs.",
+                f"{storage.uri}/{folder} has no entry {number}, which the batch needs.",
                 hint="Choose a newer batch.",
                 path=f"{storage.uri}/{folder}/{number}",
             )
         yield RestartFile(path=f"{folder}/{number}", most_bytes=_BOUNDS.source_log_bytes, is_settled=True)
 
 
+def schema_files(operator: OperatorFiles) -> list[str]:
+    """The schema files that an operator's metadata names, or that each store has without being named."""
+    return [path for paths in operator.stores.values() for path in paths]
+
+
 def _schema_files(storage: Storage, operator: OperatorFiles) -> Iterator[RestartFile]:
-    paths = [path for paths in operator.stores.values() for path in paths if "/_stateSchema/" in path or storage.stamp(path)]
+    paths = [path for path in schema_files(operator) if "/_stateSchema/" in path or storage.stamp(path)]
     for path in (operator.metadata, *paths):
         if path is not None:
             yield RestartFile(path=path, most_bytes=_BOUNDS.schema_bytes)
@@ -141,9 +170,13 @@ def _partitions(batch: CommittedBatch, store: StoreSchema) -> range:
     return range(1 if store.single else batch.settings.partitions)
 
 
-def _state_files(
-    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: list[RestartFile]
+def partition_files(
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: Sequence[RestartFile] = ()
 ) -> Iterator[RestartFile]:
+    """The snapshot of a partition that Spark begins with, and the changes after it.
+
+    Raises:  as `restart_files`; that the changes are there isn't checked.
+    """
     where = (store.operator, store.store, partition)
     change = _following(reader, batch, store, partition, before)
     if change is not None:
@@ -170,7 +203,7 @@ def _state_files(
 
 
 def _following(
-    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: list[RestartFile]
+    reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, before: Sequence[RestartFile]
 ) -> str | None:
     """The batch's change file, if it and the files of the batch before are what a restart should have."""
     if not before or batch.state_ids:

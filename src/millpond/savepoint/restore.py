@@ -18,7 +18,8 @@ import datetime as dt
 import hashlib
 import json
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -111,11 +112,24 @@ def restore_files(
     also:    adds what else belongs to the checkpoint, before Spark can start from it
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
+    with new_checkpoint(target, job_id):
+        _copy_all(savepoint, target, place or target.uri, progress, without_state=form.is_new)
+        if form.is_new:
+            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
+        also()
+
+
+@contextmanager
+def new_checkpoint(target: Storage, job_id: str) -> Iterator[None]:
+    """Steps 1 and 4 around the files of a new checkpoint, which the block writes.
+
+    Raises:  TARGET_NOT_EMPTY, NOT_WRITABLE.  If the block raises, the folder is emptied.
+    """
     if not target.create(_CLAIM, uuid.uuid4().hex.encode()):
         raise SavepointError(
             "TARGET_NOT_EMPTY",
-            f"Another command restores a savepoint to {target.uri}, or was killed in doing so.",
-            hint="Wait for it, or remove that folder; then restore again.",
+            f"Another command makes a checkpoint in {target.uri}, or was killed in doing so.",
+            hint="Wait for it, or remove that folder; then begin again.",
             uri=target.uri,
         )
     try:
@@ -124,16 +138,18 @@ def restore_files(
         target.delete(_CLAIM)
         raise
     try:
-        _copy_all(savepoint, target, place or target.uri, progress, without_state=form.is_new)
-        if form.is_new:
-            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
-        also()
+        yield
         target.sync()  # 4
         target.delete(_CLAIM)
-        target.write(_METADATA, json.dumps({"id": job_id}, separators=(",", ":")).encode())
+        target.write(_METADATA, encode_metadata(job_id))
     except BaseException:
         target.delete_all()
         raise
+
+
+def encode_metadata(job_id: str) -> bytes:
+    """Spark's file `metadata`."""
+    return json.dumps({"id": job_id}, separators=(",", ":")).encode()
 
 
 def restore_tables(folder: JobFolder, manifest: Manifest, names: Callable[[str], str] = str) -> None:
@@ -219,21 +235,31 @@ def plan_restore(
     savepoint, target = open_savepoint(place, name, time=time), open_storage(to)
     if is_below(target.uri, savepoint.storage.uri) or is_below(savepoint.storage.uri, target.uri):
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
+    check_target(target, savepoint.manifest.job)
+    check_nobody_has(target)
+    form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
+    if form.is_new:
+        check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
+    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)
+
+
+def check_nobody_has(target: Storage) -> None:
+    """Raise CHECKPOINT_IN_USE if a folder is the checkpoint of a job whose lease somebody has."""
+    if (around := folder_around(target.uri)) is not None:
+        check_not_held(around)
+
+
+def check_target(target: Storage, job: str) -> None:
+    """Raise TARGET_NOT_EMPTY if a folder has anything in it, or tables of another job beside it."""
     check_empty(target)
     for folder in folders_of(target.uri):
-        if folder.job != savepoint.manifest.job:
+        if folder.job != job:
             raise SavepointError(
                 "TARGET_NOT_EMPTY",
                 f"{folder.storage.uri} has tables of another job, {folder.job!r}, whose checkpoint was at {target.uri}.",
                 hint="Restore to another folder, or remove that one, with its savepoints.",
                 uri=folder.storage.uri,
             )
-    if (around := folder_around(target.uri)) is not None:
-        check_not_held(around)
-    form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
-    if form.is_new:
-        check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
-    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)
 
 
 def _when(manifest: Manifest) -> str:

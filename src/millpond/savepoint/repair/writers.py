@@ -1,0 +1,206 @@
+"""Signs that something else than one job wrote a checkpoint.
+
+Sound, from contents alone:
+
+1. A source's offset goes back from one batch to the next: one of the plans is of another run.
+2. A setting by which state is written changes from one batch to the next.  Spark keeps them; an
+   older Spark drops those that it doesn't know.
+3. In checkpoint format 2, the change log of a batch names the ids of the versions before it: these
+   are the ids that their commits name.
+
+From times, only if these are the times of Spark's writes, and not of a copy:
+
+4. A plan is younger than its commit, or a change file of a committed batch is younger than the
+   commit: each is written once, before it.
+
+What can't be found: a second job that ran whole batches alone, one after the other with the first.
+Its files look like those of a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+from millpond.checkpoint.files.records import parse_changelog_header
+from millpond.checkpoint.log import BatchPlan, StateSettings
+from millpond.checkpoint.state import unpack
+from millpond.errors import CheckpointError
+from millpond.savepoint.repair.finding import Finding
+from millpond.savepoint.repair.logs import Logs
+from millpond.settings import CheckpointSettings
+from millpond.storage import FileStamp, Storage
+from millpond.storage.names import numbers
+
+_LIMITS = CheckpointSettings()
+_MS = 1_000_000
+# How many of the newest batches are looked at: each costs a few requests on an object store.
+_BATCHES = 12
+_FEWEST = 3
+_REMEDY = "Find out which jobs write here, and stop all but one; then repair, or restore a savepoint."
+
+
+def signs_of_others(storage: Storage, logs: Logs) -> Iterator[Finding]:
+    """What the logs and the newest state files show.  Raises what the storage raises."""
+    plans = [logs.plans[number] for number in sorted(logs.plans)]
+    for before, plan in pairwise(plans):
+        yield from _gone_back(before, plan, plans[-1])  # 1
+    yield from _settings(plans)  # 2
+    if logs.is_format_2:
+        yield from _lineage(storage, logs)  # 3
+    yield from _by_times(storage, logs)  # 4
+
+
+def _gone_back(before: BatchPlan, plan: BatchPlan, newest: BatchPlan) -> Iterator[Finding]:
+    path = f"offsets/{plan.batch}"
+    for source, offset in plan.offsets.items():
+        if not _is_less(offset, before.offsets.get(source)):
+            continue
+        # A single plan that names too much was damaged; Spark reads only the two newest ones.
+        is_still = _is_less(newest.offsets.get(source), before.offsets.get(source))
+        what = f"Source {source} ends at {offset}, and batch {before.batch} ended at {before.offsets[source]}."
+        if not is_still:
+            means = "Spark doesn't read these plans any more."
+            yield Finding(kind="went_back", path=path, what=what, effect="none", means=means, remedy="Nothing needs to be done.")
+            continue
+        means = "Spark reads a part of the source twice, or refuses to start."
+        yield Finding(kind="went_back", path=path, what=what, effect="wrong", means=means, remedy=_REMEDY, batch=plan.batch)
+    seconds = (before.started_ms - plan.started_ms) / 1000
+    if seconds > _LIMITS.clock_tolerance_ms / 1000:
+        yield Finding(
+            kind="went_back",
+            path=path,
+            what=f"Batch {plan.batch} was planned {seconds:.0f} s before batch {before.batch}.",
+            effect="none",
+            means="Spark doesn't look at it. Either the driver's clock was set back, or two jobs wrote here.",
+            remedy=_REMEDY,
+        )
+
+
+def _is_less(offset: Any, before: Any) -> bool:
+    """Whether any number in an offset is less than the same one before."""
+    if isinstance(offset, dict) and isinstance(before, dict):
+        return any(_is_less(value, before[name]) for name, value in offset.items() if name in before)
+    return type(offset) is int and type(before) is int and offset < before
+
+
+def _settings(plans: list[BatchPlan]) -> Iterator[Finding]:
+    """A change that is still in force, after at least two batches that agree: else one plan is damaged."""
+    try:
+        settings = [replace(plan.settings, partitions=1) for plan in plans]  # a repartition changes these
+    except CheckpointError:  # a provider of somebody's own
+        return
+    changes = [n for n in range(1, len(plans)) if settings[n] != settings[n - 1]]
+    if not changes:
+        return
+    n = changes[-1]
+    was, found, before, plan = settings[n - 1], settings[n], plans[n - 1], plans[n]
+    if n < 2 or settings[n - 2] != was or (len(changes) > 1 and settings[changes[-2] - 1] == found):
+        return
+    changed = [f.name for f in fields(StateSettings) if getattr(was, f.name) != getattr(found, f.name)]
+    lost = sorted(before.conf.keys() - plan.conf.keys())
+    why = f" It lacks {', '.join(lost)}: an older Spark wrote it." if lost else ""
+    values = ", ".join(f"{name} {getattr(was, name)!r} to {getattr(found, name)!r}" for name in changed)
+    yield Finding(
+        kind="settings",
+        path=f"offsets/{plan.batch}",
+        what=f"Settings of the state changed with batch {plan.batch}: {values}.{why}",
+        effect="wrong",
+        means="Spark reads state that was written in another way.",
+        remedy=f"A repaired copy goes on after batch {before.batch}, if it is whole; use the newer Spark.",
+        batch=plan.batch,
+    )
+
+
+def _lineage(storage: Storage, logs: Logs) -> Iterator[Finding]:
+    for number in sorted(logs.commits)[-_BATCHES:]:
+        plan = logs.plans.get(number)
+        for operator, partitions in logs.commits[number].state_ids.items() if plan is not None else ():
+            for partition, stores in enumerate(partitions):
+                # All stores of a partition are committed together: the first one shows it, if it is
+                # in the folder itself.
+                path = f"state/{operator}/{partition}/{number + 1}_{stores[0]}.changelog" if stores else ""
+                if not path or len(stores) > 1 or storage.stamp(path) is None or plan is None:
+                    continue
+                try:
+                    lineage = dict(parse_changelog_header(unpack(storage, path, plan.settings.codec)).lineage)
+                except CheckpointError:  # found elsewhere, if Spark needs it
+                    continue
+                for version, found in lineage.items():
+                    commit = logs.commits.get(version - 1)
+                    named = commit.state_ids.get(operator, ()) if commit is not None and version <= number else ()
+                    if partition < len(named) and named[partition] and named[partition][0] != found:
+                        yield Finding(
+                            kind="rewritten",
+                            path=path,
+                            what=f"It follows on {version}_{found}; batch {version - 1} committed {version}_{named[partition][0]}.",
+                            effect="wrong",
+                            means="Spark goes on with the state of one of two jobs.",
+                            remedy=_REMEDY,
+                            batch=number,
+                        )
+                        return
+
+
+def _by_times(storage: Storage, logs: Logs) -> Iterator[Finding]:
+    both = [number for number in sorted(logs.plans) if number in logs.commits][-_BATCHES:]
+    plans: dict[int, FileStamp] = {}
+    commits: dict[int, FileStamp] = {}
+    for number in both:
+        plan, commit = storage.stamp(f"offsets/{number}"), storage.stamp(f"commits/{number}")
+        if plan is not None and commit is not None:
+            plans[number], commits[number] = plan, commit
+    if not plans:
+        return
+    newest = max(plans)
+    if all(stamp.modified_ns // _MS + _LIMITS.clock_tolerance_ms < logs.plans[n].started_ms for n, stamp in plans.items()):
+        yield Finding(
+            kind="copied",
+            path=f"offsets/{newest}",
+            what="The files are older than their batches: they were copied, and got other times.",
+            effect="none",
+            means="Spark doesn't go by them.",
+            remedy="Nothing needs to be done. A copy that keeps times (cp -p, rsync -t) shows when batches were committed.",
+        )
+    if not _are_spark_s(plans, commits, logs):
+        return
+    slack = _LIMITS.clock_tolerance_ms * _MS if storage.is_remote else 0
+    for number in plans:
+        if plans[number].modified_ns > commits[number].modified_ns + slack:
+            yield _rewritten(f"offsets/{number}", "its commit", number)
+    for operator in numbers(storage.names("state")):
+        folder = f"state/{operator}"
+        for partition in numbers(storage.names(folder)):
+            version = newest + 1
+            for name in (f"{version}.delta", f"{version}.changelog"):
+                stamp = storage.stamp(f"{folder}/{partition}/{name}")
+                if stamp is not None and stamp.modified_ns > commits[newest].modified_ns + slack:
+                    yield _rewritten(f"{folder}/{partition}/{name}", f"commits/{newest}", newest)
+
+
+def _are_spark_s(plans: dict[int, FileStamp], commits: dict[int, FileStamp], logs: Logs) -> bool:
+    """Whether times are those of Spark's writes: each plan is of its batch's time, after the commit before.
+
+    A copy writes one folder after the other, so its times aren't in this order.
+    """
+    pairs = [(n - 1, n) for n in plans if n - 1 in plans]
+    in_order = [
+        commits[before].modified_ns <= plans[n].modified_ns
+        and abs(plans[n].modified_ns // _MS - logs.plans[n].started_ms) <= _LIMITS.clock_tolerance_ms
+        for before, n in pairs
+    ]
+    return len(in_order) >= _FEWEST and sum(in_order) >= 0.75 * len(in_order)
+
+
+def _rewritten(path: str, what: str, batch: int) -> Finding:
+    return Finding(
+        kind="rewritten",
+        path=path,
+        what=f"It is younger than {what}, and is written once, before that.",
+        effect="wrong",
+        means=f"Two jobs wrote batch {batch}: the state may be that of either.",
+        remedy=_REMEDY,
+        batch=batch,
+    )
