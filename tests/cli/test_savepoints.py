@@ -10,8 +10,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import millpond
 from millpond.catalogue import create_job
 from millpond.cli import main
+from millpond.ownership.lease import take_lease
+from millpond.storage import open_storage
+from spark_files.checkpoint import WrittenCheckpoint
 
 
 @pytest.fixture
@@ -124,3 +128,34 @@ def test_each_mistake_is_one_line_with_its_exit_code(run: Callable[..., Result],
     done = run("verify", "PLACE", "one")
     assert done.exit_code == 5
     assert "checkpoint/commits/11: [SAVEPOINT_DAMAGED]" in done.stdout
+
+
+def test_a_job_is_rescaled_and_rolled_back_only_with_yes(tmp_path: Path) -> None:
+    """First the plan is shown; a job that runs is named, and taken from its owner on demand."""
+
+    def call(*words: str) -> Result:
+        return CliRunner().invoke(main, [*words])
+
+    pond = str(tmp_path / "pond")
+    job = WrittenCheckpoint(Path(create_job(pond, "counts").checkpoint.removeprefix("file://")))
+    for batch in range(3):
+        job.plan([(("a",), batch), ((f"k{batch}",), batch)], snapshot=False)
+        job.commit()
+    assert call("savepoint", "create", pond, "--name", "third").exit_code == 0
+    shown = call("rescale", pond, "--partitions", "3")
+    assert (shown.exit_code, shown.stdout) == (0, "")
+    assert "from 2 to 3 partitions" in shown.stderr
+    assert "--yes does it" in shown.stderr
+    done = call("rescale", pond, "counts", "--partitions", "3", "--yes")
+    assert done.stdout == f"file://{job.path}\n"
+    assert "4 rows in 3 partitions" in done.stderr
+    assert "checkpoint.before-rescale-" in done.stderr
+    lease = take_lease(open_storage(job.path.parent), "the job counts")
+    back = ("rollback", pond, "--to", "third", "--no-file-sink", "--yes")
+    assert "CHECKPOINT_IN_USE" in call(*back).stderr
+    assert "--take-over" in call(*back).stderr
+    done = call(*back, "--take-over")
+    assert done.stdout == f"file://{job.path}\n"
+    assert "checkpoint.before-rollback-" in done.stderr
+    lease.release()
+    assert millpond.read_arrow(pond, "counts.aggregate_0").num_rows == 4
