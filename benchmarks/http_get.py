@@ -32,7 +32,6 @@ import random
 import shutil
 import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,9 +40,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
-from peers import free_port, kafka_streams, wait_for
+from peers import kafka_streams
 from processes import processor_seconds
 from results import write_result
+from running import answers, free_port, running
 from written import lz4_stream
 from wrk import CONNECTIONS, load, require_wrk
 
@@ -138,23 +138,9 @@ def serving(side: str, pond: Path, answer: bytes) -> Iterator[tuple[str, int]]:
         command += ["--workers", side.rpartition("_")[2]] if "_" in side else []
     else:
         command = [sys.executable, "-c", _BARE, side, str(port)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as server:
-        assert server.stdin is not None
-        server.stdin.write(answer)
-        server.stdin.close()
-        try:
-            address = f"http://127.0.0.1:{port}"
-            wait_for(side, lambda: _is_ready(f"{address}{PATH}0"), server)
-            yield address, server.pid
-        finally:
-            server.terminate()
-            server.wait(30)
-
-
-def _is_ready(url: str) -> bool:
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(url, timeout=5).status_code == 200
-    return False
+    address = f"http://127.0.0.1:{port}"
+    with running(side, command, lambda: answers(f"{address}{PATH}0"), said=answer) as pid:
+        yield address, pid
 
 
 def one_answer(address: str, rows: int) -> bytes:

@@ -27,11 +27,10 @@ from statistics import median
 from typing import Any
 from unittest.mock import patch
 
-import httpx
 from http_get import PATH, write_pond
-from peers import free_port, wait_for
 from processes import processor_seconds
 from results import write_result
+from running import answers, free_port, running
 
 import millpond
 from millpond.native import library
@@ -202,20 +201,9 @@ def serving(side: str, place: Path, path: str) -> Iterator[tuple[int, int]]:
     """The port and the process id of a server, once it answers."""
     port = free_port()
     command = [sys.executable, "-c", SERVER, side, "serve", str(place), "--port", str(port)]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server:
-        try:
-            wait_for(side, lambda: is_ready(f"http://127.0.0.1:{port}{path}0"), server)
-            yield port, server.pid
-        finally:
-            server.terminate()
-            server.wait(30)
-
-
-def is_ready(url: str) -> bool:
-    """Whether a lookup is answered."""
-    with contextlib.suppress(httpx.TransportError):
-        return httpx.get(url, timeout=5).status_code == 200
-    return False
+    url = f"http://127.0.0.1:{port}{path}0"
+    with running(side, command, lambda: answers(url), stderr=subprocess.DEVNULL) as pid:
+        yield port, pid
 
 
 def lookups(place: Path, path: str, rounds: int) -> dict[str, list[float]]:

@@ -6,38 +6,17 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from signal import SIGINT
+
+from running import free_port, listens, running
 
 SOURCES = Path(__file__).parent / "kafka_streams"
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-
-def free_port() -> int:
-    """A port that nobody listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
-
-
-def wait_for(what: str, is_there: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 120) -> None:
-    """Return when a server is there; end the program where it has ended, or takes too long."""
-    deadline = time.monotonic() + seconds
-    while not is_there():
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SystemExit(f"{what} isn't there; exit code {process.poll()}")
-        time.sleep(0.05)
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens at a port of this machine."""
-    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-        return True
-    return False
 
 
 # ---------------------------------------------------------------- Kafka Streams
@@ -57,13 +36,8 @@ def kafka_streams(rows: dict[str, tuple[int, int, int]]) -> Iterator[tuple[str, 
         last = _fill(broker, "page_views", rows)
         command = ["java", "-Dsun.net.httpserver.nodelay=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=error", "-cp", classpath]
         command += ["QueryServer", broker, "page_views", f"{folder}/state", str(port), last]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-            try:
-                wait_for("The Kafka Streams application", lambda: answers(port), server)
-                yield f"http://127.0.0.1:{port}", server.pid
-            finally:
-                server.terminate()
-                server.wait(60)
+        with running("The Kafka Streams application", command, lambda: listens(port)) as pid:
+            yield f"http://127.0.0.1:{port}", pid
 
 
 def broker_address() -> str:
@@ -119,13 +93,8 @@ def redis_server() -> Iterator[tuple[int, int]]:
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", "", "--appendonly", "no"]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
-            try:
-                wait_for("Redis", lambda: answers(port), server)
-                yield port, server.pid
-            finally:
-                server.terminate()
-                server.wait(30)
+        with running("Redis", command, lambda: listens(port)) as pid:
+            yield port, pid
 
 
 @contextlib.contextmanager
@@ -154,13 +123,9 @@ def postgres_server() -> Iterator[tuple[str, int]]:
         }
         command = [_postgres("postgres"), "-D", str(data)]
         command += [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **as_owner) as server:  # type: ignore[call-overload]
-            try:
-                wait_for("PostgreSQL", lambda: _accepts(port), server)
-                yield f"host=127.0.0.1 port={port} user=millpond dbname=postgres", server.pid
-            finally:
-                server.send_signal(2)  # ends at once, its sessions with it
-                server.wait(60)
+        options = {"stderr": subprocess.DEVNULL, "ended_by": SIGINT}  # ends at once, its sessions with it
+        with running("PostgreSQL", command, lambda: _accepts(port), **options, **as_owner) as pid:
+            yield f"host=127.0.0.1 port={port} user=millpond dbname=postgres", pid
 
 
 def _accepts(port: int) -> bool:

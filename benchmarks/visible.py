@@ -31,8 +31,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from peers import free_port, wait_for
 from results import write_result
+from running import free_port, running
 from written import WrittenCheckpoint
 from wrk import require_wrk
 
@@ -103,13 +103,8 @@ def server(place: Path, home: Path, workers: int) -> Iterator[tuple[int, int]]:
     port = free_port()
     command = [sys.executable, "-m", "millpond.cli", "serve", str(place), "--port", str(port), "--replica-dir", str(home)]
     command += ["--workers", str(workers)] if workers > 1 else []
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_for("millpond", lambda: tables_of(port) != [], process)
-            yield port, process.pid
-        finally:
-            process.terminate()
-            process.wait(30)
+    with running("millpond", command, lambda: tables_of(port) != []) as pid:
+        yield port, pid
 
 
 def tables_of(port: int) -> list[Any]:
