@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
     from millpond.spark.start import define, publish, start
+    from millpond.spark.upgrade.check import check_upgrade
+    from millpond.spark.upgrade.finding import Finding, Upgrade
     from millpond.tables.diff.read import read_diff
     from millpond.tables.repair import plan_repair
 
@@ -58,6 +60,7 @@ __all__ = [
     "CheckpointError",
     "DefinitionError",
     "FarTime",
+    "Finding",
     "HotKeys",
     "Job",
     "MillpondError",
@@ -72,9 +75,11 @@ __all__ = [
     "SetupError",
     "StorageError",
     "Table",
+    "Upgrade",
     "archive",
     "broadcast",
     "buffered",
+    "check_upgrade",
     "connect",
     "connect_async",
     "define",
@@ -107,12 +112,15 @@ __all__ = [
 ]
 _LATER = {
     "Archiver": "millpond.savepoint.archive.archiver",
+    "Finding": "millpond.spark.upgrade.finding",
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
     "Savepoint": "millpond.savepoint.manifest",
+    "Upgrade": "millpond.spark.upgrade.finding",
     "archive": "millpond.savepoint.archive.archiver",
     "broadcast": "millpond.spark.broadcast.stream",
     "buffered": "millpond.spark.buffered",
+    "check_upgrade": "millpond.spark.upgrade.check",
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",

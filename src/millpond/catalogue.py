@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.errors import CheckpointError, DefinitionError, MillpondError, SavepointError, SetupError, StorageError
+from millpond.errors import CheckpointError, DefinitionError, MillpondError, RequestError, SavepointError, SetupError, StorageError
 from millpond.schema.definition.hot_keys import HotKey, from_bytes, to_bytes
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.definition.table import TableDefinition, check_table_name
@@ -380,6 +380,31 @@ def read_catalogue(uri: str | Path, places: Places = _NOTHING_MORE) -> Catalogue
         hint="Give a folder that `millpond.start` wrote (it has pond.json), or a query's checkpointLocation.",
         uri=root.uri,
     )
+
+
+def find_job(place: str | Path, job: str | None, *, allow: Iterable[str | Path] = ()) -> JobFolder:
+    """The job of a place.
+
+    allow:   places outside of it where the checkpoint may lie
+    Raises:  NO_CHECKPOINT; INVALID_REQUEST if the place has several jobs and none is named, or not
+             the named one; what its folder raises.
+    """
+    found = read_catalogue(place, Places.of(allow))
+    if job in found.broken:
+        raise found.broken[job]
+    if job is None and len(found.broken) == 1 and not found.jobs:
+        raise next(iter(found.broken.values()))
+    jobs = {folder.job: folder for folder in found.jobs}
+    if job is None and len(jobs) == 1:
+        return next(iter(jobs.values()))
+    if job is None or job not in jobs:
+        raise RequestError(
+            "INVALID_REQUEST",
+            f"{place} has no job {job!r}." if job else f"{place} has {len(jobs)} jobs.",
+            hint=f"Name one of: {', '.join(sorted(jobs))}." if jobs else "Start a job there first.",
+            place=str(place),
+        )
+    return jobs[job]
 
 
 def is_pond(uri: str | Path) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.position import Batch
-from millpond.errors import CheckpointError
+from millpond.errors import CheckpointError, ReplicaError
 from millpond.schema.strict_json import parse_json
 from millpond.settings import CheckpointSettings, FileBounds
 from millpond.storage import FileStamp, Storage
@@ -133,6 +133,24 @@ def committed_batches(storage: Storage) -> list[Batch]:
     return [Batch(number) for number in numbers(storage.names("commits"))]
 
 
+def newest_committed(storage: Storage) -> Batch:
+    """The newest committed batch.  Raises NO_COMMITTED_BATCH."""
+    batches = committed_batches(storage)
+    if not batches:
+        raise ReplicaError(
+            "NO_COMMITTED_BATCH",
+            f"{storage.uri} has no committed batch yet.",
+            hint="Wait until the job has committed a batch.",
+            uri=storage.uri,
+        )
+    return batches[-1]
+
+
+def planned_batches(storage: Storage) -> list[Batch]:
+    """The batches that Spark has planned and the log still has, committed or not, ascending."""
+    return [Batch(number) for number in numbers(storage.names("offsets"))]
+
+
 def read_batch(storage: Storage, batch: Batch) -> CommittedBatch:
     """One committed batch of the log.
 
@@ -180,13 +198,19 @@ def read_conf(storage: Storage, batch: Batch) -> dict[str, str]:
     return read_plan(storage, batch).conf
 
 
+def read_offsets(storage: Storage, batch: Batch) -> dict[str, Any]:
+    """Per source, its end offset in a batch, committed or not; None if it had none yet.  Raises as `read_batch`."""
+    path = f"offsets/{batch}"
+    return _source_offsets(_lines(storage.read(path, _BOUNDS.log_bytes), path, _OFFSET_VERSIONS), path)
+
+
 def newest_conf(storage: Storage) -> dict[str, str]:
     """The settings that Spark pinned in the newest batch, committed or not; empty if there is none.
 
     Raises as `read_batch`.
     """
-    planned = numbers(storage.names("offsets"))
-    return read_conf(storage, Batch(planned[-1])) if planned else {}
+    planned = planned_batches(storage)
+    return read_conf(storage, planned[-1]) if planned else {}
 
 
 def read_plan(storage: Storage, batch: Batch) -> BatchPlan:

@@ -6,6 +6,7 @@ its counts and indexes (keyToNumValues, tsWithKey, $rowCounter_…, $ttl_…).
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -205,6 +206,34 @@ def has_metadata(conf: dict[str, str]) -> bool:
     missing.
     """
     return _ENCODING_SETTING in conf
+
+
+def anchored(text: bytes, checkpoint: str) -> bytes:
+    """An operator's metadata with the paths of its schema files in another checkpoint.
+
+    checkpoint:  its place as Spark writes it
+    Raises:      ValueError, LookupError, TypeError if it isn't an operator's metadata.
+    """
+    version, _, body = text.partition(b"\n")
+    data = parse_json(body)
+    operator = f"{checkpoint}/state/{int(data['operatorInfo']['operatorId'])}"
+    for store in data["stateStoreInfo"]:
+        if "stateSchemaFilePaths" in store:
+            ends = [old[old.rindex("/_stateSchema/") :] for old in store["stateSchemaFilePaths"]]
+            store["stateSchemaFilePaths"] = [operator + end for end in ends]
+    return version + b"\n" + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def watermark_delays(storage: Storage, batch: Batch) -> dict[int, set[int]]:
+    """The watermarks' delays in milliseconds that the schemas of each operator name.
+
+    Raises:  FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT.
+    """
+    found: dict[int, set[int]] = {}
+    for operator in read_operator_files(storage, batch):
+        last = [paths[-1] for paths in operator.stores.values() if storage.stamp(paths[-1]) is not None]
+        found[operator.operator] = {delay for path in last for family in _read_schema(storage, path) for delay in family.delays_ms}
+    return found
 
 
 def _infer_metadata(storage: Storage, operator: int, apply_format: int) -> _Metadata:

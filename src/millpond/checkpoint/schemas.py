@@ -27,6 +27,7 @@ _ENCODERS: dict[str, KeyEncoder] = {
 }
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 _MAX_FAMILIES = 10_000
+_DELAY = "spark.watermarkDelayMs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +39,7 @@ class FamilySchema:
     encoder:   how keys are laid out in RocksDB
     ordinals:  the leading columns: for `prefix` the first ones, for `range` the ordered ones
     watermarked:  the key's columns that are compared with the watermark: a time, or a window
+    delays_ms:    the delays of the watermarks of its columns
     """
 
     name: str
@@ -47,6 +49,7 @@ class FamilySchema:
     encoder: KeyEncoder = "plain"
     ordinals: tuple[int, ...] = ()
     watermarked: tuple[int, ...] = ()
+    delays_ms: frozenset[int] = frozenset()
 
 
 def parse_schema(data: bytes) -> list[FamilySchema]:
@@ -84,9 +87,10 @@ def parse_schema(data: bytes) -> list[FamilySchema]:
 
 def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "") -> FamilySchema:
     try:
-        key_json = parse_json(key)
-        key_fields, value_fields = parse_fields(key_json), parse_fields(parse_json(value))
-        watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if "spark.watermarkDelayMs" in (f.get("metadata") or {}))
+        key_json, value_json = parse_json(key), parse_json(value)
+        key_fields, value_fields = parse_fields(key_json), parse_fields(value_json)
+        watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if _DELAY in (f.get("metadata") or {}))
+        delays = [(f.get("metadata") or {}).get(_DELAY) for f in (*key_json["fields"], *value_json["fields"])]
         kind, ordinals = _encoder(parse_json(encoder) if encoder else {}, len(key_fields))
     except DAMAGE as broken:
         raise CheckpointError(
@@ -100,6 +104,7 @@ def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "
         encoder=kind,
         ordinals=ordinals,
         watermarked=watermarked,
+        delays_ms=frozenset(delay for delay in delays if type(delay) is int),
     )
 
 

@@ -49,7 +49,20 @@ def iter_entry(storage: Storage, path: str) -> Iterator[tuple[str, int]]:
     return _entries(storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes), path)
 
 
+def logged_files(storage: Storage, source: str, *, upto: int) -> Iterator[tuple[str, int]]:
+    """Each file, a percent-encoded URI, that the source's log has up to an entry, and its entry; newest first.
+
+    Raises as `find_file`.
+    """
+    if _SOURCE.fullmatch(source):
+        yield from _logged(storage, source, upto, -1)
+
+
 def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: int, after: int) -> int | None:
+    return next((batch for path, batch in _logged(storage, source, upto, after) if wanted(path)), None)
+
+
+def _logged(storage: Storage, source: str, upto: int, after: int) -> Iterator[tuple[str, int]]:
     folder = f"sources/{source}"
     names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := _NAME.fullmatch(name))]
     # A compacted entry has all entries up to it; the single ones may be gone.
@@ -58,9 +71,8 @@ def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: in
         if entry > upto or entry <= after or entry < compact or (entry == compact and not compacted):
             continue
         for path, batch in iter_entry(storage, f"{folder}/{name}"):
-            if batch <= upto and wanted(path):
-                return batch
-    return None
+            if batch <= upto:
+                yield path, batch
 
 
 def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:

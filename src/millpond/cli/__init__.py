@@ -20,6 +20,7 @@ main = Commands(
     \b
     Exit codes: 0 done, 1 the row isn't there, 2 wrong call, 3 not there,
       4 can't answer now, 5 damaged or unknown data, 6 the machine lacks
-      something, 70 a mistake of ours, 130 interrupted
+      something, 10 to 13 verdicts of check-upgrade, 70 a mistake of ours,
+      130 interrupted
     """,
 )

@@ -47,6 +47,7 @@ SECTIONS = {
         "rollback": "Take a job back to an earlier batch.",
         "archive": "Archive every batch of a job as it commits.",
         "repair": "Show why Spark can't start from a checkpoint, and make a copy that it starts from.",
+        "check-upgrade": "Show what new code would do to a job's state.",
     },
     "Serve": {
         "serve": "Answer requests over HTTP.",
@@ -74,7 +75,8 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
         if cmd_name not in COMMANDS:
             return None
-        command = getattr(import_module(f"millpond.cli.commands.{cmd_name}"), cmd_name)
+        module = cmd_name.replace("-", "_")
+        command = getattr(import_module(f"millpond.cli.commands.{module}"), module)
         assert isinstance(command, click.Command)
         return command
 

@@ -19,11 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from millpond.catalogue import JobFolder, read_catalogue, savepoints_folder
-from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
+from millpond.catalogue import JobFolder, find_job, savepoints_folder
+from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, newest_committed, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
-from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError, SavepointError
+from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
 from millpond.savepoint.file_sink import SINK, check_upto, log_of
 from millpond.savepoint.folder import check_free, claim, list_savepoints, remove
@@ -35,7 +35,6 @@ from millpond.settings import FileBounds
 from millpond.storage import Storage, uri_of
 from millpond.storage.below import files_below
 from millpond.storage.copying import Copied, copy_file
-from millpond.storage.places import Places
 
 # If Spark's clean-up is quicker than the copy so often, its settings keep too few batches.
 _ATTEMPTS = 20
@@ -145,44 +144,13 @@ def plan_savepoint(
     )
 
 
-def find_job(place: str | Path, job: str | None, *, allow: Iterable[str | Path] = ()) -> JobFolder:
-    """The job of a place.
-
-    allow:   places outside of it where the checkpoint may lie
-    Raises:  NO_CHECKPOINT; INVALID_REQUEST if the place has several jobs and none is named, or not
-             the named one; what its folder raises.
-    """
-    found = read_catalogue(place, Places.of(allow))
-    if job in found.broken:
-        raise found.broken[job]
-    if job is None and len(found.broken) == 1 and not found.jobs:
-        raise next(iter(found.broken.values()))
-    jobs = {folder.job: folder for folder in found.jobs}
-    if job is None and len(jobs) == 1:
-        return next(iter(jobs.values()))
-    if job is None or job not in jobs:
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"{place} has no job {job!r}." if job else f"{place} has {len(jobs)} jobs.",
-            hint=f"Name one of: {', '.join(sorted(jobs))}." if jobs else "Start a job there first.",
-            place=str(place),
-        )
-    return jobs[job]
-
-
 def find_batches(storage: Storage, wanted: int | None) -> list[Batch]:
     """The committed batches of a checkpoint, among them the wanted one.
 
     Raises:  NO_COMMITTED_BATCH, BATCH_GONE.
     """
+    newest_committed(storage)
     batches = committed_batches(storage)
-    if not batches:
-        raise ReplicaError(
-            "NO_COMMITTED_BATCH",
-            f"{storage.uri} has no committed batch yet.",
-            hint="Wait until the job has committed a batch.",
-            uri=storage.uri,
-        )
     if wanted is not None and wanted not in batches:
         raise _batch_gone(storage, wanted, batches)
     return batches

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from millpond.catalogue import JobFolder, reopen
+from millpond.catalogue import JobFolder, find_job, reopen
 from millpond.checkpoint.log import job_id
 from millpond.errors import MillpondError, RequestError, SavepointError
 from millpond.ownership.lease import NAME, check_not_held, leased
 from millpond.ownership.take_over import TakeOver, begin, finish
-from millpond.savepoint.create import SavepointPlan, find_batches, find_job
+from millpond.savepoint.create import SavepointPlan, find_batches
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.threads import Progress
 from millpond.storage import Storage

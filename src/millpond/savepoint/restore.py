@@ -25,6 +25,7 @@ from functools import partial
 from pathlib import Path
 
 from millpond.catalogue import JobFolder, create_beside, folder_around, folders_of
+from millpond.checkpoint.operators import anchored
 from millpond.errors import RequestError, SavepointError
 from millpond.ownership.lease import check_not_held
 from millpond.savepoint.file_sink import SINK
@@ -35,7 +36,7 @@ from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_fi
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.far_time import write_micros
-from millpond.schema.strict_json import DAMAGE, parse_json
+from millpond.schema.strict_json import DAMAGE
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
 from millpond.storage.copying import Copied, copy_file, hash_file
@@ -196,7 +197,7 @@ def _copy_one(source: Storage, target: Storage, place: str, without_state: bool,
         text = source.read(file.path, _BOUNDS.schema_bytes)
         if Copied(len(text), hashlib.sha256(text).hexdigest()) != file.content:
             raise _changed(source, file)
-        target.write(file.path, anchored(text, file.path, hadoop_uri(place)))
+        target.write(file.path, anchored_file(text, file.path, hadoop_uri(place)))
         return
     copied = copy_file(source, file.path, target, file.path, most_bytes=_BOUNDS.state_bytes, share="/SSTs/" in file.path)
     if copied != file.content:
@@ -277,20 +278,14 @@ def check_empty(target: Storage) -> None:
         )
 
 
-def anchored(text: bytes, path: str, checkpoint: str) -> bytes:  # 3
+def anchored_file(text: bytes, path: str, checkpoint: str) -> bytes:  # 3
     """An operator's metadata with the paths of its schema files in another checkpoint.
 
+    path:        for messages
     checkpoint:  its place as Spark writes it
     Raises:      SAVEPOINT_DAMAGED.
     """
-    version, _, body = text.partition(b"\n")
     try:
-        data = parse_json(body)
-        operator = f"{checkpoint}/state/{int(data['operatorInfo']['operatorId'])}"
-        for store in data["stateStoreInfo"]:
-            if "stateSchemaFilePaths" in store:
-                ends = [old[old.rindex("/_stateSchema/") :] for old in store["stateSchemaFilePaths"]]
-                store["stateSchemaFilePaths"] = [operator + end for end in ends]
+        return anchored(text, checkpoint)
     except DAMAGE as broken:
         raise damaged(path, f"isn't an operator's metadata: {broken!r:.100}") from broken
-    return version + b"\n" + json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()

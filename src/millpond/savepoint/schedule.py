@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from millpond.catalogue import savepoints_folder
+from millpond.catalogue import find_job, savepoints_folder
 from millpond.checkpoint.log import committed_batches, job_id
 from millpond.errors import MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
-from millpond.savepoint.create import find_job, plan_savepoint
+from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.folder import list_savepoints, remove
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.prune import Keep, keep_of, plan_prune

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from millpond.catalogue import find_job
 from millpond.errors import MillpondError
 from millpond.replica.backends.lmdb import open_backend
 from millpond.replica.folder import ReplicaPlace
 from millpond.replica.replica import MEMORY
-from millpond.savepoint.create import find_job
 from millpond.savepoint.repair.plan import OtherCopy, RepairPlan, plan_repair_of
 from millpond.settings import ReplicaSettings, home
 

@@ -29,6 +29,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from millpond.catalogue import find_job
 from millpond.checkpoint.identity import judge
 from millpond.checkpoint.log import committed_batches, job_id, read_batch
 from millpond.errors import PASSING, MillpondError, ReplicaError, RequestError, SavepointError, StorageError
@@ -44,7 +45,7 @@ from millpond.savepoint.archive.layout import (
     Generation,
     folder_of,
 )
-from millpond.savepoint.create import find_batches, find_job
+from millpond.savepoint.create import find_batches
 from millpond.settings import ReplicaSettings, parse_length
 from millpond.storage import open_storage
 from millpond.storage.fence import is_below

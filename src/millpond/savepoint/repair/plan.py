@@ -21,19 +21,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond.catalogue import JobFolder, create_beside, folders_of
+from millpond.catalogue import JobFolder, create_beside, find_job, folders_of
 from millpond.checkpoint.log import BatchPlan, job_id, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.source_files import iter_entry
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
-from millpond.savepoint.create import find_job
 from millpond.savepoint.folder import list_savepoints
 from millpond.savepoint.repair.diagnosis import examine, read_id
 from millpond.savepoint.repair.finding import Diagnosis
 from millpond.savepoint.repair.logs import Logs
 from millpond.savepoint.repair.restart import Restart, find_restart
 from millpond.savepoint.restart_files import RestartFile, log_offset, source_files
-from millpond.savepoint.restore import anchored, check_empty, check_nobody_has, check_target, encode_metadata, new_checkpoint
+from millpond.savepoint.restore import anchored_file, check_empty, check_nobody_has, check_target, encode_metadata, new_checkpoint
 from millpond.savepoint.rows import count_rows
 from millpond.savepoint.threads import Progress, do_each
 from millpond.schema.values import encode_json
@@ -319,7 +318,7 @@ def _copy_all(restart: Restart, source: Storage, target: Storage, progress: Prog
     def copy(file: RestartFile) -> None:
         written = restart.view.written.get(file.path)
         if "/_metadata/v2/" in file.path:
-            written = anchored(source.read(file.path, file.most_bytes), file.path, hadoop_uri(target.uri))
+            written = anchored_file(source.read(file.path, file.most_bytes), file.path, hadoop_uri(target.uri))
         if written is not None:
             target.write(file.path, written)
         else:

@@ -39,6 +39,7 @@ class BatchPlan:
     """The optimized plan of a query's micro-batches, and the limits of what it says.
 
     plan:     the plan
+    analyzed: the same before Spark's optimizer
     outputs:  the query's columns, by name and expression id, as Spark orders them
     foreign:  expression id -> why the state alone doesn't give the column
     filtered: why the state alone doesn't give a filter above the aggregation; None if it does
@@ -46,6 +47,7 @@ class BatchPlan:
     """
 
     plan: Java
+    analyzed: Java
     outputs: tuple[tuple[str, int], ...]
     foreign: dict[int, str] = field(default_factory=dict)
     filtered: str | None = None
@@ -66,14 +68,15 @@ def batch_plan(jsession: Java, jvm: Java, analyzed: Java, *, time_zone: str | No
     lineage.visit(analyzed)  # 1
     replaced = analyzed
     if lineage.replacements:
-        replaced = analyzed.transformAllExpressions(_scala_map(jvm, lineage.replacements))  # 2
+        replaced = analyzed.transformAllExpressions(scala_map(jvm, lineage.replacements))  # 2
     session = jsession.sessionState()
-    plan = session.optimizer().execute(session.analyzer().execute(replaced))  # 3
+    replaced = session.analyzer().execute(replaced)  # 3
+    plan = session.optimizer().execute(replaced)
     outputs = tuple((str(a.name()), int(a.exprId().id())) for a in elements(analyzed.output()))
-    return BatchPlan(plan, outputs, lineage.foreign, lineage.filtered, lineage.mixed)
+    return BatchPlan(plan, replaced, outputs, lineage.foreign, lineage.filtered, lineage.mixed)
 
 
-def _scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:
+def scala_map(jvm: Java, pairs: list[tuple[Java, Java]]) -> Java:
     """A Scala Map, which is a partial function as well."""
     java = jvm.java.util.HashMap()
     for before, after in pairs:

@@ -22,8 +22,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millpond.errors import DefinitionError
 from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, key_column
+from millpond.schema.definition.meaning import Meaning
 from millpond.schema.definition.operator_name import Entry, NamedOperator
 from millpond.schema.definition.table import TableDefinition, check_table_name, key_columns
 from millpond.schema.store import StoreSchema
@@ -45,6 +47,7 @@ from millpond.spark.derive.plan import (
     find_stateful,
     not_derivable,
     require_classic,
+    stateful_nodes,
     zone_of_session,
 )
 from millpond.spark.derive.sessions import SESSIONS, session_of
@@ -145,6 +148,44 @@ def derive_plan(
     return definition
 
 
+def meanings_of(df: DataFrame, output_mode: str) -> dict[int, Meaning]:
+    """The meaning of the state of every operator, by Spark's operator id; without those that have none.
+
+    Raises:  what Spark raises if it can't plan the query.
+    """
+    spark = df.sparkSession
+    zone = zone_of_session(spark._jsparkSession)
+    batch = batch_plan(spark._jsparkSession, spark._jvm, df._jdf.queryExecution().analyzed(), time_zone=zone)
+    found: dict[int, Meaning] = {}
+    for stateful in stateful_nodes(batch.plan, append=output_mode == "append"):
+        words = StateWords(stateful.node, Zones(spark._jvm), zone)
+        try:
+            found[stateful.operator] = _meaning(stateful, words, spark._jvm)
+        except DefinitionError:  # its parts aren't known
+            continue
+    return found
+
+
+def _meaning(found: StatefulNode, words: StateWords, jvm: Java) -> Meaning:
+    """The words for the state of any operator.  Raises NOT_DERIVABLE."""
+    if found.name == "stateStoreSave":
+        grouping, aggregates, _ = _physical(found, jvm, found.name)
+        return words.of_state(grouping, aggregates, in_parts=grouped_in_parts(grouping, found.name) is not None)
+    if found.name in _KEYS_ONLY:
+        return words.of_state([] if found.name == "globalLimit" else elements(found.node.keys()), [])
+    key = _state_key(found)
+    return words.of_state(key, [], in_parts=variable_parts(found.node, found.name) is not None or only_spreads(key))
+
+
+def _physical(found: StatefulNode, jvm: Java, table: str) -> tuple[list[Java], list[Java], list[Java]]:
+    """The grouping columns of an aggregation, its aggregates, and its results.  Raises NOT_DERIVABLE."""
+    parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
+    if parts.isEmpty():
+        raise not_derivable(table, "the plan of its aggregation isn't known here.", "Report this plan.")
+    grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
+    return grouping, aggregates, results
+
+
 def _caller_depth() -> int:
     """The `stacklevel` of the first frame outside this package, counted from the calling function."""
     depth, frame = 1, sys._getframe(1)
@@ -172,10 +213,7 @@ def _define(
 def _aggregation(
     found: StatefulNode, batch: BatchPlan, words: StateWords, scope: Scope, jvm: Java, table: str, aggregation_format: int
 ) -> TableDefinition:
-    parts = jvm.org.apache.spark.sql.catalyst.planning.PhysicalAggregation.unapply(found.node)
-    if parts.isEmpty():
-        raise not_derivable(table, "the plan of its aggregation isn't known here.", "Report this plan.")
-    grouping, aggregates, results = (elements(getattr(parts.get(), f"_{i}")()) for i in (1, 2, 3))
+    grouping, aggregates, results = _physical(found, jvm, table)
     buffers = [elements(a.aggregateFunction().aggBufferAttributes()) for a in aggregates]
     flat = fields_of(attribute for group in buffers for attribute in group)
     session = session_of(grouping)

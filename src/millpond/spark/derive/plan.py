@@ -169,23 +169,28 @@ def find_stateful(plan: Java, *, append: bool) -> StatefulNode | None:
              count as state
     """
     nearest: StatefulNode | None = None
+    for found in stateful_nodes(plan, append=append):
+        if found.name not in _GIVE_WAY:
+            return found if nearest is None or class_name(found.node) == "Aggregate" else nearest
+        nearest = nearest or found
+    return nearest
+
+
+def stateful_nodes(plan: Java, *, append: bool) -> Iterator[StatefulNode]:
+    """All stateful operators, from the sink towards the sources.  append: as for `find_stateful`."""
     chain: list[Java] = []
     obstacle: str | None = None
     operator = 0
     for node, is_chain in _preorder(plan, True):
         name = class_name(node)
         if _is_stateful(node, append):
-            found = StatefulNode(node, operator, _operator_name(node), tuple(reversed(chain)), obstacle)
-            if found.name not in _GIVE_WAY:
-                return found if nearest is None or name == "Aggregate" else nearest
-            nearest = nearest or found
+            yield StatefulNode(node, operator, _operator_name(node), tuple(reversed(chain)), obstacle)
             operator += 1
             obstacle = obstacle or name
         elif name in ("Project", "Filter") and is_chain:
             chain.append(node)
         elif name not in _TRANSPARENT:
             obstacle = obstacle or name
-    return nearest
 
 
 def find_clock(plan: Java) -> str | None:
@@ -200,6 +205,11 @@ def find_clock(plan: Java) -> str | None:
         if method and node.isStreaming() and str(getattr(node, method)().toString()) == clock:
             return f"{method} {clock}"
     return None
+
+
+def has_watermark(plan: Java) -> bool:
+    """Whether any source of a plan has a watermark."""
+    return any(class_name(node) == "EventTimeWatermark" for node, _ in _preorder(plan, True))
 
 
 def _preorder(node: Java, is_chain: bool) -> Iterator[tuple[Java, bool]]:

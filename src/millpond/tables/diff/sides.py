@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from millpond.catalogue import JobFolder, is_pond, read_catalogue
+from millpond.catalogue import JobFolder, find_job, is_pond, read_catalogue
 from millpond.checkpoint.log import CommittedBatch, job_id, read_batch
 from millpond.checkpoint.operators import UnreadStore, read_each_operator
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
 from millpond.replica.record import make_stores_record
-from millpond.savepoint.create import find_batches, find_job
+from millpond.savepoint.create import find_batches
 from millpond.savepoint.folder import open_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import read_tables
