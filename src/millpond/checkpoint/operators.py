@@ -192,7 +192,10 @@ def _read_metadata(storage: Storage, operator: int, batch: Batch) -> _Metadata:
     if version != (b"v2" if "/v2/" in path else b"v1"):
         raise CheckpointError("UNKNOWN_FORMAT", f"{path} has version {version[:80]!r}.", hint=_HINT, path=path)
     try:
-        return _parse_metadata(parse_json(text), operator)
+        found = _parse_metadata(parse_json(text), operator)
+        if version == b"v2" and not all(paths for _, _, paths in found.stores):
+            raise ValueError("a store has no schema file")
+        return found
     except DAMAGE as broken:
         raise CheckpointError(
             "CORRUPT_FILE", f"{path} isn't readable: {broken!r:.200}.", hint="Restore the file from a copy.", path=path

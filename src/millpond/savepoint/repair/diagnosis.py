@@ -62,9 +62,12 @@ def examine(storage: Storage) -> tuple[Diagnosis, Logs, WholeFiles]:
 def view_of(storage: Storage, logs: Logs, number: int) -> tuple[PatchedStorage, CommittedBatch]:
     """A checkpoint in which a batch is committed, and which has an id, whether or not these files are whole.
 
-    A commit that can't be read has the watermark with which the next batch was planned.
+    A commit that can't be read has the watermark with which the next batch was planned.  Plans that
+    can't be read aren't there: the age of state files is compared with them.
     """
     view = PatchedStorage(storage)
+    for bad in logs.bad_plans:
+        view.delete(f"offsets/{bad}")
     try:
         job_id(storage)
     except CheckpointError:
@@ -361,5 +364,5 @@ def _file(storage: Storage, path: str, error: CheckpointError | None, effect: Ef
     elif (stamp := storage.stamp(path)) is not None and stamp.size_bytes == 0:
         kind, what = "empty", "The file is empty."
     else:
-        kind, what = "damaged", error.message
+        kind, what = "damaged", error.message.removeprefix(f"{path}: ")
     return Finding(kind=kind, path=path, what=what, effect=effect, means=means, remedy=remedy)

@@ -54,15 +54,24 @@ class Logs:
 
 
 def read_logs(storage: Storage) -> Logs:
-    """Read all of both logs.  Raises what the storage raises."""
+    """Read all of both logs.
+
+    Raises:  UNSUPPORTED if all plans name a state store provider that can't be read; what the
+             storage raises.
+    """
     found = Logs()
+    unsupported: dict[int, CheckpointError] = {}
     for number in numbers(storage.names("offsets")):
         try:
             plan = read_plan(storage, Batch(number))
+            assert plan.settings  # they can be read
             _compare(storage, f"offsets/{number}")
             found.plans[number] = plan
         except CheckpointError as error:
-            found.bad_plans[number] = error
+            (unsupported if error.condition == "UNSUPPORTED" else found.bad_plans)[number] = error
+    if unsupported and not found.plans:
+        raise unsupported[max(unsupported)]
+    found.bad_plans |= unsupported
     for number in numbers(storage.names("commits")):
         try:
             commit = read_commit(storage, Batch(number))

@@ -160,11 +160,11 @@ class _Attempt:
                 for store, partition in partitions_of_stores(view, batch, operator_files):
                     left = leave_out_snapshots(view, batch, self._files, store, partition)
                     self._left_out.update((path, error.message) for path, error in left.items())
-        # An older snapshot may lack column families that are younger.
-        if batch.settings.codec != "lz4" or self._left_out:
-            for _, rows in count_rows(view, batch):
-                if isinstance(rows, CheckpointError) and rows.condition != "UNSUPPORTED":
-                    raise rows
+        # Rows may be damaged in files that can be read to their end, and an older snapshot may lack
+        # column families that are younger.
+        for _, rows in count_rows(view, batch):
+            if isinstance(rows, CheckpointError) and rows.condition != "UNSUPPORTED":
+                raise rows
         return made_up
 
     def _describe(self, view: PatchedStorage, batch: CommittedBatch, operator: int) -> None:

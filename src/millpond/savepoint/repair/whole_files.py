@@ -54,10 +54,14 @@ class WholeFiles:
     def _check(self, path: str, settings: StateSettings) -> CheckpointError | None:
         try:
             has_own = self._read(path, settings)
-            if old := _OLD_SNAPSHOT.fullmatch(path):
-                self._reader.check_age(path, Version(int(old[1])))  # 3
         except CheckpointError as error:
             return error
+        if old := _OLD_SNAPSHOT.fullmatch(path):
+            try:
+                self._reader.check_age(path, Version(int(old[1])))  # 3
+            except CheckpointError as error:
+                if error.condition == "REWOUND_IN_PLACE":  # else its plan is damaged, which doesn't show it
+                    return error
         try:
             verify_file(self._storage, path)
         except CheckpointError as error:
