@@ -52,6 +52,22 @@ def test_from_making_to_deleting(run: Callable[..., Result], tmp_path: Path) -> 
     assert [line.split("\t")[0] for line in run("list", "PLACE").stdout.splitlines()] == ["name", "two"]
 
 
+def test_a_state_is_restored_in_another_form(run: Callable[..., Result], tmp_path: Path) -> None:
+    assert run("create", "PLACE", "--name", "one").exit_code == 0
+    words = ("--partitions", "5", "--provider", "hdfs", "--codec", "zstd", "--row-checksum")
+    restored = run("restore", "PLACE", "one", "--to", str(tmp_path / "restored"), *words)
+    assert "state       5 partitions, provider hdfs, codec zstd, row checksums" in restored.stderr
+    assert restored.stdout == f"file://{tmp_path}/restored\n"
+    settings = CliRunner().invoke(main, ["inspect", str(tmp_path / "restored")]).stdout
+    assert "provider hdfs, codec zstd, 5 partitions, encoding unsaferow, row checksums, checkpoint format 1" in settings
+    two = run("restore", "PLACE", "one", "--to", str(tmp_path / "two"), "--format", "2")
+    assert "state       checkpoint format 2" in two.stderr
+    assert "checkpoint format 2" in CliRunner().invoke(main, ["inspect", str(tmp_path / "two")]).stdout
+    refused = run("restore", "PLACE", "one", "--to", str(tmp_path / "no"), "--provider", "hdfs", "--format", "2")
+    assert (refused.exit_code, "UNSUPPORTED" in refused.stderr) == (5, True)
+    assert not (tmp_path / "no").exists()
+
+
 def test_the_tree_shows_which_savepoint_followed_which(golden: Callable, tmp_path: Path) -> None:
     """By the job, whether or not files are shared, and across a fork; an imported one has no forebears here."""
     pond = tmp_path / "pond"

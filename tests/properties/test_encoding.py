@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from millpond.checkpoint.encoding import RowEncoding, iter_elements
+from millpond.checkpoint.encoding import (
+    RowEncoding,
+    checked_parts,
+    iter_elements,
+    key_columns,
+    list_parts,
+    rocksdb_key,
+    with_checksums,
+)
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.errors import CheckpointError
@@ -70,6 +78,9 @@ def test_keys_of_every_layout_come_out_as_the_row(key: tuple[Any, ...], row: tup
         rows = RowEncoding(store, PLAIN)
         assert rows.put(family + data, value) == (write_key(key), write_value(row))
         assert rows.delete(family + data) == write_key(key)
+        assert key_columns(KEY, layout, ordinals, avro=False)(data) == key  # type: ignore[arg-type]
+        if layout != "range":
+            assert rocksdb_key(KEY, len(ordinals))(write_key(key)) == data
 
 
 @given(key=st.tuples(st.text(max_size=9), LONGS))
@@ -90,7 +101,12 @@ def test_lists_come_apart_with_either_delimiter_and_with_checksums(
     elements = [_sized(b"\x00" + write_value(row)) for row in rows]
     if checked:
         elements = [struct.pack("<Ii", crc(whole_key + element), len(element)) + element for element in elements]
-    stored = (b"," if merge_operator == 1 else b"").join(elements)
+    delimiter = b"," if merge_operator == 1 else b""
+    stored = delimiter.join(elements)
+    if checked:
+        assert with_checksums(whole_key, checked_parts(whole_key, stored, delimiter), delimiter) == stored
+    else:
+        assert list_parts(stored, delimiter) == elements
     encoding = RowEncoding(
         dataclasses.replace(STORE, many=True), dataclasses.replace(PLAIN, merge_operator=merge_operator, row_checksum=checked)
     )

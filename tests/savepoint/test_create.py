@@ -149,13 +149,14 @@ import sys
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
 place, what = sys.argv[1:3]
-plan = plan_savepoint(place, "killed") if what == "create" else plan_restore(place, "whole", sys.argv[3])
+form = {"partitions": 9} if what == "rescale" else {}
+plan = plan_savepoint(place, "killed") if what == "create" else plan_restore(place, "whole", sys.argv[3], **form)
 print("ready", flush=True)
 plan.run()
 """
 
 
-@pytest.mark.parametrize("what", ["create", "restore"])
+@pytest.mark.parametrize("what", ["create", "restore", "rescale"])
 def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheckpoint, tmp_path: Path, what: str) -> None:
     """Whenever it is killed: nothing takes what it leaves for whole, and the same command can be given again."""
     for batch in range(6, 60):
@@ -173,10 +174,13 @@ def test_a_command_that_is_killed_leaves_all_or_nothing_to_use(job: WrittenCheck
             time.sleep(numbers.random() * 0.05)
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-        if what == "restore":
+        if what != "create":
             has_all = (target / "metadata").exists()
             ends["whole" if has_all else "incomplete" if target.exists() else "nothing"] += 1
-            if has_all:
+            if has_all and what == "rescale":
+                rows = plan_savepoint(target, "again").run().manifest.rows
+                assert rows == open_savepoint(pond, "whole").manifest.rows
+            elif has_all:
                 needed = {file.path for file in open_savepoint(pond, "whole").manifest.files}
                 assert {str(p.relative_to(target)) for p in target.rglob("*") if p.is_file()} == needed
             elif (target / ".restoring").exists():

@@ -29,7 +29,7 @@ from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError
-from millpond.schema.store import StoreSchema
+from millpond.schema.store import KeyEncoder, StoreSchema
 from millpond.schema.types import Field, SparkType
 
 Stored = Any
@@ -69,7 +69,7 @@ class RowEncoding:
     def put(self, key: bytes, value: bytes) -> tuple[bytes, bytes]:
         """The rows of a key and its value (a list of rows if the store has lists)."""
         if self._checked and self._hdfs:
-            value = _checked_tail(value, lambda row: key + row)
+            value = without_checksum(value, key)
         elif self._many:
             return self.key(key), self.elements(key, value)
         elif self._checked:
@@ -78,7 +78,7 @@ class RowEncoding:
 
     def delete(self, key: bytes) -> bytes:
         """The row of a deleted key."""
-        return self.key(_checked_tail(key, lambda row: row) if self._checked else key)
+        return self.key(without_checksum(key) if self._checked else key)
 
     def key(self, key: bytes) -> bytes:
         """The row of a key without a checksum, such as the keys of puts."""
@@ -90,25 +90,45 @@ class RowEncoding:
         return join_elements(self._value(raw) for part in parts for raw in _split(part, b"" if self._checked else self._delimiter))
 
     def _checked_parts(self, key: bytes, value: bytes) -> list[bytes]:
-        parts: list[bytes] = []
-        position = 0
-        while position < len(value) or not parts:
-            if position + _CHECKED.size > len(value):
-                raise corrupt("a row's checksum isn't whole", position)
-            expected, size = _CHECKED.unpack_from(value, position)
-            position += _CHECKED.size
-            part = value[position : position + size]
-            if size < 0 or len(part) != size:
-                raise corrupt(f"a checked row claims {size} bytes", position - 4)
-            if crc32c(key + part) != expected:
-                raise corrupt("a row doesn't match its checksum", position)
-            parts.append(part)
-            position += size
-            if position < len(value):
-                if not self._many or value[position : position + len(self._delimiter)] != self._delimiter:
-                    raise corrupt("bytes follow a checked row", position)
-                position += len(self._delimiter)
-        return parts
+        return checked_parts(key, value, self._delimiter if self._many else None)
+
+
+def checked_parts(key: bytes, value: bytes, delimiter: bytes | None) -> list[bytes]:
+    """The parts of a value in RocksDB without their checksums: one, or those of a list.
+
+    key:        as it is stored, with its column family
+    delimiter:  between the parts; None if there is only one
+    Raises:     CORRUPT_FILE if a part doesn't match its checksum.
+    """
+    parts: list[bytes] = []
+    position = 0
+    while position < len(value) or not parts:
+        if position + _CHECKED.size > len(value):
+            raise corrupt("a row's checksum isn't whole", position)
+        expected, size = _CHECKED.unpack_from(value, position)
+        position += _CHECKED.size
+        part = value[position : position + size]
+        if size < 0 or len(part) != size:
+            raise corrupt(f"a checked row claims {size} bytes", position - 4)
+        if crc32c(key + part) != expected:
+            raise corrupt("a row doesn't match its checksum", position)
+        parts.append(part)
+        position += size
+        if position < len(value):
+            if delimiter is None or value[position : position + len(delimiter)] != delimiter:
+                raise corrupt("bytes follow a checked row", position)
+            position += len(delimiter)
+    return parts
+
+
+def with_checksums(key: bytes, parts: Iterable[bytes], delimiter: bytes) -> bytes:
+    """The reverse of `checked_parts`."""
+    return delimiter.join([_CHECKED.pack(crc32c(key + part), len(part)) + part for part in parts])
+
+
+def list_parts(value: bytes, delimiter: bytes) -> list[bytes]:
+    """The parts of a list in RocksDB as they are, each with its size.  Raises CORRUPT_FILE."""
+    return [_SIZE.pack(len(row)) + row for row in _split(value, delimiter)]
 
 
 def join_elements(rows: Iterable[bytes]) -> bytes:
@@ -144,9 +164,13 @@ def _split(value: bytes, delimiter: bytes) -> Iterator[bytes]:
         position += len(delimiter)
 
 
-def _checked_tail(data: bytes, of: Callable[[bytes], bytes]) -> bytes:
-    tail = data[4:]
-    if len(data) < 4 or crc32c(of(tail)) != int.from_bytes(data[:4], "little"):
+def without_checksum(row: bytes, before: bytes = b"") -> bytes:
+    """A row without the checksum in front of it, which is of these other bytes and of the row.
+
+    Raises:  CORRUPT_FILE if it doesn't match.
+    """
+    tail = row[4:]
+    if len(row) < 4 or crc32c(before + tail) != int.from_bytes(row[:4], "little"):
         raise corrupt("a row doesn't match its checksum", 0)
     return tail
 
@@ -183,31 +207,63 @@ def _key_reader(store: StoreSchema, *, avro: bool) -> Bare:
     write = encoder(store.key)
     if store.variable == "timer":
         write = _in_micros(write)
-    if store.encoder == "plain":
-        read = _part_reader(store.key, avro=avro, named=True)
-        return lambda data: write(read(data))
-    if store.encoder in ("time_first", "time_last"):
-        return _time_reader(store, write, avro=avro)
-    front = tuple(store.key[i] for i in store.ordinals)
-    rest_places = tuple(i for i in range(len(store.key)) if i not in store.ordinals)
-    read_rest = _part_reader(tuple(store.key[i] for i in rest_places), avro=avro, named=True)
-    is_prefix = store.encoder == "prefix"
-    read_front = _part_reader(front, avro=avro, named=False) if is_prefix else _range_reader(front, avro=avro)
-    places = (*store.ordinals, *rest_places)
+    read = key_columns(store.key, store.encoder, store.ordinals, avro=avro)
+    return lambda data: write(read(data))
 
-    def read_both(data: bytes) -> bytes:
+
+def key_columns(
+    fields: tuple[Field, ...], encoded: KeyEncoder, ordinals: tuple[int, ...], *, avro: bool
+) -> Callable[[bytes], tuple[Stored, ...]]:
+    """A function from a key in RocksDB, behind its column family, to its columns.
+
+    encoded, ordinals:  as `StoreSchema.encoder` and `ordinals`
+    """
+    if encoded == "plain":
+        return _part_reader(fields, avro=avro, named=True)
+    if encoded in ("time_first", "time_last"):
+        return _time_reader(fields, is_first=encoded == "time_first", avro=avro)
+    front = tuple(fields[i] for i in ordinals)
+    rest_places = tuple(i for i in range(len(fields)) if i not in ordinals)
+    read_rest = _part_reader(tuple(fields[i] for i in rest_places), avro=avro, named=True)
+    is_prefix = encoded == "prefix"
+    read_front = _part_reader(front, avro=avro, named=False) if is_prefix else _range_reader(front, avro=avro)
+    places = (*ordinals, *rest_places)
+
+    def read_both(data: bytes) -> tuple[Stored, ...]:
         size = int.from_bytes(data[:4], "little", signed=True)
         if len(data) < 4 or not 0 <= size <= len(data) - 4:
             raise corrupt(f"the front of a key claims {size} bytes", 0)
         rest = data[4 + size :]
         # Only a range may be alone; Spark writes the rest of a prefix even if no column is left.
         values = read_front(data[4 : 4 + size]) + (read_rest(rest) if rest_places or rest else ())
-        row: list[Stored] = [None] * len(store.key)
+        row: list[Stored] = [None] * len(fields)
         for place, value in zip(places, values, strict=True):
             row[place] = value
-        return write(tuple(row))
+        return tuple(row)
 
     return read_both
+
+
+def rocksdb_key(fields: tuple[Field, ...], prefix: int) -> Bare:
+    """A function from a key's row to the key in RocksDB, for stores without column families.
+
+    prefix:  how many leading columns Spark looks keys up by; 0 for plain keys
+    """
+    if not prefix:
+        return rocksdb_value
+    read, write_front, write_rest = decoder(fields), encoder(fields[:prefix]), encoder(fields[prefix:])
+
+    def write_key(row: bytes) -> bytes:
+        columns = read(row)
+        front = rocksdb_value(write_front(columns[:prefix]))
+        return _SIZE.pack(len(front)) + front + rocksdb_value(write_rest(columns[prefix:]))
+
+    return write_key
+
+
+def rocksdb_value(row: bytes) -> bytes:
+    """A row in RocksDB: the reverse of `bare_row`."""
+    return b"\x00" + row
 
 
 def _in_micros(write: Callable[[tuple[Stored, ...]], bytes]) -> Callable[[tuple[Stored, ...]], bytes]:
@@ -272,16 +328,15 @@ def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
     return read
 
 
-def _time_reader(store: StoreSchema, write: Callable[[tuple[Stored, ...]], bytes], *, avro: bool) -> Bare:
-    """A reader whose key ends with the time, wherever that is in the bytes."""
-    read = _part_reader(store.key[:-1], avro=avro, named=True)
-    first = store.encoder == "time_first"
+def _time_reader(fields: tuple[Field, ...], *, is_first: bool, avro: bool) -> Callable[[bytes], tuple[Stored, ...]]:
+    """A reader for keys whose last column is a time, wherever that is in the bytes."""
+    read = _part_reader(fields[:-1], avro=avro, named=True)
 
-    def read_key(data: bytes) -> bytes:
+    def read_key(data: bytes) -> tuple[Stored, ...]:
         if len(data) < 8:
             raise corrupt("a key has no time", 0)
-        time, rest = (data[:8], data[8:]) if first else (data[-8:], data[:-8])
-        return write((*read(rest), int.from_bytes(time, "big") - _SIGN))
+        time, rest = (data[:8], data[8:]) if is_first else (data[-8:], data[:-8])
+        return (*read(rest), int.from_bytes(time, "big") - _SIGN)
 
     return read_key
 

@@ -24,10 +24,14 @@ _BOUNDS = FileBounds()
 _STORE = "spark.sql.streaming.stateStore."
 _PARTITIONS, _OWN_PARTITIONS = "spark.sql.shuffle.partitions", "spark.sql.streaming.internal.stateStore.partitions"
 _CODEC, _CHECKSUM = _STORE + "compression.codec", _STORE + "rowChecksum.enabled"
-_PROVIDERS = {
-    "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider": "hdfs",
-    "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider": "rocksdb",
+_PROVIDER_CLASS, _JOIN_FORMAT = _STORE + "providerClass", "spark.sql.streaming.join.stateFormatVersion"
+_CLASSES = {
+    "hdfs": "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider",
+    "rocksdb": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
+_PROVIDERS = {name: provider for provider, name in _CLASSES.items()}
+# The newest format of joins that both providers have.
+_COMMON_JOIN_FORMAT = 2
 _ENCODINGS = ("unsaferow", "avro")
 _OFFSET_VERSIONS = ("v1", "v2")
 _COMMIT_VERSIONS = ("v1", "v2", "v3")
@@ -396,15 +400,38 @@ def _source_offsets(lines: list[str], path: str) -> dict[str, Any]:
 
 
 def with_settings(conf: dict[str, str], settings: StateSettings) -> dict[str, str]:
-    """The pinned settings of a batch whose state has another number of partitions, codec or checksums."""
+    """The pinned settings of a batch whose state has another form: that of `settings`."""
     partitions = _OWN_PARTITIONS if _OWN_PARTITIONS in conf else _PARTITIONS
     checksum = "true" if settings.row_checksum else "false"
-    return {**conf, partitions: str(settings.partitions), _CODEC: settings.codec, _CHECKSUM: checksum}
+    changed = {**conf, partitions: str(settings.partitions), _CODEC: settings.codec, _CHECKSUM: checksum}
+    if conf.get(_PROVIDER_CLASS, _CLASSES["hdfs"]) != _CLASSES[settings.provider]:
+        changed[_PROVIDER_CLASS] = _CLASSES[settings.provider]
+        # The HDFS-backed provider writes format 2 also if 3 or 4 is pinned; RocksDB would believe it.
+        if conf.get(_JOIN_FORMAT, "1") not in ("1", "2"):
+            changed[_JOIN_FORMAT] = str(_COMMON_JOIN_FORMAT)
+    return changed
+
+
+def read_commit_version(storage: Storage, batch: Batch) -> int:
+    """The version of commits/N: Spark goes on with checkpoint format 1 after version 1.  Raises as `read_batch`."""
+    path = f"commits/{batch}"
+    return int(_lines(storage.read(path, _BOUNDS.log_bytes), path, _COMMIT_VERSIONS)[0].removeprefix("v"))
+
+
+def with_state_ids(commit: bytes, path: str, state_ids: dict[int, list[list[str]]]) -> bytes:
+    """A commit that names these ids of state files, which `CommittedBatch` describes; without ids as format 1 writes it."""
+    lines = _lines(commit, path, _COMMIT_VERSIONS)
+    data = _json(lines[1] or "{}", path)
+    data.pop("stateUniqueIds", None)
+    if state_ids:
+        data["stateUniqueIds"] = {str(operator): ids for operator, ids in state_ids.items()}
+    version = lines[0] if lines[0] == "v3" else "v2" if state_ids else "v1"
+    return f"{version}\n{json.dumps(data, separators=(',', ':'), ensure_ascii=False)}".encode()
 
 
 def _settings(conf: dict[str, str], path: str) -> StateSettings:
     # Spark's own defaults for settings that older versions didn't write.
-    provider = conf.get(_STORE + "providerClass", "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider")
+    provider = conf.get(_PROVIDER_CLASS, _CLASSES["hdfs"])
     if provider not in _PROVIDERS:
         raise CheckpointError(
             "UNSUPPORTED",

@@ -27,6 +27,7 @@ from millpond.checkpoint.files.records import (
     parse_changelog_header,
 )
 from millpond.checkpoint.log import CommittedBatch, check_still_committed
+from millpond.checkpoint.operators import PANDAS_TRANSFORM
 from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.position import Version, version_of
 from millpond.checkpoint.rocksdb.snapshot import find, read_snapshot
@@ -38,7 +39,6 @@ from millpond.schema.store import StoreSchema
 from millpond.schema.types import SparkType
 from millpond.storage import Storage
 
-_PANDAS = "transformWithStateInPandasExec"
 # Types whose NULL leaves arbitrary bytes of Spark's memory in the row.
 _STALE_NULLS = frozenset({"calendar_interval", "timestamp_nanos"})
 
@@ -57,7 +57,7 @@ def find_row(storage: Storage, batch: CommittedBatch, store: StoreSchema, key: t
     """
     settings = batch.settings
     grouping = key[0] if store.variable in ("map", "timer") else key
-    if store.operator_name == _PANDAS and None in grouping:
+    if store.operator_name == PANDAS_TRANSFORM and None in grouping:
         # If a chunk has a NULL, pandas turns its whole numbers into floats, and Spark stores NULL
         # for all of them.
         raise _unsupported("rows whose key has a NULL may lie in any partition")

@@ -36,7 +36,8 @@ _JOIN = "symmetricHashJoin"
 _LIMIT = "globalLimit"
 _APPLY_FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _ENCODING_SETTING = "spark.sql.streaming.stateStore.encodingFormat"
-_TRANSFORM = ("transformWithStateInPandasExec", "transformWithStateInPySparkExec")
+PANDAS_TRANSFORM = "transformWithStateInPandasExec"
+_TRANSFORM = (PANDAS_TRANSFORM, "transformWithStateInPySparkExec")
 _BOUNDS = FileBounds()
 _INTERNAL = ("-keyToNumValues", "-tsWithKey")
 
@@ -51,7 +52,7 @@ SHORT_NAMES = {
     "sessionWindowStateStoreSaveExec": "sessions",
     "symmetricHashJoin": "join",
     "applyInPandasWithState": "apply",
-    "transformWithStateInPandasExec": "transform",
+    PANDAS_TRANSFORM: "transform",
     "transformWithStateInPySparkExec": "transform",
 }
 
@@ -145,12 +146,18 @@ class OperatorFiles:
 
     metadata:  path of the metadata in force; None for a checkpoint of Spark 3.5 or older
     stores:    name of each store, in Spark's order -> paths of its schema files, oldest first
+    prefixes:  name of each store -> how many leading columns Spark looks its keys up by
+    lists:     the state variables of transformWithState that are lists
+    others:    its other state variables
     """
 
     operator: int
     name: str
     metadata: str | None
     stores: dict[str, tuple[str, ...]]
+    prefixes: dict[str, int]
+    lists: frozenset[str]
+    others: frozenset[str]
 
 
 def read_operator_files(storage: Storage, batch: Batch, *, only: int | None = None) -> list[OperatorFiles]:
@@ -165,7 +172,18 @@ def read_operator_files(storage: Storage, batch: Batch, *, only: int | None = No
             store: tuple(paths) or (f"{store_folder(operator, 0, store)}/_metadata/schema",) for store, _, paths in metadata.stores
         }
         is_there = storage.stamp(path) is not None
-        found.append(OperatorFiles(operator, metadata.name, path if is_there else None, stores))
+        lists = frozenset(name for name, (kind, _) in metadata.variables.items() if kind == "list")
+        found.append(
+            OperatorFiles(
+                operator,
+                metadata.name,
+                path if is_there else None,
+                stores,
+                {store: prefix for store, prefix, _ in metadata.stores},
+                lists,
+                frozenset(metadata.variables) - lists,
+            )
+        )
     return found
 
 

@@ -79,7 +79,7 @@ class StateReader:
         folder, version = store.folder(partition), version_of(batch.batch)
         if batch.settings.provider == "hdfs":
             return f"{folder}/{version}.delta"
-        name = _rocksdb_name(batch, store, partition, version)
+        name = rocksdb_name(batch, store, partition, version)
         return f"{folder}/{name}.changelog" if self._has_changelog(f"{folder}/{name}", batch) else None
 
     def iter_state(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
@@ -207,12 +207,12 @@ class StateReader:
 
     def _between_snapshots(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> Iterator[Record]:
         folder, version = store.folder(partition), version_of(batch.batch)
-        new, old = _rocksdb_name(batch, store, partition, version), None
+        new, old = rocksdb_name(batch, store, partition, version), None
         if batch.batch > 0:
             before = replace(batch, batch=Batch(batch.batch - 1))
             if batch.state_ids:  # only the previous commit names its snapshot
                 before = read_batch(self.storage, before.batch)
-            old = _rocksdb_name(before, store, partition, version_of(before.batch))
+            old = rocksdb_name(before, store, partition, version_of(before.batch))
         family = self._family(batch, store, partition)
         rows = RowEncoding(store, batch.settings)
         try:
@@ -262,7 +262,7 @@ class StateReader:
     def rocksdb_files(self, batch: CommittedBatch, store: StoreSchema, partition: int) -> tuple[str | None, list[str]]:
         """The snapshot, None without one, and the change logs after it; names without their endings."""
         folder, version = store.folder(partition), version_of(batch.batch)
-        newest = _rocksdb_name(batch, store, partition, version)
+        newest = rocksdb_name(batch, store, partition, version)
         if not batch.state_ids:
             base = newest_snapshot(self.storage, folder, _ROCKSDB_SNAPSHOT, version)
             return (str(base) if base else None), [str(v) for v in range(base + 1, version + 1)]
@@ -313,7 +313,7 @@ def newest_snapshot(storage: Storage, folder: str, pattern: re.Pattern[str], ver
     return max((Version(v) for m in found if m and (v := int(m[1])) <= version), default=Version(0))
 
 
-def _rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:
+def rocksdb_name(batch: CommittedBatch, store: StoreSchema, partition: int, version: int) -> str:
     """Name of a version's files without their ending: the version, in format 2 with the committed id."""
     if not batch.state_ids:
         return str(version)

@@ -27,7 +27,7 @@ from millpond.ownership.take_over import TakeOver
 from millpond.savepoint.in_place import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
 from millpond.savepoint.manifest import Savepoint, damaged
 from millpond.savepoint.restore import check_empty, restore_files
-from millpond.savepoint.rewrite import StateForm, check_can_rewrite
+from millpond.savepoint.rewrite.form import StateForm, check_can_rewrite
 from millpond.savepoint.rows import count_rows
 from millpond.savepoint.threads import Progress
 from millpond.schema.strict_json import parse_json

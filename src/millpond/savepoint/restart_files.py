@@ -26,8 +26,8 @@ from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.operators import OperatorFiles, is_single, read_operator_files
 from millpond.checkpoint.position import version_of
 from millpond.checkpoint.rocksdb.snapshot import folder_and_name, read_snapshot_metadata
-from millpond.checkpoint.schemas import parse_schema
 from millpond.checkpoint.state import StateReader
+from millpond.checkpoint.whole_store import any_rows, read_families
 from millpond.errors import CheckpointError
 from millpond.schema.store import StoreSchema, store_folder
 from millpond.settings import FileBounds
@@ -103,7 +103,7 @@ def partitions_of_stores(storage: Storage, batch: CommittedBatch, operator: Oper
     Raises:  CORRUPT_FILE, UNKNOWN_FORMAT for a schema file.
     """
     for index, store in enumerate(operator.stores):
-        schema = _any_rows(operator, store, index, single=_is_single(storage, operator, store))
+        schema = any_rows(operator, store, index, single=_is_single(storage, operator, store))
         for partition in _partitions(batch, schema):
             yield schema, partition
 
@@ -152,16 +152,8 @@ def _schema_files(storage: Storage, operator: OperatorFiles) -> Iterator[Restart
 
 
 def _is_single(storage: Storage, operator: OperatorFiles, store: str) -> bool:
-    path = operator.stores[store][-1]
-    families = parse_schema(storage.read(path, _BOUNDS.schema_bytes)) if storage.stamp(path) is not None else []
-    return is_single(operator.name, *(family.key for family in families))
-
-
-def _any_rows(operator: OperatorFiles, store: str, index: int, *, single: bool) -> StoreSchema:
-    """The store without its columns, which don't matter for finding its files."""
-    return StoreSchema(
-        operator=operator.operator, operator_name=operator.name, store=store, index=index, key=(), value=(), single=single
-    )
+    families = read_families(storage, operator, store) if storage.stamp(operator.stores[store][-1]) is not None else {}
+    return is_single(operator.name, *(family.key for family in families.values()))
 
 
 def _partitions(batch: CommittedBatch, store: StoreSchema) -> range:

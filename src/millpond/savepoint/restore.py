@@ -32,7 +32,8 @@ from millpond.savepoint.file_sink import SINK
 from millpond.savepoint.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
-from millpond.savepoint.rewrite import StateForm, check_can_rewrite, is_state_file, rewrite_state
+from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite
+from millpond.savepoint.rewrite.rewrite import is_state_file, rewrite_state
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.far_time import write_micros
@@ -47,7 +48,6 @@ _METADATA = "metadata"
 # Hidden, as Spark's own temporary files.
 _CLAIM = ".restoring"
 _BOUNDS = FileBounds()
-_AS_IT_WAS = StateForm()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class RestorePlan:
     savepoint: Savepoint
     target: Storage
     new_id: bool
-    form: StateForm = _AS_IT_WAS
+    form: StateForm = AS_IT_WAS
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
@@ -100,7 +100,7 @@ def restore_files(
     target: Storage,
     job_id: str,
     progress: Progress | None = None,
-    form: StateForm = _AS_IT_WAS,
+    form: StateForm = AS_IT_WAS,
     *,
     place: str | None = None,
     also: Callable[[], None] = lambda: None,
@@ -216,6 +216,8 @@ def plan_restore(
     time: dt.datetime | str | None = None,
     new_id: bool = False,
     partitions: int | None = None,
+    provider: str | None = None,
+    checkpoint_format: int | None = None,
     codec: str | None = None,
     row_checksum: bool | None = None,
 ) -> RestorePlan:
@@ -226,9 +228,9 @@ def plan_restore(
     time:    of an archive the newest batch that was committed by this time, instead of a name
     to:      a folder that is empty or doesn't exist yet
     new_id:  give the restored job an id of its own, for a job that runs beside the old one
-    partitions, codec, row_checksum:  write the state anew, for the HDFS-backed provider: in another
-             number of partitions; in lz4, zstd, snappy or lzf; with a checksum for each row or
-             without
+    partitions, provider, checkpoint_format, codec, row_checksum:  write the state anew: in another
+             number of partitions; for `hdfs` or `rocksdb`; in checkpoint format 1 or 2; in lz4,
+             zstd, snappy or lzf; with a checksum for each row or without
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
              TARGET_NOT_EMPTY, INVALID_REQUEST; CHECKPOINT_IN_USE if a job that Millpond started
              begins there now; UNSUPPORTED if the state can't have this form.
@@ -238,7 +240,9 @@ def plan_restore(
         raise RequestError("INVALID_REQUEST", f"{target.uri} is in the savepoint itself.", hint="Restore it to another folder.")
     check_target(target, savepoint.manifest.job)
     check_nobody_has(target)
-    form = StateForm(partitions=partitions, codec=codec, row_checksum=row_checksum)
+    form = StateForm(
+        partitions=partitions, provider=provider, checkpoint_format=checkpoint_format, codec=codec, row_checksum=row_checksum
+    )
     if form.is_new:
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
     return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)

@@ -36,8 +36,16 @@ def partition_of(fields: tuple[Field, ...], values: tuple[Stored, ...], partitio
     Source:  HashPartitioning, Murmur3Hash, Murmur3_x86_32, Spark 4.3; every row of every golden
              checkpoint.
     """
+    return row_hash(fields, values) % partitions
+
+
+def row_hash(fields: tuple[Field, ...], values: tuple[Stored, ...]) -> int:
+    """Spark's hash of these columns, a signed number of 32 bits, whose remainder is the partition.
+
+    Raises as `partition_of`.
+    """
     hashed = hash_of([f.type for f in fields], values, _SEED)
-    return (hashed - (hashed >> 31 << 32)) % partitions
+    return hashed - (hashed >> 31 << 32)
 
 
 def hash_of(types: Sequence[SparkType], values: Sequence[Stored], seed: int) -> int:

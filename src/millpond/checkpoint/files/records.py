@@ -116,6 +116,11 @@ def iter_records(data: bytes, position: int = 0) -> Iterator[Record]:
         raise corrupt(f"{total - position - 4} bytes follow the end mark", position + 4)
 
 
+def encode_record(key: bytes, value: bytes) -> bytes:
+    """A put as `iter_records` reads it."""
+    return b"".join((_INT.pack(len(key)), key, _INT.pack(len(value)), value))
+
+
 def _iter_typed(data: bytes, position: int) -> Iterator[Record]:
     unpack, total = _INT.unpack_from, len(data)
     while True:

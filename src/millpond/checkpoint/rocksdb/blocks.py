@@ -36,7 +36,7 @@ _KINDS = frozenset({DELETION, VALUE, MERGE, SINGLE_DELETION})
 
 # The bytes after each block (compression, checksum), and after each user key.
 TRAILER, KEY_TAIL = 5, 8
-_NONE, _SNAPPY, _LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
+NONE, _SNAPPY, LZ4, _LZ4HC, _ZSTD = 0, 1, 4, 5, 7
 # LZ4's largest ratio.
 _LZ4_RATIO, _LZ4_FLOOR = 255, 64
 _MAX_BLOCK = (2 << 30) - 1
@@ -75,7 +75,7 @@ def unpack(stored: bytes | memoryview, checksum: int, offset: int) -> bytes:
     if block_checksum(checksum, covered) != int.from_bytes(stored[-4:], "little"):
         raise corrupt("a block of an SST doesn't match its checksum", offset)
     kind = covered[-1]
-    if kind == _NONE:
+    if kind == NONE:
         return bytes(packed)
     try:
         if kind == _SNAPPY:
@@ -84,7 +84,7 @@ def unpack(stored: bytes | memoryview, checksum: int, offset: int) -> bytes:
             return bytes(cramjam.snappy.decompress_raw(packed))
         size, begin = varint(packed, 0)
         packed = packed[begin:]
-        if kind in (_LZ4, _LZ4HC):
+        if kind in (LZ4, _LZ4HC):
             if size > min(_LZ4_RATIO * len(packed) + _LZ4_FLOOR, _MAX_BLOCK):
                 raise corrupt("a block of an SST unpacks to an absurd size", offset)
             block: bytes = lz4.block.decompress(packed, uncompressed_size=size)

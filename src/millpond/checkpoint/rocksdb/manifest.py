@@ -11,7 +11,7 @@ Numbers are little-endian, those of edits varints.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.files.checksums import masked_crc32c
@@ -25,13 +25,16 @@ _COMPARATORS = frozenset({b"leveldb.BytewiseComparator"})
 _MAX_LEVEL = 64
 _MAX_SEQUENCE = (1 << 56) - 1
 # Tags of an edit (VersionEdit's Tag): those with one number, and those with one text.
-_NUMBERS = frozenset({2, 3, 4, 9, 10, 203, 300})
+_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE = 2, 3, 4
+_NUMBERS = frozenset({_LOG_NUMBER, _NEXT_FILE, _LAST_SEQUENCE, 9, 10, 203, 300})
 _COMPARATOR, _COMPACT_CURSOR, _DELETED_FILE, _NEW_FILE, _NEW_FILE_2, _NEW_FILE_3, _NEW_FILE_4 = 1, 5, 6, 7, 100, 102, 103
 _COLUMN_FAMILY = 200
 # Tags with this bit carry their length, and may be skipped.
 _MAY_BE_SKIPPED = 1 << 13
 # Fields of a file in _NEW_FILE_4: the end, and those that may not be skipped.
-_FILE_END, _FILE_PATH, _FILE_NOT_SKIPPED = 1, 65, 1 << 6
+_FILE_END, _FILE_EPOCH, _FILE_PATH, _FILE_NOT_SKIPPED = 1, 13, 65, 1 << 6
+# Of a database with seven levels, as Spark's.
+_LAST_LEVEL = 6
 _HINT = "Read this checkpoint with a Millpond version that knows the Spark version that wrote it."
 
 
@@ -51,6 +54,81 @@ class LiveFile:
     largest: bytes
     oldest: int
     newest: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFile:
+    """An SST file for the last level of a new database; all its entries have sequence number 0.
+
+    smallest, largest:  the internal keys at its ends, inclusive
+    """
+
+    number: int
+    size_bytes: int
+    smallest: bytes
+    largest: bytes
+
+
+def encode_manifest(files: Sequence[NewFile], *, next_file: int, sequence: int) -> bytes:
+    """The MANIFEST of a database with these files: the reverse of `parse_manifest`.
+
+    files:      their keys don't overlap
+    next_file:  a number that no file has, nor any after it
+    sequence:   the sequence number of the last write
+    """
+    (comparator,) = _COMPARATORS
+    named = encode_varint(_COMPARATOR) + _encode_text(comparator)
+    numbers = ((_LOG_NUMBER, 0), (_NEXT_FILE, next_file), (_LAST_SEQUENCE, sequence))
+    edits = [named + b"".join(encode_varint(tag) + encode_varint(number) for tag, number in numbers)]
+    for file in files:
+        epoch = encode_varint(_FILE_EPOCH) + _encode_text(encode_varint(1))
+        edits.append(
+            b"".join(
+                (
+                    *map(encode_varint, (_NEW_FILE_4, _LAST_LEVEL, file.number, file.size_bytes)),
+                    _encode_text(file.smallest),
+                    _encode_text(file.largest),
+                    *map(encode_varint, (0, 0)),  # the oldest and newest sequence numbers
+                    epoch,
+                    encode_varint(_FILE_END),
+                )
+            )
+        )
+    written = bytearray()
+    for edit in edits:
+        _append_record(written, edit)
+    return bytes(written)
+
+
+def _append_record(written: bytearray, edit: bytes) -> None:
+    begin = 0
+    while True:
+        left = _BLOCK - len(written) % _BLOCK
+        if left < _HEADER:
+            written += bytes(left)
+            continue
+        end = min(len(edit), begin + left - _HEADER)
+        is_first, is_last = begin == 0, end == len(edit)
+        kind = (_WHOLE if is_last else _FIRST) if is_first else (_LAST if is_last else _MIDDLE)
+        covered = bytes([kind]) + edit[begin:end]
+        written += masked_crc32c(covered).to_bytes(4, "little") + (end - begin).to_bytes(2, "little") + covered
+        begin = end
+        if is_last:
+            return
+
+
+def encode_varint(number: int) -> bytes:
+    """The reverse of `varint`."""
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def _encode_text(text: bytes) -> bytes:
+    return encode_varint(len(text)) + text
 
 
 def parse_manifest(data: bytes) -> list[LiveFile]:

@@ -52,10 +52,14 @@ class SnapshotMetadata:
     sst_names:        RocksDB's name of each SST -> its name under SSTs/
     column_families:  name -> the id at the beginning of the family's keys; empty for stores without
                       families
+    internal:         the families that hold what only Spark needs, as it calls them
+    largest_family:   the largest id that a family ever had
     """
 
     sst_names: dict[str, str]
     column_families: dict[str, int]
+    internal: frozenset[str] = frozenset()
+    largest_family: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,6 +272,12 @@ def _parse_metadata(text: str) -> SnapshotMetadata:
         families = data.get("columnFamilyMapping") or {}
         if not all(isinstance(name, str) and type(id_) is int and 0 <= id_ < 1 << 15 for name, id_ in families.items()):
             raise ValueError("an id of a column family isn't one")
-        return SnapshotMetadata(sst_names=names, column_families=families)
+        kinds, largest = data.get("columnFamilyTypeMap") or {}, data.get("maxColumnFamilyId") or 0
+        if type(largest) is not int or not all(type(is_internal) is bool for is_internal in kinds.values()):
+            raise ValueError("the kinds of column families aren't readable")
+        internal = frozenset(name for name, is_internal in kinds.items() if is_internal)
+        return SnapshotMetadata(
+            sst_names=names, column_families=families, internal=internal, largest_family=max(largest, *families.values(), 0)
+        )
     except DAMAGE as broken:
         raise corrupt(f"the snapshot's metadata isn't readable: {broken!r}", 0) from broken

@@ -42,10 +42,10 @@ from millpond.native.library import library
 from millpond.native.memory import Memory
 from millpond.storage import Storage
 
-_FOOTER = 53
-_MAGIC = 0x88E241B785F4CFF7
+FOOTER = 53
+MAGIC = 0x88E241B785F4CFF7
 _VERSIONS = range(2, 6)
-_BINARY_SEARCH = b"\x00\x00\x00\x00"
+BINARY_SEARCH = b"\x00\x00\x00\x00"
 # How much to unpack at a time: enough to make an array worth it, little compared with a state.
 WINDOW_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
@@ -153,11 +153,11 @@ class SstFile:
 
     def _open(self) -> None:
         size = self._bytes.size
-        if size < _FOOTER:
+        if size < FOOTER:
             raise incomplete("the footer of an SST", size)
-        at = size - _FOOTER
-        footer = bytes(self._bytes.read(at, _FOOTER))
-        if int.from_bytes(footer[-8:], "little") != _MAGIC:
+        at = size - FOOTER
+        footer = bytes(self._bytes.read(at, FOOTER))
+        if int.from_bytes(footer[-8:], "little") != MAGIC:
             raise incomplete("an SST: the magic number of its footer isn't there", size)
         version = int.from_bytes(footer[-12:-8], "little")
         if version not in _VERSIONS:
@@ -180,7 +180,7 @@ class SstFile:
         for name in properties:
             if name.startswith(b"rocksdb.external_sst_file."):
                 raise unknown("it was made outside of a database, and ingested")
-        if properties.get(b"rocksdb.block.based.table.index.type", _BINARY_SEARCH) != _BINARY_SEARCH:
+        if properties.get(b"rocksdb.block.based.table.index.type", BINARY_SEARCH) != BINARY_SEARCH:
             raise unknown("its index isn't one block for binary search")
         self._user_keys = _number(properties, b"rocksdb.index.key.is.user.key") != 0
         self._deltas = _number(properties, b"rocksdb.index.value.is.delta.encoded") != 0

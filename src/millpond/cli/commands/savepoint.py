@@ -25,7 +25,7 @@ from millpond.savepoint.folder import list_savepoints, open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.prune import keep_of, plan_prune
 from millpond.savepoint.restore import plan_restore
-from millpond.savepoint.rewrite import CODECS
+from millpond.savepoint.rewrite.form import CODECS, PROVIDERS
 from millpond.savepoint.schedule import Schedule
 from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
@@ -203,20 +203,13 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--time", metavar="TIME", help="Of an archive, the newest batch that was committed by this time.")
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
-@click.option("--partitions", type=int, help="Divide the state into so many partitions; for the HDFS-backed provider.")
-@click.option("--codec", type=click.Choice(CODECS), help="Write the state in this codec; for the HDFS-backed provider.")
-@click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without; as above.")
+@click.option("--partitions", type=int, help="Divide the state into so many partitions.")
+@click.option("--provider", type=click.Choice(PROVIDERS), help="Write the state for this state store provider.")
+@click.option("--format", "checkpoint_format", type=click.IntRange(1, 2), help="Spark's checkpoint format; 2 is for RocksDB only.")
+@click.option("--codec", type=click.Choice(CODECS), help="The codec of the state's files, but for RocksDB's own.")
+@click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without.")
 @local_place
-def restore(
-    place: str,
-    name: str | None,
-    time: str | None,
-    to: str,
-    new_id: bool,
-    partitions: int | None,
-    codec: str | None,
-    row_checksum: bool | None,
-) -> None:
+def restore(place: str, name: str | None, time: str | None, to: str, new_id: bool, **form: Any) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.
 
     Spark starts the job from it.  DIR may also be an archive; SAVEPOINT is then one of its batches,
@@ -227,8 +220,10 @@ def restore(
       millpond savepoint restore ./pond before-upgrade --to ./restored
       millpond savepoint restore s3://my-bucket/archive batch-17 --to ./restored
       millpond savepoint restore s3://my-bucket/archive --time 2026-03-01T12:00:00Z --to ./restored
+      millpond savepoint restore ./pond before-upgrade --to ./restored --partitions 32
+      millpond savepoint restore ./pond before-upgrade --to ./restored --provider rocksdb
     """
-    plan = plan_restore(place, name, to, time=time, new_id=new_id, partitions=partitions, codec=codec, row_checksum=row_checksum)
+    plan = plan_restore(place, name, to, time=time, new_id=new_id, **form)
     for line in plan.describe().splitlines():
         say(line)
     with progress_of_files() as progress:

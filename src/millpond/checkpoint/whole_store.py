@@ -1,0 +1,110 @@
+"""A store with all its column families, also those that only Spark needs, as one copies or rewrites it.
+
+`operators` describes the families that a table can be made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from millpond.checkpoint.encoding import key_columns
+from millpond.checkpoint.operators import OperatorFiles, is_single
+from millpond.checkpoint.partition import Columns, hashed_columns
+from millpond.checkpoint.rows.unsaferow import decoder
+from millpond.checkpoint.schemas import FamilySchema, parse_schema
+from millpond.schema.murmur import row_hash
+from millpond.schema.store import StoreSchema
+from millpond.settings import FileBounds
+from millpond.storage import Storage
+
+_LISTS_OF_JOINS = ("-keyWithTsToValues", "-tsWithKey")
+_BOUNDS = FileBounds()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeStore:
+    """One store of an operator, in all its partitions.
+
+    operator:  with its files
+    name:      of the store
+    families:  by name; one, named by the store, if it has no column families
+    has_families:  whether keys begin with the number of a column family
+    files:     the store for finding its files: it has no columns
+    """
+
+    operator: OperatorFiles
+    name: str
+    families: dict[str, FamilySchema]
+    has_families: bool
+    files: StoreSchema
+
+    @property
+    def id(self) -> str:
+        """The store's id in its job."""
+        return self.files.id
+
+    @property
+    def is_single(self) -> bool:
+        """Whether only partition 0 has it."""
+        return self.files.single
+
+    @property
+    def prefix(self) -> int:
+        """How many leading columns Spark looks keys up by; 0 for plain keys."""
+        prefix = self.operator.prefixes[self.name]
+        return prefix if not self.has_families and 0 < prefix <= len(self.families[self.name].key) else 0
+
+    def row_hasher(self) -> Callable[[bytes], int]:
+        """A function from a key's row to Spark's hash, for stores without column families.
+
+        Raises (the function):  UNSUPPORTED for a type that Spark doesn't hash; CORRUPT_FILE.
+        """
+        family = self.families[self.name]
+        return self._hasher(family, decoder(family.key))
+
+    def key_hasher(self, family: FamilySchema, *, avro: bool) -> Callable[[bytes], int]:
+        """The same for a key in RocksDB, behind its column family."""
+        encoded, ordinals = family.encoder, family.ordinals
+        if self.prefix:
+            encoded, ordinals = "prefix", tuple(range(self.prefix))
+        return self._hasher(family, key_columns(family.key, encoded, ordinals, avro=avro))
+
+    def is_list(self, family: str) -> bool | None:
+        """Whether the values of a family are lists; None if nothing says so."""
+        if not self.operator.name.startswith("transformWithState"):
+            return family.endswith(_LISTS_OF_JOINS)
+        if family in self.operator.lists:
+            return True
+        return False if family in self.operator.others or family.startswith("$") else None
+
+    def _hasher(self, family: FamilySchema, read: Callable[[bytes], Columns]) -> Callable[[bytes], int]:
+        fields, take = hashed_columns(self.operator.name, family, self.families)
+        return lambda key: row_hash(fields, take(read(key)))
+
+
+def read_whole_stores(storage: Storage, operator: OperatorFiles) -> list[WholeStore]:
+    """The stores of an operator, in Spark's order.  Raises FILE_GONE, CORRUPT_FILE, UNKNOWN_FORMAT."""
+    found = []
+    for index, name in enumerate(operator.stores):
+        families = read_families(storage, operator, name)
+        has_families = "" not in families
+        if not has_families:
+            families = {name: replace(families[""], name=name)}
+        is_in_one = is_single(operator.name, *(family.key for family in families.values()))
+        files = any_rows(operator, name, index, single=is_in_one)
+        found.append(WholeStore(operator=operator, name=name, families=families, has_families=has_families, files=files))
+    return found
+
+
+def read_families(storage: Storage, operator: OperatorFiles, store: str) -> dict[str, FamilySchema]:
+    """The newest schema of every family that a store ever had, by name; one without a name if it has no families."""
+    schemas = [parse_schema(storage.read(path, _BOUNDS.schema_bytes)) for path in operator.stores[store]]
+    return {family.name: family for families in schemas for family in families}
+
+
+def any_rows(operator: OperatorFiles, store: str, index: int, *, single: bool) -> StoreSchema:
+    """A store without its columns, which don't matter for finding its files."""
+    return StoreSchema(
+        operator=operator.operator, operator_name=operator.name, store=store, index=index, key=(), value=(), single=single
+    )
