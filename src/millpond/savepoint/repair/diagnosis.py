@@ -196,8 +196,8 @@ def _commits(storage: Storage, logs: Logs) -> Iterator[Finding]:
     elif newest < planned - 1:
         what = f"Batch {planned} is planned, and the newest commit is that of batch {newest}: batch {planned - 1} has none."
         if logs.is_format_2:
-            means = f"Spark looks for the state of batch {planned - 1} by the ids of batch {newest}, and doesn't find it."
-            yield _behind(f"commits/{planned - 1}", what, "fails", means)
+            means = f"Only the lost commit names the state's files of batch {planned - 1}: Spark isn't known to find them."
+            yield _behind(f"commits/{planned - 1}", what, "may fail", means)
         else:
             means = f"Spark warns, and runs batch {planned} on the state of batch {planned - 1}, which is right."
             yield _behind(f"commits/{planned - 1}", what, "none", means)
