@@ -2,7 +2,7 @@
 
 Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints and
 repairs: `plan_savepoint`, `plan_restore`, `plan_repair`.  The job's side needs `millpond[spark]`:
-`session`, `start`, `publish`, `define`, `salted`, `buffered`.
+`session`, `start`, `publish`, `define`, `salted`, `buffered`, `plan_write_state`.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from millpond.spark.job import Job
     from millpond.spark.models.publish import publish_model, remove_model, roll_back_model
     from millpond.spark.models.serve import read_models, serve_models
+    from millpond.spark.past.write import plan_write_state
     from millpond.spark.salted.hot_keys import HotKeys
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
@@ -95,6 +96,7 @@ __all__ = [
     "plan_restore",
     "plan_rollback",
     "plan_savepoint",
+    "plan_write_state",
     "publish",
     "publish_model",
     "read_arrow",
@@ -135,6 +137,7 @@ _LATER = {
     "plan_restore": "millpond.savepoint.restore",
     "plan_rollback": "millpond.savepoint.rollback",
     "plan_savepoint": "millpond.savepoint.create",
+    "plan_write_state": "millpond.spark.past.write",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
     "read_diff": "millpond.tables.diff.read",
