@@ -1,67 +1,95 @@
 """A user's Python file, from which a command takes functions by name.
 
-What stands under `__name__ == "__main__"` isn't run.  The file may start no query while it is
-loaded: that would go on with the job's own checkpoint.
+While the file is loaded, a query that it starts is refused: it would go on with the job's real
+checkpoint.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import sys
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from millpond.errors import MillpondError, RequestError, SetupError, importing_pyspark
+from millpond.errors import MillpondError, RequestError, SetupError
+
+_MODULE = "_millpond_program_"
 
 
-def load_program(path: str | Path) -> ModuleType:
-    """Run a Python file as a module.
+def import_program(path: Path) -> ModuleType:
+    """Run a file as a module: what stands under `__name__ == "__main__"` isn't run.
 
-    It may import the files beside it.  Spark's workers get its functions and classes as they are:
-    they can't import it.
+    Spark's workers get its functions and classes as they are.
 
-    Raises:  FILE_MISSING; INVALID_REQUEST if it raises or starts a query; PYSPARK_MISSING.
+    Raises:  FILE_MISSING; INVALID_REQUEST if it raises.
     """
-    with importing_pyspark():
-        from pyspark import cloudpickle
-    file = Path(path).resolve()
-    if not file.is_file():
-        raise missing_program(path)
-    name = f"_millpond_program_{file.stem}"
-    spec = spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise RequestError("INVALID_REQUEST", f"{path} isn't a Python file.", hint="Name a file that ends in .py.", path=str(path))
-    module = module_from_spec(spec)
+    from pyspark.cloudpickle import register_pickle_by_value
+
+    if not path.is_file():
+        raise SetupError("FILE_MISSING", f"There is no file {path}.", hint="Name the Python file that defines the query.")
+    name = f"{_MODULE}{uuid.uuid4().hex}"
+    described = importlib.util.spec_from_file_location(name, path)
+    if described is None or described.loader is None:
+        raise wrong_program(f"{path} isn't a Python file", "Name the Python file that defines the query.")
+    module = importlib.util.module_from_spec(described)
     sys.modules[name] = module
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
-    with _without_starts(str(path)):
-        call_program(f"{path}", spec.loader.exec_module, module)
-    cloudpickle.register_pickle_by_value(module)
+    try:
+        call_program(str(path), described.loader.exec_module, module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    register_pickle_by_value(module)  # Spark's workers can't import it
     return module
 
 
-def missing_program(path: str | Path) -> SetupError:
-    """The error of a program that isn't there."""
-    return SetupError("FILE_MISSING", f"There is no file {path}.", hint="Name the Python file that defines the query.")
+@contextmanager
+def importable(path: Path) -> Iterator[None]:
+    """Modules beside the file can be imported, as if Python ran the file.
+
+    They are forgotten afterwards: those of the old code may have the same names as those of the new.
+    """
+    folder, before = path.resolve().parent, set(sys.modules)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+        for name in set(sys.modules) - before:
+            file = getattr(sys.modules[name], "__file__", None)
+            if file is not None and not name.startswith(_MODULE) and Path(file).is_relative_to(folder):
+                del sys.modules[name]
 
 
-def function_of(module: ModuleType, name: str) -> Callable[..., Any]:
+@contextmanager
+def without_starts(path: Path) -> Iterator[None]:
+    """Refuse to start a query: it would go on with the job's checkpoint."""
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    start = DataStreamWriter.start
+
+    def refuse(*_: object, **__: object) -> Any:
+        raise wrong_program(f"{path} starts a query when it is loaded", "Start it below: if __name__ == '__main__'.")
+
+    DataStreamWriter.start = refuse
+    try:
+        yield
+    finally:
+        DataStreamWriter.start = start
+
+
+def function_of(module: ModuleType, name: str, path: Path) -> Callable[..., Any]:
     """A function of a program.
 
     Raises:  INVALID_REQUEST if the program has no function of that name.
     """
     function = getattr(module, name, None)
     if not callable(function):
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"{module.__file__} has no function {name!r}.",
-            hint=f"Define it in that file: def {name}(…).",
-            path=module.__file__,
-        )
+        raise wrong_program(f"{path} has no function {name!r}", "Define it in that file, or name another function.")
     return function  # type: ignore[no-any-return]
 
 
@@ -73,29 +101,12 @@ def call_program(what: str, function: Callable[..., Any], *arguments: Any) -> An
     """
     try:
         return function(*arguments)
-    except MillpondError:
+    except (MillpondError, KeyboardInterrupt):
         raise
-    except Exception as broken:
-        reason = " ".join(str(broken).split())
-        raise RequestError(
-            "INVALID_REQUEST", f"{what} ends with {type(broken).__name__}: {reason:.500}", hint="Mend it, and try again."
-        ) from broken
+    except BaseException as error:
+        raise wrong_program(f"{what} ends with {type(error).__name__}: {error!s:.300}", "Mend it, and try again.") from error
 
 
-@contextmanager
-def _without_starts(path: str) -> Iterator[None]:
-    """Refuse to start a query."""
-    from pyspark.sql.streaming.readwriter import DataStreamWriter
-
-    start = DataStreamWriter.start
-
-    def refuse(*_: object, **__: object) -> Any:
-        raise RequestError(
-            "INVALID_REQUEST", f"{path} starts a query when it is loaded.", hint="Start it below: if __name__ == '__main__'."
-        )
-
-    DataStreamWriter.start = refuse
-    try:
-        yield
-    finally:
-        DataStreamWriter.start = start
+def wrong_program(what: str, hint: str) -> RequestError:
+    """The error of a program that can't be used."""
+    return RequestError("INVALID_REQUEST", f"{what}.", hint=hint)

@@ -8,7 +8,7 @@ import click
 
 from millpond.cli.progress import Progress
 from millpond.cli.terminal import say, visible, write_line
-from millpond.errors import RequestError, importing_pyspark
+from millpond.errors import RequestError, SetupError, importing_pyspark
 
 
 @click.command("write-state")
@@ -19,7 +19,7 @@ from millpond.errors import RequestError, importing_pyspark
 @click.option("--source", "source_name", default="source", show_default=True, help="PROGRAM's function of the session.")
 @click.option("--offsets", metavar="JSON", help="Where a Kafka source goes on, in place of its startingOffsets.")
 @click.option("--covered", multiple=True, metavar="PATTERN", help="Files of the source that the past has; may be repeated.")
-@click.option("--output-mode", type=click.Choice(["update", "complete", "append"]), help="The job's.  [default: update]")
+@click.option("--output-mode", type=click.Choice(["update", "complete", "append"]), help="The job's.  [default: PROGRAM's]")
 @click.option("--partitions", type=click.IntRange(min=1), help="Of the state, for ever.")
 @click.option("--batches", type=click.IntRange(min=1), default=1, show_default=True, help="Read the past in so many batches.")
 @click.option("--order-by", metavar="COLUMN", help="Divide the past into batches by this column.")
@@ -54,34 +54,36 @@ def write_state(
     """
     with importing_pyspark():
         from millpond.spark.past.write import plan_write_state
-        from millpond.spark.program import call_program, function_of, load_program, missing_program
+        from millpond.spark.program import call_program, function_of, import_program, importable, without_starts
         from millpond.spark.session import session
     settings = dict(_setting(text) for text in conf)
     if not program.is_file():
-        raise missing_program(program)
+        raise SetupError("FILE_MISSING", f"There is no file {program}.", hint="Name the Python file that defines the query.")
     spark = session("millpond write-state", **settings)
     try:
-        module = load_program(program)
-        query, source = function_of(module, query_name), function_of(module, source_name)
-        plan = plan_write_state(
-            target,
-            query,
-            past=call_program("The past", spark.read.parquet, past),
-            source=call_program(f"{source_name}(spark)", source, spark),
-            offsets=offsets,
-            covered=covered or None,
-            output_mode=output_mode or "update",
-            partitions=partitions,
-            batches=batches,
-            order_by=order_by,
-        )
-        for line in plan.describe().splitlines():
-            say(line)
-        if not yes:
-            say("nothing is written yet: --yes writes it")
-            return
-        with Progress("steps") as line_of:
-            made = plan.run(lambda done, every: line_of(f"{done:,} of {every:,}"))
+        with importable(program):
+            with without_starts(program):
+                module = import_program(program)
+                query, source = function_of(module, query_name, program), function_of(module, source_name, program)
+                plan = plan_write_state(
+                    target,
+                    query,
+                    past=call_program("The past", spark.read.parquet, past),
+                    source=call_program(f"{source_name} of {program}", source, spark),
+                    offsets=offsets,
+                    covered=covered or None,
+                    output_mode=output_mode or str(getattr(module, "output_mode", "update")),
+                    partitions=partitions,
+                    batches=batches,
+                    order_by=order_by,
+                )
+            for line in plan.describe().splitlines():
+                say(line)
+            if not yes:
+                say("nothing is written yet: --yes writes it")
+                return
+            with Progress("steps") as line_of:
+                made = plan.run(lambda done, every: line_of(f"{done:,} of {every:,}"))
         rows = "its rows aren't counted" if made.rows is None else f"{made.rows:,} rows"
         say(f"wrote       {rows}; the job goes on after batch {made.batch}")
         write_line(visible(made.checkpoint))
