@@ -169,6 +169,7 @@ class Expiring(StatefulProcessor):
 
 def transform(processor: Callable[[], StatefulProcessor], time_mode: str) -> Callable[[DataFrame], DataFrame]:
     def query(events: DataFrame) -> DataFrame:
+        events = events.where("k is not null")  # Spark's Python worker takes a NULL key for 0
         if time_mode == "eventTime":
             events = events.withWatermark("t", "10 seconds")
         return events.groupBy("k").transformWithStateInPandas(processor(), OUTPUT, "update", time_mode)
