@@ -129,7 +129,7 @@ def test_a_past_in_several_batches(spark: SparkSession, tmp_path: Path, name: st
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["aggregate", "windows", "transform-timers"])
+@pytest.mark.parametrize("name", ["aggregate", "windows"])
 def test_a_past_under_other_formats(spark: SparkSession, tmp_path: Path, name: str) -> None:
     formats = {
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
