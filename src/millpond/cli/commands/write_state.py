@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -59,6 +60,8 @@ def write_state(
     settings = dict(_setting(text) for text in conf)
     if not program.is_file():
         raise SetupError("FILE_MISSING", f"There is no file {program}.", hint="Name the Python file that defines the query.")
+    # Spark's workers import what the program imports from beside it.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(program.resolve().parent), os.environ.get("PYTHONPATH", "")])
     spark = session("millpond write-state", **settings)
     try:
         with importable(program):
