@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from importlib.metadata import version
+from typing import NamedTuple
 
 from millpond.catalogue import JobFolder
 from millpond.checkpoint.log import CommittedBatch, job_id, read_conf
@@ -40,13 +41,7 @@ def describe_batch(
     rows:        of each partition, as far as they were counted
     Raises:      what reading the checkpoint and the job's folder raises.
     """
-    sizes: Counter[PartitionId] = Counter()
-    copied: list[SavepointFile] = []
-    for file, content in files:
-        copied.append(content)
-        if file.partition is not None:
-            sizes[file.partition] += content.size_bytes
-    counted = rows or {}
+    described = describe_files(files, rows or {})
     return Manifest(
         name=name,
         note=note,
@@ -66,10 +61,32 @@ def describe_batch(
         checkpoint_format=2 if batch.state_ids else 1,
         conf=read_conf(checkpoint, batch.batch),
         operators={operator.operator: operator.name for operator in read_operator_files(checkpoint, batch.batch)},
-        partitions=tuple(
-            PartitionState(operator=op, store=store, partition=n, rows=counted.get((op, store, n)), size_bytes=size)
-            for (op, store, n), size in sorted(sizes.items())
-        ),
+        partitions=described.partitions,
         tables={table: entry.to_json() for table, entry in sorted((e.table, e) for e in tables)},
-        files=tuple(sorted(copied, key=lambda file: file.path)),
+        files=described.files,
     )
+
+
+class DescribedFiles(NamedTuple):
+    """The files of a manifest, and what they are for each partition of the state."""
+
+    files: tuple[SavepointFile, ...]
+    partitions: tuple[PartitionState, ...]
+
+
+def describe_files(files: Iterable[tuple[RestartFile, SavepointFile]], rows: Mapping[PartitionId, int]) -> DescribedFiles:
+    """What a manifest says of its files.
+
+    rows:  of each partition, as far as they were counted
+    """
+    sizes: Counter[PartitionId] = Counter()
+    copied: list[SavepointFile] = []
+    for file, content in files:
+        copied.append(content)
+        if file.partition is not None:
+            sizes[file.partition] += content.size_bytes
+    partitions = (
+        PartitionState(operator=op, store=store, partition=n, rows=rows.get((op, store, n)), size_bytes=size)
+        for (op, store, n), size in sorted(sizes.items())
+    )
+    return DescribedFiles(tuple(sorted(copied, key=lambda file: file.path)), tuple(partitions))

@@ -18,7 +18,7 @@ import datetime as dt
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,6 +38,7 @@ from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.far_time import write_micros
 from millpond.schema.strict_json import DAMAGE
+from millpond.schema.value_change import ValueChange
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
 from millpond.storage.copying import Copied, copy_file, hash_file
@@ -102,6 +103,7 @@ def restore_files(
     progress: Progress | None = None,
     form: StateForm = AS_IT_WAS,
     *,
+    changes: Collection[ValueChange] = (),
     place: str | None = None,
     also: Callable[[], None] = lambda: None,
 ) -> None:
@@ -109,14 +111,16 @@ def restore_files(
 
     job_id:  Spark's id of the restored job
     form:    how its state is written
+    changes: stores whose rows get other columns
     place:   URI where the checkpoint will be when Spark starts from it; by default where it is
     also:    adds what else belongs to the checkpoint, before Spark can start from it
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
     with new_checkpoint(target, job_id):
-        _copy_all(savepoint, target, place or target.uri, progress, without_state=form.is_new)
-        if form.is_new:
-            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form)
+        is_rewritten = form.is_new or bool(changes)
+        _copy_all(savepoint, target, place or target.uri, progress, without_state=is_rewritten)
+        if is_rewritten:
+            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form, changes)
         also()
 
 

@@ -1,7 +1,7 @@
 """The state of a savepoint in another form: other partitions, another provider, another checkpoint format.
 
 1. Read each partition of each store: key and value, the newest of each key, with all column
-   families (`hdfs_state`, `rocksdb_state`).
+   families (`hdfs_state`, `rocksdb_state`).  Give it its new columns, if it gets any.
 2. Spark must have put every row where its hash says: else this isn't how Spark divides this state,
    and nothing is written.
 3. Turn the row into that of the new provider, and see that it turns back.
@@ -20,7 +20,7 @@ import json
 import re
 import struct
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from millpond.checkpoint.encoding import bare_row, key_columns, rocksdb_key, roc
 from millpond.checkpoint.log import CommittedBatch, read_batch, with_settings, with_state_ids
 from millpond.checkpoint.operators import PANDAS_TRANSFORM, OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.rows.unsaferow import encoder
+from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.checkpoint.state import partitions_of
 from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
@@ -38,12 +38,15 @@ from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.rewrite.spills import Spills
 from millpond.schema.strict_json import DAMAGE, parse_json
+from millpond.schema.value_change import ValueChange
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
 _STATE_FILE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?(?:\d+(?:_[0-9A-Za-z_-]+)?\.(?:delta|snapshot|changelog|zip)|SSTs/[^/]+)")
 _BOUNDS = FileBounds()
 _SUM = 1 << 256
+# Spark ignores settings that it doesn't know.  By this one, a replica of the batch as it was finds out that its rows are others.
+_CHANGED = "millpond.evolved"
 _INT = struct.Struct(">i")
 _State = HdfsState | RocksDbState
 
@@ -73,11 +76,12 @@ def is_state_file(path: str) -> bool:
     return _STATE_FILE.fullmatch(path) is not None
 
 
-def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm) -> None:
+def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm, changes: Iterable[ValueChange] = ()) -> None:
     """Write the state of a batch into a restored checkpoint, in another form.
 
     source:  the checkpoint with the state
     target:  the restored checkpoint, with all files but those of partitions
+    changes:  stores whose rows get other columns
     Raises:  UNSUPPORTED for state that isn't divided by Spark's hash of its key; CORRUPT_FILE and
              the like from reading; SAVEPOINT_DAMAGED if what was written isn't what was read.
     """
@@ -93,14 +97,22 @@ def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm
                 for operator, stores in operators
             },
         )
+    changed = {(change.operator, change.store): change for change in changes}
     for operator, stores in operators:
         for store in stores:
-            _rewrite_store(source, batch, target, after, store)
+            _rewrite_store(source, batch, target, after, store, changed.get((operator.operator, store.name)))
         _write_metadata(target, operator, settings.partitions)
-    _write_log(source, target, batch, after)
+    _write_log(source, target, batch, after, is_changed=bool(changed))
 
 
-def _rewrite_store(source: Storage, batch: CommittedBatch, target: Storage, after: CommittedBatch, store: WholeStore) -> None:
+def _rewrite_store(
+    source: Storage,
+    batch: CommittedBatch,
+    target: Storage,
+    after: CommittedBatch,
+    store: WholeStore,
+    change: ValueChange | None,
+) -> None:
     old: _State = HdfsState(source, batch, store) if batch.settings.provider == "hdfs" else RocksDbState(source, batch, store)
     families = old.families if isinstance(old, RocksDbState) else None
     is_hdfs = after.settings.provider == "hdfs"
@@ -110,7 +122,10 @@ def _rewrite_store(source: Storage, batch: CommittedBatch, target: Storage, afte
     read, written, hash_key = _Rows(), _Rows(), old.hasher()
     with Spills(after_count) as spills:
         for partition in range(before_count):
-            run = _turned(old.iter_rows(partition), forth, back, store.files.folder(partition))
+            rows = old.iter_rows(partition)
+            if change is not None:
+                rows = _changed(rows, change, batch)
+            run = _turned(rows, forth, back, store.files.folder(partition))
             if isinstance(old, HdfsState) and not is_hdfs:
                 run = sorted(run, key=_new_key)
             for key, new_key, value in run:
@@ -127,6 +142,17 @@ def _rewrite_store(source: Storage, batch: CommittedBatch, target: Storage, afte
             written.add(back.key(key), back.value(value))
     if read != written:
         raise damaged(target.uri, f"has {written.count} rows of {store.id} after it was written, and had {read.count}, or others")
+
+
+def _changed(rows: Iterable[tuple[bytes, bytes]], change: ValueChange, batch: CommittedBatch) -> Iterator[tuple[bytes, bytes]]:
+    """The rows with other columns."""
+    read, write, apply = decoder(change.before), encoder(change.after), change.apply
+    if batch.settings.provider == "hdfs":
+        for key, value in rows:
+            yield key, write(apply(read(value)))
+    else:
+        for key, value in rows:
+            yield key, rocksdb_value(write(apply(read(bare_row(value)))))
 
 
 def _elsewhere(store: WholeStore, partition: int) -> CheckpointError:
@@ -172,11 +198,13 @@ def _as_it_is(row: bytes) -> bytes:
     return row
 
 
-def _write_log(source: Storage, target: Storage, batch: CommittedBatch, after: CommittedBatch) -> None:  # 7
+def _write_log(source: Storage, target: Storage, batch: CommittedBatch, after: CommittedBatch, *, is_changed: bool) -> None:  # 7
     path = f"offsets/{batch.batch}"
     lines = source.read(path, _BOUNDS.log_bytes).decode().split("\n")
     planned = parse_json(lines[1])
     planned["conf"] = with_settings(planned.get("conf", {}), after.settings)
+    if is_changed:
+        planned["conf"][_CHANGED] = uuid.uuid4().hex
     lines[1] = json.dumps(planned, separators=(",", ":"))
     target.write(path, "\n".join(lines).encode())
     if batch.state_ids or after.state_ids:

@@ -16,13 +16,15 @@ class Meaning:
 
     grouping:    for each column of the key
     aggregates:  for each aggregate function, in the order of their buffers
+    buffers:     how many columns of the value each of these has; empty if nobody noted it
     """
 
     grouping: tuple[str, ...]
     aggregates: tuple[str, ...]
+    buffers: tuple[int, ...] = ()
 
     def to_json(self) -> Json:
-        return {"grouping": list(self.grouping), "aggregates": list(self.aggregates)}
+        return {"grouping": list(self.grouping), "aggregates": list(self.aggregates), "buffers": list(self.buffers)}
 
     def describe(self) -> list[str]:
         """Lines that a person can compare."""
@@ -36,4 +38,7 @@ def parse_meaning(data: Json) -> Meaning | None:
     words = [*data["grouping"], *data["aggregates"]]
     if not all(isinstance(word, str) for word in words):
         raise ValueError("the words for the state aren't text")
-    return Meaning(tuple(data["grouping"]), tuple(data["aggregates"]))
+    buffers = data.get("buffers", ())
+    if (buffers and len(buffers) != len(data["aggregates"])) or not all(type(count) is int and count >= 0 for count in buffers):
+        raise ValueError("the numbers of buffers aren't one for each aggregate")
+    return Meaning(tuple(data["grouping"]), tuple(data["aggregates"]), tuple(buffers))

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from millpond.checkpoint.rows.unsaferow import Stored
 from millpond.errors import DefinitionError
 from millpond.schema.definition.default_table import undefined_table
 from millpond.schema.definition.expression import Expression, key_column
@@ -51,6 +52,7 @@ from millpond.spark.derive.plan import (
     zone_of_session,
 )
 from millpond.spark.derive.sessions import SESSIONS, session_of
+from millpond.spark.derive.start_values import start_values
 from millpond.spark.derive.state_words import StateWords
 
 if TYPE_CHECKING:
@@ -164,6 +166,18 @@ def meanings_of(df: DataFrame, output_mode: str) -> dict[int, Meaning]:
         except DefinitionError:  # its parts aren't known
             continue
     return found
+
+
+def first_buffers_of(df: DataFrame, output_mode: str) -> dict[int, list[tuple[Stored, ...]]]:
+    """The buffers of each aggregate before its first row, by Spark's operator id, in the order of `meanings_of`."""
+    spark = df.sparkSession
+    zone = zone_of_session(spark._jsparkSession)
+    batch = batch_plan(spark._jsparkSession, spark._jvm, df._jdf.queryExecution().analyzed(), time_zone=zone)
+    return {
+        found.operator: start_values(_physical(found, spark._jvm, found.name)[1], spark._jvm)
+        for found in stateful_nodes(batch.plan, append=output_mode == "append")
+        if found.name == "stateStoreSave"
+    }
 
 
 def _meaning(found: StatefulNode, words: StateWords, jvm: Java) -> Meaning:

@@ -50,7 +50,8 @@ class StateWords:
         if not self._labels:
             self._read()
         words = [PART if in_parts and i == 0 else _short(self._of(column)) for i, column in enumerate(grouping)]
-        return Meaning(tuple(words), tuple(_short(self._of(aggregate)) for aggregate in aggregates))
+        buffers = tuple(int(aggregate.aggregateFunction().aggBufferAttributes().size()) for aggregate in aggregates)
+        return Meaning(tuple(words), tuple(_short(self._of(aggregate)) for aggregate in aggregates), buffers)
 
     def _read(self) -> None:
         """The meaning of each attribute: an expression, or a column of a source or of an opaque node."""
