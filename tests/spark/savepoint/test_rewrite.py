@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,9 +11,7 @@ from live_jobs.interrupted import (
     CELLS,
     NAMES,
     Interrupted,
-    OperatorJob,
     Restored,
-    keys_of,
     last_batch,
     read_batch,
     session_of,
@@ -26,7 +23,7 @@ from millpond.savepoint.verify import verify_savepoint
 from suite.sizes import a_few
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 HDFS = [name for name in NAMES if name.endswith("-hdfs")]
 # With NULL in place of whole numbers in keys: these can't be divided anew.
@@ -40,7 +37,6 @@ SNAPSHOTS = [name for name in NAMES if name.endswith("-rocksdb-snapshots") and D
 # What Spark keeps in RocksDB only.
 ONLY_ROCKSDB = ("transform", "format3", "format4")
 TO_HDFS = [name for name in ROCKSDB if not any(word in name for word in ONLY_ROCKSDB)]
-BY_THE_CLOCK = sorted(name for name in CELLS if name.startswith(("transform-processing", "transform-ttl")))
 CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 
@@ -135,40 +131,3 @@ def test_a_job_moves_from_rocksdb_to_the_hdfs_backed_provider(spark: SparkSessio
 def test_to_one_partition_and_to_two_hundred(spark: SparkSession, tmp_path: Path, name: str, partitions: int) -> None:
     case = Case(spark, tmp_path, name)
     case.run(case.restore(case.job.checkpoint, f"run-{case.job.runs}", "other", partitions=partitions, provider="rocksdb"))
-
-
-class Clocked(Restored):
-    """A job that goes by the clock: two more batches of a second."""
-
-    def live(self, df: DataFrame, mode: str, batches: int) -> None:
-        query = self.start(df, mode, processingTime="1 second")
-        wanted, deadline = last_batch(self.checkpoint) + 2, time.monotonic() + 60
-        while last_batch(self.checkpoint) < wanted:
-            assert query.exception() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        self.keys = keys_of(query)
-        query.stop()
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", BY_THE_CLOCK)
-def test_timers_and_expiry_go_on_by_the_clock(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """What has expired meanwhile is gone and the timers have fired, as in the job that wasn't rescaled."""
-    own, cell = session_of(spark, name), CELLS[name]
-    cell.write(OperatorJob(own, tmp_path / "checkpoint", tmp_path / "inputs"))
-    made = plan_savepoint(tmp_path / "checkpoint", "one").run()
-    plan_restore(tmp_path / "checkpoint", "one", tmp_path / "five", partitions=5).run()
-    batch = made.manifest.batch
-    before = without_partitions(read_batch(own, tmp_path / "checkpoint", batch))
-    assert any(before.values()), "a state without rows shows nothing"
-    assert without_partitions(read_batch(own, tmp_path / "five", batch)) == before
-    time.sleep(5)  # longer than the short times to live
-    ends, keys = [], []
-    for folder in (tmp_path / "checkpoint", tmp_path / "five"):
-        job = Clocked(own, folder, tmp_path / "inputs", 1)
-        cell.write(job)
-        ends.append(without_partitions(read_batch(own, folder, last_batch(folder))))
-        keys.append(job.keys)
-    assert ends[0] == ends[1] != before
-    assert keys[0] == keys[1]
