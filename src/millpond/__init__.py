@@ -2,7 +2,7 @@
 
 Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints and
 repairs: `plan_savepoint`, `plan_restore`, `plan_repair`.  The job's side needs `millpond[spark]`:
-`session`, `start`, `publish`, `define`, `salted`, `buffered`.
+`session`, `start`, `publish`, `define`, `salted`, `buffered`, `plan_write_state`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
-    from millpond.evolve import plan_evolve
     from millpond.savepoint.archive.archiver import Archiver, archive
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.delete import plan_delete_savepoint
@@ -45,11 +44,13 @@ if TYPE_CHECKING:
     from millpond.spark.job import Job
     from millpond.spark.models.publish import publish_model, remove_model, roll_back_model
     from millpond.spark.models.serve import read_models, serve_models
+    from millpond.spark.past.write import plan_write_state
     from millpond.spark.salted.hot_keys import HotKeys
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
     from millpond.spark.start import define, publish, start
     from millpond.spark.upgrade.check import check_upgrade
+    from millpond.spark.upgrade.evolve import plan_evolve
     from millpond.spark.upgrade.finding import Finding, Upgrade
     from millpond.tables.diff.read import read_diff
     from millpond.tables.repair import plan_repair
@@ -97,6 +98,7 @@ __all__ = [
     "plan_restore",
     "plan_rollback",
     "plan_savepoint",
+    "plan_write_state",
     "publish",
     "publish_model",
     "read_arrow",
@@ -131,13 +133,14 @@ _LATER = {
     "list_savepoints": "millpond.savepoint.folder",
     "open_savepoint": "millpond.savepoint.folder",
     "plan_delete_savepoint": "millpond.savepoint.delete",
-    "plan_evolve": "millpond.evolve",
+    "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
     "plan_repair": "millpond.tables.repair",
     "plan_rescale": "millpond.savepoint.rescale",
     "plan_restore": "millpond.savepoint.restore",
     "plan_rollback": "millpond.savepoint.rollback",
     "plan_savepoint": "millpond.savepoint.create",
+    "plan_write_state": "millpond.spark.past.write",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
     "read_diff": "millpond.tables.diff.read",

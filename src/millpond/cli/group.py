@@ -48,6 +48,7 @@ SECTIONS = {
         "archive": "Archive every batch of a job as it commits.",
         "repair": "Show why Spark can't start from a checkpoint, and make a copy that it starts from.",
         "check-upgrade": "Show what new code would do to a job's state.",
+        "write-state": "Make a checkpoint for a new job, whose state has the rows of a past.",
         "evolve": "Make a savepoint with which new code goes on.",
     },
     "Serve": {

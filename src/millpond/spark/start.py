@@ -50,16 +50,16 @@ if TYPE_CHECKING:
 
 Sink = str | Callable[..., Any] | None
 OUTPUT_MODES = ("update", "complete", "append")
-_PARTITIONS = "spark.sql.shuffle.partitions"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-_EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
+PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+EMPTY_BATCHES = "spark.sql.streaming.noDataMicroBatches.enabled"
 _TIME_ZONE = "spark.sql.session.timeZone"
 _AGGREGATION_FORMAT = "spark.sql.streaming.aggregation.stateFormatVersion"
 _STORE = "spark.sql.streaming.stateStore."
 # Files of this format have an id of their own, and commits/N names those that count.
 _FENCED = {
-    _PROVIDER: _ROCKSDB,
+    PROVIDER: ROCKSDB,
     _STORE + "rocksdb.changelogCheckpointing.enabled": "true",
     _STORE + "checkpointFormatVersion": "2",
 }
@@ -133,14 +133,14 @@ def start(
         finish(folder)  # a command that changed the checkpoint may have been killed
         folder = create_job(pond, folder.job)
         writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
-        writer = _with_trigger(_with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
-        wanted = partitions or _shards(definition) or default_partitions(spark)
+        writer = _with_trigger(with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
+        wanted = partitions or shards(definition) or default_partitions(spark)
         _refuse_trigger(writer, df)
-        conf = {_PARTITIONS: str(wanted), **({_PROVIDER: _ROCKSDB} if _needs_rocksdb(definition) else {})}
+        conf = {PARTITIONS: str(wanted), **({PROVIDER: ROCKSDB} if _needs_rocksdb(definition) else {})}
         conf |= _FENCED if fenced else {}
-        _tell_choices(folder.job, pinned, {_PROVIDER: str(spark.conf.get(_PROVIDER)), **conf}, partitions)
+        _tell_choices(folder.job, pinned, {PROVIDER: str(spark.conf.get(PROVIDER)), **conf}, partitions)
         folder.write_definition(definition)
-        with _session_conf(spark, conf):
+        with session_conf(spark, conf):
             query = writer.start()
         folder.write_sink(_file_sink_of(query))
     except BaseException:
@@ -324,7 +324,8 @@ def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str 
     return definition
 
 
-def _with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
+def with_sink(writer: DataStreamWriter, sink: Sink) -> DataStreamWriter:
+    """The writer with the sink that a caller of `start` names.  Raises INVALID_REQUEST."""
     if sink is None:
         return writer.format("noop")
     if isinstance(sink, str):
@@ -357,10 +358,10 @@ def _refuse_trigger(writer: DataStreamWriter, df: DataFrame) -> None:
 
 def _refuse_endless(df: DataFrame) -> None:
     clock = find_clock(df._jdf.queryExecution().analyzed())
-    if clock is not None and str(df.sparkSession.conf.get(_EMPTY_BATCHES)).lower() == "true":
+    if clock is not None and str(df.sparkSession.conf.get(EMPTY_BATCHES)).lower() == "true":
         raise _invalid(
             f"with available-now it would never end: it uses processing time ({clock}), so Spark plans a batch after each one",
-            f'Use trigger="1 second", and stop it; or set {_EMPTY_BATCHES} to false, if work that is due may wait for new rows.',
+            f'Use trigger="1 second", and stop it; or set {EMPTY_BATCHES} to false, if work that is due may wait for new rows.',
         )
 
 
@@ -394,7 +395,7 @@ def _check_pond(definition: Entry, pond: str | Path) -> None:
         )
 
 
-def _shards(definition: Entry) -> int | None:
+def shards(definition: Entry) -> int | None:
     """How many shards a job has, whose values were chosen for as many partitions; None without shards."""
     return len(definition.parts.values) if isinstance(definition, NamedOperator) and definition.parts is not None else None
 
@@ -406,18 +407,18 @@ def _needs_rocksdb(definition: Entry) -> bool:
 
 def _tell_choices(job: str, pinned: dict[str, str], conf: dict[str, str], wanted: int | None) -> None:
     """Write to stderr which choices the checkpoint keeps for ever."""
-    provider = (pinned.get(_PROVIDER) or conf[_PROVIDER]).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
+    provider = (pinned.get(PROVIDER) or conf[PROVIDER]).rsplit(".", 1)[-1].removesuffix("StateStoreProvider")
     if pinned:
-        kept = pinned.get(_PARTITIONS, "?")
+        kept = pinned.get(PARTITIONS, "?")
         ignored = f" (asked for {wanted}, which a checkpoint can't change)" if wanted and str(wanted) != kept else ""
         text = f"continues from its checkpoint: {kept} partitions{ignored}, state in {provider}"
     else:
-        text = f"new checkpoint, which keeps for ever: {conf[_PARTITIONS]} partitions, state in {provider}"
+        text = f"new checkpoint, which keeps for ever: {conf[PARTITIONS]} partitions, state in {provider}"
     print(f"millpond: {job}: {text}", file=sys.stderr)
 
 
 @contextmanager
-def _session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
+def session_conf(spark: SparkSession, conf: dict[str, str]) -> Iterator[None]:
     """Set these while a query starts, which clones the session; then restore the old values."""
     with _conf_lock:
         before = {name: str(spark.conf.get(name)) for name in conf}

@@ -14,11 +14,11 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
-from millpond.evolve import plan_evolve
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from millpond.spark.upgrade.check import check_upgrade
+from millpond.spark.upgrade.evolve import plan_evolve
 from suite.sizes import a_few
 
 if TYPE_CHECKING:

@@ -41,7 +41,7 @@ def evolve(
       millpond evolve ./pond before-upgrade pipeline.py --name after-upgrade --yes
     """
     queries = load_queries("evolve", file, old, output_mode, conf)
-    from millpond.evolve import plan_evolve
+    from millpond.spark.upgrade.evolve import plan_evolve
 
     plan = plan_evolve(queries.new, place, savepoint, name, output_mode=queries.output_mode, old=queries.old, note=note)
     for line in plan.describe().splitlines():

@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from millpond.spark.derive.plan import Java, Zones, class_name, elements, zone_of_session
 
 # Spark replaces these by the time of the batch, which its offsets record.
-_BATCH_TIMES = frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "LocalTimestamp", "LocalTimestampNanos", "CurrentDate"})
+BATCH_TIMES = frozenset({"CurrentTimestamp", "CurrentTimestampNanos", "LocalTimestamp", "LocalTimestampNanos", "CurrentDate"})
 # Spark evaluates these when it plans a batch, and records the value nowhere.
-_PLANNED = frozenset({"Now", "CurrentTime", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentPath", "CurrentTimeZone"})
+PLANNED = frozenset({"Now", "CurrentTime", "CurrentUser", "CurrentDatabase", "CurrentCatalog", "CurrentPath", "CurrentTimeZone"})
 _SPECIAL_TIMES = frozenset({"now", "today", "tomorrow", "yesterday"})
 _NO_ZONE = "Dummy TimeZoneId"
 """Spark's placeholder for the zone of a batch's timestamp, which needs none."""
@@ -181,11 +181,11 @@ class _Lineage:
 
     def _own(self, e: Java, name: str) -> _Found:
         """What the expression's own node needs besides the state."""
-        if name in _BATCH_TIMES:
+        if name in BATCH_TIMES:
             self.replacements.append((e, self._batch_time(e)))
             reason = f"{_called(e)} is the time of the batch that a row was emitted in, which the state doesn't keep"
             return _Found(reason, of_batch=True)
-        if name in _PLANNED or _is_special_time(e, name):
+        if name in PLANNED or _is_special_time(e, name):
             self.replacements.append((e, self._fixed(e)))
             return _Found(f"{_called(e)} is evaluated when a batch is planned, and the state doesn't keep it", planned=True)
         if name == "Literal":

@@ -193,6 +193,16 @@ def stateful_nodes(plan: Java, *, append: bool) -> Iterator[StatefulNode]:
             obstacle = obstacle or name
 
 
+def every_node(plan: Java) -> Iterator[Java]:
+    """All nodes of a plan, parents first, left before right."""
+    return (node for node, _ in _preorder(plan, True))
+
+
+def streaming_leaves(plan: Java) -> list[Java]:
+    """The streams that a plan reads, once for each place that reads them."""
+    return [node for node in every_node(plan) if node.isStreaming() and not elements(node.children())]
+
+
 def find_clock(plan: Java) -> str | None:
     """The argument by which an operator uses processing time, as in its call; None if none does.
 
@@ -200,7 +210,7 @@ def find_clock(plan: Java) -> str | None:
              FlatMapGroupsInPandasWithStateExec, Spark 4.3: after each batch, such an operator asks
              for another one, even without a timer; a TTL counts too.
     """
-    for node, _ in _preorder(plan, True):
+    for node in every_node(plan):
         method, clock = _CLOCKS.get(class_name(node), ("", ""))
         if method and node.isStreaming() and str(getattr(node, method)().toString()) == clock:
             return f"{method} {clock}"
@@ -232,7 +242,7 @@ def _is_stateful(node: Java, append: bool) -> bool:
     if name == "Join":
         return all(bool(child.isStreaming()) for child in elements(node.children()))
     if name == "GlobalLimit":
-        return append or not any(class_name(n) == "Aggregate" and n.isStreaming() for n, _ in _preorder(node, True))
+        return append or not any(class_name(n) == "Aggregate" and n.isStreaming() for n in every_node(node))
     return name in _ALWAYS_STATEFUL
 
 
