@@ -30,6 +30,7 @@ SMALL = {
     "sst": "--keys 5000",
     "to_arrow": "--keys 60000 --rounds 1",
     "visible": "--batches 10 --modes quiet",
+    "write_state": "--rows 3000 --keys 100 --rounds 1",
 }
 ELSEWHERE = {
     "http_get": "needs wrk and Kafka Streams",

@@ -15,8 +15,10 @@ ELSEWHERE = re.compile(
     r"\b(pond|table)(\.(?!json)[a-z]|\[)|\bserver\.[a-z]|millpond\.(open|Retention)|range\(|find_event|wait_seconds"
     r"|`(get|range)`|`start` and|[ (]_[a-z]+=|GET /|POST |Authorization:"
 )
-# No command meets these: cuts, aligned tables, a server's routes, keys in URLs, readiness and metrics.
-NOT_HERE = re.compile(r"cut\b|pond\.cut|others by time|GET / lists|_max_behind_seconds|route|_batch=41|(asked for|Ask) by POST")
+# No command meets these: cuts, aligned tables, a server's routes and operations, keys in URLs, readiness and metrics.
+NOT_HERE = re.compile(
+    r"cut\b|pond\.cut|others by time|GET / lists|at GET /savepoints|_max_behind_seconds|route|_batch=41|(asked for|Ask) by POST"
+)
 
 
 def _text(node: ast.expr) -> str:

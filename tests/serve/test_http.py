@@ -130,7 +130,7 @@ def test_answers_are_not_cached_on_the_way(client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.method == "GET"], ids=lambda r: r.path)
 def test_every_route_refuses_what_it_doesnt_know(route: Any, client: httpx.Client) -> None:
-    path = route.path.format(table="long")
+    path = route.path.format(table="long", savepoint="none", operation="none")
     for query in ("?_foo=1", "?_limit", "?nothing"):
         assert error_of(client.get(path + query))["condition"] == "INVALID_REQUEST"
     taken = {"GET", "HEAD"} | {r.method for r in ROUTES if r.path == route.path}

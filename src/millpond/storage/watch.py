@@ -72,6 +72,11 @@ class FolderWatch:
                 if file >= 0:
                     os.close(file)
 
+    def __del__(self) -> None:
+        """Release what nobody closed: the system has few watches."""
+        if hasattr(self, "_files"):
+            self.close()
+
 
 def _names(events: bytes) -> list[bytes]:
     """The names of the files in inotify's events."""

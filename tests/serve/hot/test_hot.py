@@ -21,6 +21,7 @@ from millpond.serve.app import HttpDoor
 from millpond.serve.forwarding import Neighbours
 from millpond.serve.hot.protocol import HotRows
 from millpond.serve.metrics.counts import Meter
+from millpond.serve.operations import Operations
 from millpond.serve.ponds import open_ponds
 from millpond.settings import ServeSettings
 from servers.serving import wait_until_ready
@@ -137,7 +138,8 @@ def test_requests_that_are_there_together_have_one_batch_and_the_next_ones_the_n
     settings = ServeSettings()
     with open_ponds(["job"], lambda _: millpond.open(job.path, replica_dir=tmp_path / "home")) as ponds:
         (table,) = ponds.tables()
-        hot = HotRows(HttpDoor(ponds, settings, Meter(), Access(settings), Neighbours(None, 1.0)), later.append)
+        operations = Operations(ponds, settings, None)
+        hot = HotRows(HttpDoor(ponds, settings, Meter(), Access(settings), Neighbours(None, 1.0), operations), later.append)
 
         def ask(key: str) -> tuple[int, list[int]]:
             sent = hot.answer(f"/tables/{table}/rows?k={key}".encode(), [(b"host", b"localhost")], "")
