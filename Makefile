@@ -8,7 +8,7 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults kills soak random fuzz java clean
+.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills soak random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
@@ -59,6 +59,9 @@ long-spark: java
 
 long-faults: java
 	$(call group,long-faults,long and faults,15)
+
+every: java ## Every cell of the matrices of savepoints, of which the long tests take some: hours
+	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark/savepoint tests/spark/past tests/spark/upgrade
 
 soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"

@@ -9,17 +9,27 @@ from typing import Any
 import pytest
 
 IS_LONG = bool(os.environ.get("MILLPOND_LONG"))
+_IS_EVERY = bool(os.environ.get("MILLPOND_EVERY"))
 _FEWER = 4
 
 
-def a_few(cases: Iterable[Any], keep: int) -> list[Any]:
+def a_few(cases: Iterable[Any], keep: int, long: int | None = None) -> list[Any]:
     """The cases for `parametrize`.  So many of them, spread evenly, are small tests; the others are long.
 
     cases:  values, or tuples for several arguments
+    long:   so many of the others, spread evenly, are long tests; the rest runs in `make every` only.
+            None: all others
     """
     every = [case if isinstance(case, tuple) else (case,) for case in cases]
-    small = {n * len(every) // keep for n in range(keep)}
+    if long is not None and not _IS_EVERY:
+        every = [every[n] for n in sorted(_spread(len(every), keep + long))]
+    small = _spread(len(every), keep)
     return [pytest.param(*case, marks=() if n in small else pytest.mark.long) for n, case in enumerate(every)]
+
+
+def _spread(count: int, wanted: int) -> set[int]:
+    """So many of the numbers below `count`, spread evenly."""
+    return {n * count // wanted for n in range(min(wanted, count))} if wanted < count else set(range(count))
 
 
 def examples(count: int) -> int:

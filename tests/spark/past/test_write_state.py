@@ -22,6 +22,7 @@ from live_jobs.event_files import PROVIDERS
 from live_jobs.past_queries import DAY_MS, QUERIES, SCHEMA, Expiring, aggregate, dedupe, rows, transform, windows
 from millpond.errors import MillpondError
 from spark_files.golden import load_script
+from suite.sizes import a_few
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -109,7 +110,7 @@ LONG = [(name, provider) for name in QUERIES for provider in PROVIDERS if not (n
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "provider"), LONG)
+@pytest.mark.parametrize(("name", "provider"), a_few(LONG, 0, long=14))
 def test_every_operator_begins_with_its_past(spark: SparkSession, tmp_path: Path, name: str, provider: str) -> None:
     check_equal(Jobs(spark, tmp_path, name, seed=LONG.index((name, provider)), **PROVIDERS[provider]))
 

@@ -126,7 +126,7 @@ def aggregated(df: DataFrame, keys: list[Any], texts: list[str]) -> DataFrame:
 CASES = [(seed, provider) for seed in range(12) for provider in PROVIDERS]
 
 
-@pytest.mark.parametrize(("seed", "provider"), a_few(CASES, 2))
+@pytest.mark.parametrize(("seed", "provider"), a_few(CASES, 2, long=9))
 def test_aggregates_go_on_begin_and_are_dropped(spark: SparkSession, tmp_path: Path, seed: int, provider: str) -> None:
     draw = random.Random(seed)
     job = Upgrade(spark, tmp_path, seed)
