@@ -643,6 +643,12 @@ cells("counts-retried", failed(retried=True), also=(4, 5))
 cells("counts-retried-checkpoint2", failed(retried=True), ["rocksdb-changelog"], (4, 0), also=(4, 5), **FORMAT_2)
 cells("counts-checksum", plain(counts, "update"), ["hdfs", "rocksdb-changelog"], (4, 1), **CHECKSUM)
 cells("transform-append-checksum", transform(Append), ["rocksdb-changelog"], (4, 1), **CHECKSUM)
+# These delete rows, too: each deletion in a change log has a checksum of its own.
+for processor in (EventTimers, Remember):
+    mode = "eventTime" if processor is EventTimers else "none"
+    name = "event-timers" if processor is EventTimers else "state"
+    for ending, form in (("checksum", {}), ("checksum-checkpoint2", FORMAT_2)):
+        cells(f"transform-{name}-{ending}", transform(processor, time_mode=mode), ["rocksdb-changelog"], (4, 1), **CHECKSUM, **form)
 cells("transform-append-merge1", transform(Append), ROCKS, (4, 2), **MERGE_1)
 cells("transform-state-checkpoint2", transform(Remember), ["rocksdb-changelog"], (4, 0), **FORMAT_2)
 cells("join-full-checkpoint2", join("full_outer", 5), ["rocksdb-changelog"], (4, 0), **FORMAT_2)

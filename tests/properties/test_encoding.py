@@ -77,7 +77,9 @@ def test_keys_of_every_layout_come_out_as_the_row(key: tuple[Any, ...], row: tup
         store = dataclasses.replace(STORE, encoder=layout, ordinals=ordinals)  # type: ignore[arg-type]
         rows = RowEncoding(store, PLAIN)
         assert rows.put(family + data, value) == (write_key(key), write_value(row))
-        assert rows.delete(family + data) == write_key(key)
+        assert rows.key(rows.deleted(family + data)) == write_key(key)
+        checked = RowEncoding(store, dataclasses.replace(PLAIN, row_checksum=True))
+        assert checked.deleted(struct.pack("<I", crc(family + data)) + family + data) == family + data
         assert key_columns(KEY, layout, ordinals, avro=False)(data) == key  # type: ignore[arg-type]
         if layout != "range":
             assert rocksdb_key(KEY, len(ordinals))(write_key(key)) == data

@@ -1,7 +1,8 @@
 """From a provider's bytes to bare UnsafeRow bytes, which are the same for all providers.
 
     HDFS-backed     the rows themselves; with row checksums: CRC-32C in front of the value (of key and value) or of a deleted key
-    RocksDB key     [int16 column family] key, one of
+    RocksDB key     [int16 column family] key; with row checksums: CRC-32C in front of a deleted key, and of its column family.
+                    The key is one of
 
         plain        00 row
         prefix       int32 size, (00 row of the first columns), (00 row of the rest)
@@ -76,12 +77,12 @@ class RowEncoding:
             (value,) = self._checked_parts(key, value)
         return self.key(key), self._value(value)
 
-    def delete(self, key: bytes) -> bytes:
-        """The row of a deleted key."""
-        return self.key(without_checksum(key) if self._checked else key)
+    def deleted(self, key: bytes) -> bytes:
+        """The key of a deletion as puts have it: its checksum stands even in front of the column family."""
+        return without_checksum(key) if self._checked else key
 
     def key(self, key: bytes) -> bytes:
-        """The row of a key without a checksum, such as the keys of puts."""
+        """The row of a key without a checksum."""
         return self._key(key[self._prefix :])
 
     def elements(self, key: bytes, value: bytes) -> bytes:

@@ -167,13 +167,14 @@ class StateReader:
             if rows.is_bare:
                 yield from records
                 return
-            for kind, key, value in records:
+            for kind, found, value in records:
+                key = rows.deleted(found) if kind == DELETE else found
                 if family and not key.startswith(family):
                     continue
                 if kind == PUT:
                     yield PUT, *rows.put(key, value)
                 elif kind == DELETE:
-                    yield DELETE, rows.delete(key), b""
+                    yield DELETE, rows.key(key), b""
                 elif kind == MERGE and store.many:
                     yield MERGE, *rows.put(key, value)
                 else:
