@@ -91,7 +91,7 @@ def test_a_time_may_stand_first_or_last(key: tuple[str, int]) -> None:
     rest, time = b"\x00" + encoder(fields[:1])(key[:1]), (key[1] + (1 << 63)).to_bytes(8, "big")
     for layout, data in (("time_first", time + rest), ("time_last", rest + time)):
         store = dataclasses.replace(STORE, key=fields, encoder=layout, family="")  # type: ignore[arg-type]
-        assert RowEncoding(store, PLAIN).delete(data) == encoder(fields)(key)
+        assert RowEncoding(store, PLAIN).key(data) == encoder(fields)(key)
 
 
 @settings(max_examples=examples(100), deadline=None)
@@ -128,7 +128,7 @@ def test_a_row_checksum_notices_any_flipped_bit(key: tuple[Any, ...], row: tuple
     value = struct.pack("<I", crc(key_row + value_row)) + value_row
     assert hdfs.put(key_row, value) == (key_row, value_row)
     deleted = struct.pack("<I", crc(key_row)) + key_row
-    assert hdfs.delete(deleted) == key_row
+    assert hdfs.key(hdfs.deleted(deleted)) == key_row
     for data, read in ((value, lambda d: hdfs.put(key_row, d)), (deleted, hdfs.delete)):
         damaged = bytearray(data)
         damaged[flipped % len(data)] ^= 1 << flipped % 8
@@ -142,7 +142,7 @@ def test_a_row_checksum_notices_any_flipped_bit(key: tuple[Any, ...], row: tuple
 def test_bytes_that_are_no_rows_are_refused_by_name(data: bytes, layout: str, many: bool) -> None:
     ordinals = {"prefix": (0,), "range": (0,)}.get(layout, ())
     store = dataclasses.replace(STORE, encoder=layout, ordinals=ordinals, many=many)  # type: ignore[arg-type]
-    for read in (lambda: RowEncoding(store, PLAIN).put(b"\x01\x00" + data, data), lambda: RowEncoding(store, PLAIN).delete(data)):
+    for read in (lambda: RowEncoding(store, PLAIN).put(b"\x01\x00" + data, data), lambda: RowEncoding(store, PLAIN).key(data)):
         try:
             read()
         except CheckpointError as error:
