@@ -129,7 +129,7 @@ def test_a_row_checksum_notices_any_flipped_bit(key: tuple[Any, ...], row: tuple
     assert hdfs.put(key_row, value) == (key_row, value_row)
     deleted = struct.pack("<I", crc(key_row)) + key_row
     assert hdfs.key(hdfs.deleted(deleted)) == key_row
-    for data, read in ((value, lambda d: hdfs.put(key_row, d)), (deleted, hdfs.delete)):
+    for data, read in ((value, lambda d: hdfs.put(key_row, d)), (deleted, hdfs.deleted)):
         damaged = bytearray(data)
         damaged[flipped % len(data)] ^= 1 << flipped % 8
         with pytest.raises(CheckpointError) as refused:
