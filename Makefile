@@ -41,10 +41,10 @@ docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 group = $(BIN)/python -m pytest -q -n 2 --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
 
 fast: $(READY) ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,5)
+	$(call group,fast,not spark and not faults and not long,6)
 
 spark: java ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,5)
+	$(call group,spark,spark and not faults and not long,7)
 
 faults: java ## Tests that kill processes
 	$(call group,faults,faults and not long,2)
@@ -52,7 +52,7 @@ faults: java ## Tests that kill processes
 long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 400 random queries, sanitizers
 
 long-fast: $(READY)
-	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,5)
+	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7)
 
 long-spark: java
 	$(call group,long-spark,long and spark and not faults,40)

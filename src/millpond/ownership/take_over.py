@@ -217,11 +217,12 @@ def begin(folder: JobFolder, what: str, sink: str | None = None) -> TakeOver:
         sink=None if sink is None else SinkLog(log=sink, kept=f"{sink}.before-{what}-{moment}-{number[:4]}"),
         job=read_job(folder),
     )
+    begun.write()  # first of all: who is killed now leaves nothing that no journal names
     if not _can_exchange(begun):
         # Never a name that was used before: a command that was stopped may still write there.
         free = f"{_CHECKPOINT}-{int(number, 16) % 900_000_000 + 100_000_000}"
         begun = replace(begun, new=free, kept=old)
-    begun.write()
+        begun.write()
     # Now and not when it takes over: a copy that somebody has discarded must not come back.
     begun.copy.write(begun.mark, b"")
     return begun
