@@ -58,7 +58,7 @@ def load_queries(command: str, file: str, old: str | None, output_mode: str | No
     with importing_pyspark():
         from millpond.spark.session import session
         from millpond.spark.upgrade.pipeline import load_pipeline
-    settings = dict(_pair(text) for text in conf)
+    settings = settings_of(conf)
     # Spark's workers import what the files import from beside them.
     folders = [str(Path(spec).resolve().parent) for spec in (file, old) if spec is not None]
     os.environ["PYTHONPATH"] = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
@@ -74,8 +74,13 @@ def load_queries(command: str, file: str, old: str | None, output_mode: str | No
     )
 
 
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise RequestError("INVALID_REQUEST", f"--conf is {text!r}.", hint="Write KEY=VALUE.")
-    return name, value
+def settings_of(conf: tuple[str, ...]) -> dict[str, str]:
+    """The settings that `--conf` names.  Raises INVALID_REQUEST."""
+    return dict(map(_setting, conf))
+
+
+def _setting(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise RequestError("INVALID_REQUEST", f"--conf {text!r:.200} isn't KEY=VALUE.", hint="Write --conf spark.driver.memory=4g.")
+    return key, value

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import random
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +17,7 @@ from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from millpond.spark.upgrade.check import check_upgrade
 from millpond.spark.upgrade.evolve import plan_evolve
+from spark.derive.test_aggregate_functions import settings
 from suite.sizes import a_few
 
 if TYPE_CHECKING:
@@ -59,18 +58,6 @@ def rows_of(draw: random.Random, batch: int) -> list[dict[str, Any]]:
         }
         rows.append({name: value for name, value in row.items() if name in ("k", "at") or draw.random() < 0.9} | {"batch": batch})
     return rows
-
-
-@contextmanager
-def settings(spark: SparkSession, values: dict[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in values}
-    for name, value in values.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
 
 
 class Upgrade:
@@ -135,7 +122,7 @@ def test_aggregates_go_on_begin_and_are_dropped(spark: SparkSession, tmp_path: P
     new = [*stay, *draw.sample([a for a in AGGREGATES if a not in old], draw.randint(1, 6))]
     draw.shuffle(new)
     keys = draw.choice([["k"], ["k", "small"]])
-    with settings(spark, PROVIDERS[provider]):
+    with settings(spark, **PROVIDERS[provider]):
         job.feed(range(BEGIN))
         job.run(aggregated(job.stream(), keys, old), tmp_path / "first", table="t")
         plan_savepoint(tmp_path / "first", "before").run()

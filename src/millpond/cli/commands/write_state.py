@@ -8,8 +8,9 @@ from pathlib import Path
 import click
 
 from millpond.cli.progress import Progress
+from millpond.cli.queries import settings_of
 from millpond.cli.terminal import say, visible, write_line
-from millpond.errors import RequestError, SetupError, importing_pyspark
+from millpond.errors import SetupError, importing_pyspark
 
 
 @click.command("write-state")
@@ -57,7 +58,7 @@ def write_state(
         from millpond.spark.past.write import plan_write_state
         from millpond.spark.program import call_program, function_of, import_program, importable, without_starts
         from millpond.spark.session import session
-    settings = dict(_setting(text) for text in conf)
+    settings = settings_of(conf)
     if not program.is_file():
         raise SetupError("FILE_MISSING", f"There is no file {program}.", hint="Name the Python file that defines the query.")
     # Spark's workers import what the program imports from beside it.
@@ -92,10 +93,3 @@ def write_state(
         write_line(visible(made.checkpoint))
     finally:
         spark.stop()
-
-
-def _setting(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise RequestError("INVALID_REQUEST", f"--conf {text!r:.200} isn't KEY=VALUE.", hint="Write --conf spark.driver.memory=4g.")
-    return key, value

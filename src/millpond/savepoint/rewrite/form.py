@@ -117,5 +117,5 @@ def _check_rocksdb(source: Storage, operator: OperatorFiles, before: StateSettin
 
 
 def unsupported(message: str, hint: str) -> CheckpointError:
-    """An error for a form that this state can't have."""
+    """An error for what this state can't become."""
     return CheckpointError("UNSUPPORTED", message, hint=hint)

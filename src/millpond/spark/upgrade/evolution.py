@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from millpond.checkpoint.log import CommittedBatch, read_batch, read_conf
 from millpond.checkpoint.operators import read_each_operator, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.errors import CheckpointError, RequestError
+from millpond.errors import RequestError
+from millpond.savepoint.rewrite.form import unsupported
 from millpond.schema.definition.meaning import Meaning
 from millpond.schema.definition.operator_name import Entry
 from millpond.schema.definition.table import TableDefinition
@@ -225,8 +226,3 @@ def _shapes(store: StoreSchema) -> tuple[list[object], list[object]]:
 
 def _operators(names: Mapping[int, str]) -> str:
     return ", ".join(f"{number} {name}" for number, name in sorted(names.items())) or "none"
-
-
-def unsupported(message: str, hint: str) -> CheckpointError:
-    """An error for a change that the state can't follow."""
-    return CheckpointError("UNSUPPORTED", message, hint=hint)

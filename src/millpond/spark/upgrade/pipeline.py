@@ -7,8 +7,8 @@
 
 The function gets a session and returns the streaming DataFrame; nothing is started.  If the file has
 a function `source(spark)`, too, then `query` gets the stream that it returns, as `write-state` wants
-it.  While the file
-is loaded, a query that it starts is refused: it would go on with the job's real checkpoint.
+it.  While the file is loaded, a query that it starts is refused: it would go on with the job's real
+checkpoint.
 """
 
 from __future__ import annotations
