@@ -1,9 +1,9 @@
-"""The state of a new job from a past in files, beside a batch job that aggregates them to Parquet, by turns in one run.
+"""The state of a new job from a past in files, beside a batch job that aggregates these files.
 
     python benchmarks/write_state.py [--rows 3000000] [--keys 500000] [--rounds 3] [--write]
 
-The past has rows of a key, a time and two numbers, in 8 Parquet files; both jobs group by the key: count, two sums, and the latest
-time.  The state has 8 partitions.
+The past has rows of a key, a time and two numbers, in 8 Parquet files.  Both jobs group by the key, by turns: count, two sums, the
+latest time.  The state has 8 partitions.
 
     batch      Spark's batch job, which writes its result as Parquet
     hdfs       plan_write_state with the HDFS-backed provider, from the plan to the new checkpoint

@@ -204,7 +204,7 @@ def _commits(storage: Storage, logs: Logs) -> Iterator[Finding]:
 
 
 def _left_checksums(storage: Storage, logs: Logs) -> Iterator[Finding]:
-    """Hadoop's checksums of files that are gone, and that Spark writes next: it can't, while these are there."""
+    """Hadoop's checksums of files that are gone.  Spark can't write such a file while its checksum is there."""
     if logs.planned is None:
         return
     next_files = [f"offsets/{logs.planned + 1}", f"commits/{logs.planned + 1}"]

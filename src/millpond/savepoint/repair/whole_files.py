@@ -1,4 +1,4 @@
-"""Whether a file of a checkpoint is whole: it is read to its end, and compared with all checksums that there are.
+"""Whether a file of a checkpoint is whole: it is read to its end, and compared with its checksums.
 
 1. State files are unpacked and divided into records.  LZ4, zips and SSTs have checksums of their
    own, so a file of these that can be read is as it was written.

@@ -45,7 +45,8 @@ from millpond.storage import Storage
 _STATE_FILE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?(?:\d+(?:_[0-9A-Za-z_-]+)?\.(?:delta|snapshot|changelog|zip)|SSTs/[^/]+)")
 _BOUNDS = FileBounds()
 _SUM = 1 << 256
-# Spark ignores settings that it doesn't know.  By this one, a replica of the batch as it was finds out that its rows are others.
+# Spark ignores a setting that it doesn't know.  This one changes the batch's fingerprint, so a replica of
+# the batch as it was is built again.
 _CHANGED = "millpond.evolved"
 _INT = struct.Struct(">i")
 _State = HdfsState | RocksDbState
