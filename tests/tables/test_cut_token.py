@@ -101,6 +101,19 @@ def test_a_pin_of_another_run_of_the_job_is_gone(job: WrittenCheckpoint, opened:
     assert _condition(lambda: opened[TABLE].at(cut=token).get(k="a")) == "CUT_EXPIRED"
 
 
+def test_catch_up_waits_for_the_job_that_is_there_now(job: WrittenCheckpoint, opened: millpond.Pond, tmp_path: Path) -> None:
+    """Even if the last read was less than a millisecond ago, so that its poll would do for another read."""
+    for value in range(1, 9):
+        other = WrittenCheckpoint(tmp_path / f"job-{value}", f"job-{value}")
+        other.plan([("a", value)], snapshot=False)
+        other.commit()
+        opened[TABLE].get(k="a")
+        job.path.rename(tmp_path / f"before-{value}")
+        other.path.rename(job.path)
+        opened.catch_up(30)
+        assert opened[TABLE].get(k="a")["v"] == value
+
+
 def test_what_is_no_pin_of_this_job_is_refused(job: WrittenCheckpoint, opened: millpond.Pond, tmp_path: Path) -> None:
     table = opened[TABLE]
     page = table.scan(limit=1)

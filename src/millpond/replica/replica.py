@@ -410,6 +410,8 @@ class Replica:
         try:
             with self.snapshot() as view:
                 reached = Batch(view.record.batch)
+                # The snapshot's own poll may be older than the call.
+                self._check_identity(view.record, view.stores)
         except MillpondError as error:
             return None, error
         return reached, self._follower_error()

@@ -69,6 +69,8 @@ class Streams:
         for job in self.jobs:
             job.stop()
         self.jobs = []
+        # The progress of a batch comes after its commit, and writes the list.
+        self.spark._jsc.sc().listenerBus().waitUntilEmpty()
 
     def salts_of(self, page: str | None) -> set[int]:
         """The parts of a page, from Spark's own reader."""
