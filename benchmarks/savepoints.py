@@ -103,7 +103,7 @@ def write_rocksdb(path: Path, keys: int) -> Callable[[int], None]:
 def measure(checkpoint: Path, commit: Callable[[int], None], rounds: int) -> list[dict[str, float]]:
     """Seconds of each kind, in each round."""
     from millpond.savepoint.create import plan_savepoint
-    from millpond.savepoint.delete import plan_delete_savepoint
+    from millpond.savepoint.manage.delete import plan_delete_savepoint
     from millpond.savepoint.manifest import Savepoint
     from millpond.savepoint.verify import verify_savepoint
 

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.savepoint.archive.archiver import Archiver, archive
     from millpond.savepoint.create import plan_savepoint
-    from millpond.savepoint.delete import plan_delete_savepoint
-    from millpond.savepoint.folder import list_savepoints, open_savepoint
     from millpond.savepoint.fork import plan_fork
+    from millpond.savepoint.in_place.rescale import plan_rescale
+    from millpond.savepoint.in_place.rollback import plan_rollback
+    from millpond.savepoint.manage.delete import plan_delete_savepoint
+    from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
+    from millpond.savepoint.manage.schedule import schedule_savepoints
+    from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
     from millpond.savepoint.manifest import Savepoint
-    from millpond.savepoint.rescale import plan_rescale
     from millpond.savepoint.restore import plan_restore
-    from millpond.savepoint.rollback import plan_rollback
-    from millpond.savepoint.schedule import schedule_savepoints
-    from millpond.savepoint.tar import export_savepoint, import_savepoint
     from millpond.savepoint.verify import verify_savepoint
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
@@ -128,17 +128,17 @@ _LATER = {
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",
-    "export_savepoint": "millpond.savepoint.tar",
-    "import_savepoint": "millpond.savepoint.tar",
-    "list_savepoints": "millpond.savepoint.folder",
-    "open_savepoint": "millpond.savepoint.folder",
-    "plan_delete_savepoint": "millpond.savepoint.delete",
+    "export_savepoint": "millpond.savepoint.manage.tar",
+    "import_savepoint": "millpond.savepoint.manage.tar",
+    "list_savepoints": "millpond.savepoint.manage.folder",
+    "open_savepoint": "millpond.savepoint.manage.folder",
+    "plan_delete_savepoint": "millpond.savepoint.manage.delete",
     "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
     "plan_repair": "millpond.tables.repair",
-    "plan_rescale": "millpond.savepoint.rescale",
+    "plan_rescale": "millpond.savepoint.in_place.rescale",
     "plan_restore": "millpond.savepoint.restore",
-    "plan_rollback": "millpond.savepoint.rollback",
+    "plan_rollback": "millpond.savepoint.in_place.rollback",
     "plan_savepoint": "millpond.savepoint.create",
     "plan_write_state": "millpond.spark.past.write",
     "publish": "millpond.spark",
@@ -148,7 +148,7 @@ _LATER = {
     "remove_model": "millpond.spark.models.publish",
     "roll_back_model": "millpond.spark.models.publish",
     "salted": "millpond.spark",
-    "schedule_savepoints": "millpond.savepoint.schedule",
+    "schedule_savepoints": "millpond.savepoint.manage.schedule",
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "start": "millpond.spark",

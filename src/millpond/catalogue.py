@@ -8,7 +8,7 @@
     <pond>/jobs/<job>/heartbeat.json       written by `start` while the job runs
     <pond>/jobs/<job>/lease.json           who may write the checkpoint, see `ownership.lease`
     <pond>/jobs/<job>/sink.json            the folder of the job's file sink; written by `start`
-    <pond>/savepoints/<name>/              see `savepoint.folder`
+    <pond>/savepoints/<name>/              see `savepoint.manage.folder`
     <pond>/jobs/<job>/hot_keys.json        written by `HotKeys` if the job finds its own, see `schema.definition.hot_keys`
 
 A job's checkpoint lies in the pond.  It may lie elsewhere if the reader allowed that place, or if

@@ -11,7 +11,7 @@ import httpx
 
 from attack.conftest import TABLE, Attacked
 from attack.victim import PATIENCE_SECONDS
-from millpond.savepoint.folder import list_savepoints
+from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.verify import verify_savepoint
 from millpond.serve.access.tokens import add_token
 from spark_files.checkpoint import WrittenCheckpoint

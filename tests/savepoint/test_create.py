@@ -18,8 +18,8 @@ import pytest
 from millpond.catalogue import create_beside, create_job
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.delete import plan_delete_savepoint
-from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.delete import plan_delete_savepoint
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
 from millpond.savepoint.manifest import _digest, parse_manifest
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint

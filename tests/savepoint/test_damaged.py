@@ -12,10 +12,10 @@ import pytest
 
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import Savepoint, list_savepoints, open_savepoint
+from millpond.savepoint.manage.folder import Savepoint, list_savepoints, open_savepoint
+from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.manifest import parse_manifest
 from millpond.savepoint.restore import plan_restore
-from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 
 

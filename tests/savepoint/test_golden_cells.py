@@ -12,8 +12,8 @@ from millpond.checkpoint.operators import read_each_operator
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.restore import plan_restore
-from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from spark_files.golden import CELLS

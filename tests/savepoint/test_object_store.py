@@ -8,10 +8,10 @@ import pytest
 
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.delete import plan_delete_savepoint
-from millpond.savepoint.folder import list_savepoints
+from millpond.savepoint.manage.delete import plan_delete_savepoint
+from millpond.savepoint.manage.folder import list_savepoints
+from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.restore import plan_restore
-from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from millpond.tables.diff.read import read_diff

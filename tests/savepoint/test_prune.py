@@ -11,10 +11,10 @@ import pytest
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import list_savepoints
 from millpond.savepoint.fork import plan_fork
+from millpond.savepoint.manage.folder import list_savepoints
+from millpond.savepoint.manage.prune import Keep, plan_prune
 from millpond.savepoint.manifest import NAME
-from millpond.savepoint.prune import Keep, plan_prune
 from spark_files.checkpoint import WrittenCheckpoint
 
 HOUR, DAY = 3600, 86_400

@@ -17,9 +17,9 @@ from millpond.checkpoint.log import read_batch, read_conf
 from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError
 from millpond.ownership.lease import take_lease
-from millpond.savepoint import in_place
+from millpond.savepoint.in_place import exchange
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.rescale import plan_rescale
+from millpond.savepoint.in_place.rescale import plan_rescale
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import NO_EXCHANGE, run_killed
 from servers.s3 import BUCKET, moto_server, use
@@ -137,14 +137,14 @@ def test_a_heartbeat_without_a_lease_counts_too(job: WrittenCheckpoint, tmp_path
 
 def test_a_job_that_goes_on_meanwhile_is_noticed(job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks nobody for a lease, as plain Spark does."""
-    real = in_place.savepoint_in
+    real = exchange.savepoint_in
 
     def and_commit(*arguments: object, **options: object) -> object:
         made = real(*arguments, **options)  # type: ignore[arg-type]
         job.commit()
         return made
 
-    monkeypatch.setattr("millpond.savepoint.rescale.savepoint_in", and_commit)
+    monkeypatch.setattr("millpond.savepoint.in_place.rescale.savepoint_in", and_commit)
     before = partitions(job.path)
     assert condition_of(plan_rescale(tmp_path / "pond", 5).run) == "CHECKPOINT_IN_USE"
     assert partitions(job.path) == before

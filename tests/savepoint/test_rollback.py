@@ -11,9 +11,9 @@ import pytest
 from millpond.catalogue import create_job, open_jobs
 from millpond.checkpoint.log import committed_batches
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.file_sink import LOG, entries_upto
-from millpond.savepoint.rollback import plan_rollback
-from millpond.savepoint.tar import export_savepoint, import_savepoint
+from millpond.savepoint.in_place.file_sink import LOG, entries_upto
+from millpond.savepoint.in_place.rollback import plan_rollback
+from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import run_killed

@@ -13,9 +13,9 @@ import pytest
 import millpond
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import list_savepoints
-from millpond.savepoint.prune import keep_of
-from millpond.savepoint.schedule import Schedule
+from millpond.savepoint.manage.folder import list_savepoints
+from millpond.savepoint.manage.prune import keep_of
+from millpond.savepoint.manage.schedule import Schedule
 from spark_files.checkpoint import WrittenCheckpoint
 
 HOUR = 3_600_000
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The clock by which savepoints are made, which goes an hour at a time."""
     now = [time.time_ns()]
     monkeypatch.setattr("millpond.savepoint.describe.time.time", lambda: now[0] / 1e9)
-    monkeypatch.setattr("millpond.savepoint.prune.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("millpond.savepoint.manage.prune.time.time_ns", lambda: now[0])
     return now
 
 

@@ -17,7 +17,7 @@ import pytest
 import millpond
 from millpond.catalogue import create_job
 from millpond.errors import MillpondError
-from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
 from millpond.serve.access.tokens import add_token
 from millpond.serve.operations import Operations
 from millpond.serve.ponds import Ponds

@@ -25,8 +25,8 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, SavepointError
 from millpond.savepoint.describe import describe_batch
-from millpond.savepoint.file_sink import SINK, check_upto, log_of
-from millpond.savepoint.folder import check_free, claim, list_savepoints, remove
+from millpond.savepoint.in_place.file_sink import SINK, check_upto, log_of
+from millpond.savepoint.manage.folder import check_free, claim, list_savepoints, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.rows import PartitionId, count_rows

@@ -20,7 +20,7 @@ from millpond.catalogue import JobFolder, create_job, is_pond, job_of, read_cata
 from millpond.checkpoint.log import committed_batches, job_id
 from millpond.errors import CheckpointError, DefinitionError, RequestError
 from millpond.ownership.lease import check_not_held, leased
-from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.restore import restore_files, restore_tables
 from millpond.savepoint.threads import Progress

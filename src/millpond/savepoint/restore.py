@@ -28,8 +28,8 @@ from millpond.catalogue import JobFolder, create_beside, folder_around, folders_
 from millpond.checkpoint.operators import anchored
 from millpond.errors import RequestError, SavepointError
 from millpond.ownership.lease import check_not_held
-from millpond.savepoint.file_sink import SINK
-from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.in_place.file_sink import SINK
+from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite

@@ -28,7 +28,7 @@ from typing import Literal
 from millpond.errors import MillpondError, RequestError, SavepointError
 from millpond.logs import EventLog
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.serve.ponds import Ponds

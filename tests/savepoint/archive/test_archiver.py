@@ -24,7 +24,7 @@ from millpond.savepoint.archive.archiver import Archiver, archive
 from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.archive.metrics import metrics_text
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import LocalStorage, open_storage

@@ -8,7 +8,7 @@ from millpond.cli.commands.savepoint import local_place, progress_of_files, show
 from millpond.cli.complete import complete_place
 from millpond.cli.options import take_over_option
 from millpond.cli.terminal import say, write_line
-from millpond.savepoint.rescale import plan_rescale
+from millpond.savepoint.in_place.rescale import plan_rescale
 
 
 @click.command()

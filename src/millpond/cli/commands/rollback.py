@@ -8,7 +8,7 @@ from millpond.cli.commands.savepoint import local_place, progress_of_files, show
 from millpond.cli.complete import complete_place
 from millpond.cli.options import take_over_option
 from millpond.cli.terminal import say, visible, write_line
-from millpond.savepoint.rollback import plan_rollback
+from millpond.savepoint.in_place.rollback import plan_rollback
 
 
 @click.command()

@@ -20,14 +20,14 @@ from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.archive.layout import Archive, ArchivedBatch, find_archive
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.delete import plan_delete_savepoint
-from millpond.savepoint.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.delete import plan_delete_savepoint
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manage.prune import keep_of, plan_prune
+from millpond.savepoint.manage.schedule import Schedule
+from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint
-from millpond.savepoint.prune import keep_of, plan_prune
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.rewrite.form import CODECS, PROVIDERS
-from millpond.savepoint.schedule import Schedule
-from millpond.savepoint.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
 from millpond.signals import stop_signals
 

@@ -26,7 +26,7 @@ from millpond.checkpoint.log import BatchPlan, job_id, read_batch
 from millpond.checkpoint.position import Batch
 from millpond.checkpoint.source_files import iter_entry
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
-from millpond.savepoint.folder import list_savepoints
+from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.repair.diagnosis import examine, read_id
 from millpond.savepoint.repair.finding import Diagnosis
 from millpond.savepoint.repair.logs import Logs

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.catalogue import savepoints_folder
-from millpond.savepoint.evolve import EvolvePlan, plan_new_columns
-from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.change.evolve import EvolvePlan, plan_new_columns
+from millpond.savepoint.manage.folder import open_savepoint
 from millpond.schema.definition.operator_name import parse_entry
 from millpond.spark.upgrade.evolution import evolution_of
 

@@ -21,7 +21,7 @@ from millpond.checkpoint.real_time import refuse_real_time
 from millpond.errors import CheckpointError, MillpondError, RequestError, SavepointError
 from millpond.replica.record import make_stores_record
 from millpond.savepoint.create import find_batches
-from millpond.savepoint.folder import open_savepoint
+from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import read_tables
 from millpond.schema.definition.operator_name import Entry

@@ -8,7 +8,7 @@ from pathlib import Path
 from millpond.catalogue import savepoints_folder
 from millpond.errors import RequestError, SavepointError
 from millpond.savepoint.archive.layout import find_archive
-from millpond.savepoint.folder import list_savepoints, open_savepoint, remove
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint, remove
 from millpond.savepoint.manifest import Savepoint, check_savepoint_name
 from millpond.storage import Storage
 

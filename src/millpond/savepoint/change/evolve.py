@@ -20,7 +20,7 @@ from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError
 from millpond.savepoint.describe import describe_files
-from millpond.savepoint.folder import check_free, claim, remove
+from millpond.savepoint.manage.folder import check_free, claim, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name, damaged
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.restore import restore_files

@@ -24,7 +24,7 @@ from millpond.checkpoint.position import Batch
 from millpond.checkpoint.rescaled import write_rescaled
 from millpond.errors import MillpondError, RequestError
 from millpond.ownership.take_over import TakeOver
-from millpond.savepoint.in_place import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
+from millpond.savepoint.in_place.exchange import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
 from millpond.savepoint.manifest import Savepoint, damaged
 from millpond.savepoint.restore import check_empty, restore_files
 from millpond.savepoint.rewrite.form import StateForm, check_can_rewrite

@@ -25,9 +25,9 @@ from millpond.checkpoint.log import committed_batches, job_id
 from millpond.errors import MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.folder import list_savepoints, remove
+from millpond.savepoint.manage.folder import list_savepoints, remove
+from millpond.savepoint.manage.prune import Keep, keep_of, plan_prune
 from millpond.savepoint.manifest import Savepoint
-from millpond.savepoint.prune import Keep, keep_of, plan_prune
 from millpond.settings import parse_length
 
 log = EventLog(__name__)

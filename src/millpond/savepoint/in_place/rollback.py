@@ -23,7 +23,8 @@ from millpond.checkpoint.log import job_id
 from millpond.errors import RequestError
 from millpond.ownership.take_over import TakeOver
 from millpond.savepoint.create import find_batches
-from millpond.savepoint.file_sink import (
+from millpond.savepoint.in_place.exchange import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
+from millpond.savepoint.in_place.file_sink import (
     LOG,
     SINK,
     check_upto,
@@ -33,8 +34,7 @@ from millpond.savepoint.file_sink import (
     read_listed,
     write_anchored,
 )
-from millpond.savepoint.folder import open_savepoint
-from millpond.savepoint.in_place import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
+from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import check_empty, restore_files, restore_tables
 from millpond.savepoint.threads import Progress

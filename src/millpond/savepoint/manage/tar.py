@@ -12,7 +12,7 @@ from typing import IO
 
 from millpond.catalogue import savepoints_folder
 from millpond.errors import SetupError
-from millpond.savepoint.folder import claim, remove
+from millpond.savepoint.manage.folder import claim, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, damaged, parse_manifest, renamed
 from millpond.savepoint.threads import Progress
 from millpond.settings import FileBounds

@@ -14,8 +14,8 @@ from pathlib import Path
 from millpond.catalogue import read_catalogue
 from millpond.errors import MillpondError, RequestError
 from millpond.savepoint.archive.layout import find_archive
-from millpond.savepoint.delete import DeletePlan, deletion
-from millpond.savepoint.folder import list_savepoints
+from millpond.savepoint.manage.delete import DeletePlan, deletion
+from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.origin import read_origin
 from millpond.settings import parse_length

@@ -1,0 +1,1 @@
+"""New savepoints of old ones, with other rows."""

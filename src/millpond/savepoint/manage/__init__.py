@@ -1,0 +1,1 @@
+"""The folder of all savepoints: list, delete, prune, schedule, export and import."""
