@@ -17,8 +17,8 @@ from millpond.checkpoint.log import read_batch, read_conf
 from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError
 from millpond.ownership.lease import take_lease
-from millpond.savepoint.in_place import exchange
 from millpond.savepoint.create import plan_savepoint
+from millpond.savepoint.in_place import exchange
 from millpond.savepoint.in_place.rescale import plan_rescale
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import NO_EXCHANGE, run_killed

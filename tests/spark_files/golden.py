@@ -15,8 +15,8 @@ from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
 from millpond.schema.store import StoreSchema
 
-_GOLDEN = Path(__file__).parents[1] / "golden"
-CELLS = sorted(str(p.parent.relative_to(_GOLDEN)) for p in _GOLDEN.rglob("state.json"))
+GOLDEN = Path(__file__).parents[1] / "golden"
+CELLS = sorted(str(p.parent.relative_to(GOLDEN)) for p in GOLDEN.rglob("state.json"))
 State = dict[tuple[Any, ...], tuple[Any, ...]]
 
 
@@ -31,7 +31,7 @@ def replica_content(backend: Any, store: StoreSchema) -> State:
 
 def load_script(name: str) -> ModuleType:
     """A script of tests/golden as a module."""
-    spec = importlib.util.spec_from_file_location(f"golden_{name}", _GOLDEN / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"golden_{name}", GOLDEN / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

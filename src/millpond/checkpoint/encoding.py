@@ -245,6 +245,25 @@ def key_columns(
     return read_both
 
 
+def key_writer(fields: tuple[Field, ...], encoded: KeyEncoder, ordinals: tuple[int, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
+    """The reverse of `key_columns`, without Avro."""
+    if encoded == "plain":
+        return _part_writer(fields)
+    if encoded in ("time_first", "time_last"):
+        return _time_writer(fields, is_first=encoded == "time_first")
+    rest_places = tuple(i for i in range(len(fields)) if i not in ordinals)
+    front, is_prefix = tuple(fields[i] for i in ordinals), encoded == "prefix"
+    write_front = _part_writer(front) if is_prefix else _range_writer(front)
+    write_rest = _part_writer(tuple(fields[i] for i in rest_places))
+
+    def write_both(columns: tuple[Stored, ...]) -> bytes:
+        first = write_front(tuple(columns[i] for i in ordinals))
+        rest = write_rest(tuple(columns[i] for i in rest_places)) if rest_places or is_prefix else b""
+        return _SIZE.pack(len(first)) + first + rest
+
+    return write_both
+
+
 def rocksdb_key(fields: tuple[Field, ...], prefix: int) -> Bare:
     """A function from a key's row to the key in RocksDB, for stores without column families.
 
@@ -252,14 +271,8 @@ def rocksdb_key(fields: tuple[Field, ...], prefix: int) -> Bare:
     """
     if not prefix:
         return rocksdb_value
-    read, write_front, write_rest = decoder(fields), encoder(fields[:prefix]), encoder(fields[prefix:])
-
-    def write_key(row: bytes) -> bytes:
-        columns = read(row)
-        front = rocksdb_value(write_front(columns[:prefix]))
-        return _SIZE.pack(len(front)) + front + rocksdb_value(write_rest(columns[prefix:]))
-
-    return write_key
+    read, write = decoder(fields), key_writer(fields, "prefix", tuple(range(prefix)))
+    return lambda row: write(read(row))
 
 
 def rocksdb_value(row: bytes) -> bytes:
@@ -290,6 +303,11 @@ def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Calla
     return lambda data: decode_record(_versioned(data), begin)
 
 
+def _part_writer(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
+    write = encoder(fields)
+    return lambda columns: rocksdb_value(write(columns))
+
+
 def _versioned(data: bytes) -> bytes:
     bare_row(data[:1])
     return data
@@ -310,7 +328,8 @@ def _range_reader(fields: tuple[Field, ...], *, avro: bool) -> Callable[[bytes],
     return lambda data: tuple(read(column or b"") for read, column in zip(reads, read_row(data), strict=True))
 
 
-def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
+def _sorted_size(type_: SparkType) -> int:
+    """How many bytes a sorted column has, after the one that says whether it is NULL or negative."""
     size = _SORTED.get(type_.kind)
     if size is None:
         raise CheckpointError(
@@ -318,6 +337,11 @@ def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
             f"A key is sorted by a column of type {type_}, which Spark isn't known to do.",
             hint="Report this with the job's Spark version.",
         )
+    return size
+
+
+def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
+    size = _sorted_size(type_)
 
     def read(data: bytes) -> Stored:
         if data[:1] == b"\x02":
@@ -327,6 +351,18 @@ def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
         return int.from_bytes(data[1:], "big", signed=True)
 
     return read
+
+
+def _range_writer(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
+    sizes = [_sorted_size(f.type) for f in fields]
+    write = _part_writer(tuple(Field(f.name, _BINARY) for f in fields))
+
+    def sortable(value: Stored, size: int) -> bytes:
+        if value is None:
+            return b"\x02" + bytes(size)
+        return (b"\x00" if value < 0 else b"\x01") + int(value).to_bytes(size, "big", signed=True)
+
+    return lambda columns: write(tuple(map(sortable, columns, sizes)))
 
 
 def _time_reader(fields: tuple[Field, ...], *, is_first: bool, avro: bool) -> Callable[[bytes], tuple[Stored, ...]]:
@@ -340,6 +376,17 @@ def _time_reader(fields: tuple[Field, ...], *, is_first: bool, avro: bool) -> Ca
         return (*read(rest), int.from_bytes(time, "big") - _SIGN)
 
     return read_key
+
+
+def _time_writer(fields: tuple[Field, ...], *, is_first: bool) -> Callable[[tuple[Stored, ...]], bytes]:
+    write = _part_writer(fields[:-1])
+
+    def write_key(columns: tuple[Stored, ...]) -> bytes:
+        time: bytes = (columns[-1] + _SIGN).to_bytes(8, "big")
+        rest = write(columns[:-1])
+        return time + rest if is_first else rest + time
+
+    return write_key
 
 
 # ---------------------------------------------------------------- values

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from millpond.checkpoint.encoding import bare_row, iter_elements
+from millpond.checkpoint.encoding import bare_row, iter_elements, key_writer
 from millpond.checkpoint.files.codecs import naming
 from millpond.checkpoint.files.records import (
     DELETE,
@@ -113,11 +113,7 @@ def _rocksdb_key(reader: StateReader, batch: CommittedBatch, store: StoreSchema,
     It has the column family's number, then one row, or a prefix with its size and the rest.
     """
     family = reader.family(batch, store, partition)
-    if store.encoder == "plain":
-        return family + b"\x00" + encoder(store.key)(key)
-    n = len(store.ordinals)
-    front, rest = (b"\x00" + encoder(fields)(part) for fields, part in ((store.key[:n], key[:n]), (store.key[n:], key[n:])))
-    return family + len(front).to_bytes(4, "little") + front + rest
+    return family + key_writer(store.key, store.encoder, store.ordinals)(key)
 
 
 def _find_rocksdb(reader: StateReader, batch: CommittedBatch, store: StoreSchema, partition: int, key: bytes) -> bytes | None:

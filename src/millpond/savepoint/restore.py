@@ -34,11 +34,11 @@ from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, dama
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite
 from millpond.savepoint.rewrite.rewrite import is_state_file, rewrite_state
+from millpond.savepoint.rewrite.row_edit import RowEdit
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
 from millpond.schema.far_time import write_micros
 from millpond.schema.strict_json import DAMAGE
-from millpond.schema.value_change import ValueChange
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
 from millpond.storage.copying import Copied, copy_file, hash_file
@@ -103,7 +103,7 @@ def restore_files(
     progress: Progress | None = None,
     form: StateForm = AS_IT_WAS,
     *,
-    changes: Collection[ValueChange] = (),
+    edits: Collection[RowEdit] = (),
     place: str | None = None,
     also: Callable[[], None] = lambda: None,
 ) -> None:
@@ -111,16 +111,16 @@ def restore_files(
 
     job_id:  Spark's id of the restored job
     form:    how its state is written
-    changes: stores whose rows get other columns
+    edits:   of the rows of stores
     place:   URI where the checkpoint will be when Spark starts from it; by default where it is
     also:    adds what else belongs to the checkpoint, before Spark can start from it
     Raises:  as `RestorePlan.run`; then the folder is empty.
     """
     with new_checkpoint(target, job_id):
-        is_rewritten = form.is_new or bool(changes)
+        is_rewritten = form.is_new or bool(edits)
         _copy_all(savepoint, target, place or target.uri, progress, without_state=is_rewritten)
         if is_rewritten:
-            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form, changes)
+            rewrite_state(savepoint.checkpoint, savepoint.manifest.batch, target, form, edits)
         also()
 
 

@@ -24,6 +24,7 @@ from millpond.savepoint.manage.folder import check_free, claim, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, check_savepoint_name, damaged
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.restore import restore_files
+from millpond.savepoint.rewrite.row_edit import NewColumns
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.operator_name import Entry
@@ -83,7 +84,7 @@ class EvolvePlan:
                 target,
                 self.savepoint.manifest.job_id,
                 progress,
-                changes=self.changes,
+                edits=[NewColumns(change) for change in self.changes],
                 also=lambda: self._write_schemas(target),
             )  # 2
             manifest = self._manifest(target)

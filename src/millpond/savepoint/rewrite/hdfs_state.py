@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from millpond.checkpoint.encoding import without_checksum
 from millpond.checkpoint.files.checksums import crc32c
@@ -29,6 +29,8 @@ class HdfsState:
 
     Raises (reading):  CORRUPT_FILE and the like, naming the file.
     """
+
+    numbers: Mapping[str, int] = {}
 
     def __init__(self, storage: Storage, batch: CommittedBatch, store: WholeStore) -> None:
         self._storage = storage

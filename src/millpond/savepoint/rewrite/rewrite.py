@@ -1,11 +1,12 @@
 """The state of a savepoint in another form: other partitions, another provider, another checkpoint format.
 
 1. Read each partition of each store: key and value, the newest of each key, with all column
-   families (`hdfs_state`, `rocksdb_state`).  Give it its new columns, if it gets any.
+   families (`hdfs_state`, `rocksdb_state`).
 2. Spark must have put every row where its hash says: else this isn't how Spark divides this state,
    and nothing is written.
-3. Turn the row into that of the new provider, and see that it turns back.
-4. Collect the rows by their new partitions, on disk.
+3. Edit the rows, if they are to be edited (`row_edit`).  Turn each row into that of the new
+   provider, and see that it turns back.
+4. Collect the rows by their new partitions, on disk.  Merge those that have the same key now.
 5. Write one snapshot for each new partition, also for those without rows.
 6. Read what was written, and compare it with what was read: as many rows, and the same sum of their
    hashes, whatever their order.
@@ -22,23 +23,26 @@ import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from millpond.checkpoint.encoding import bare_row, key_columns, rocksdb_key, rocksdb_value
 from millpond.checkpoint.log import CommittedBatch, read_batch, with_settings, with_state_ids
 from millpond.checkpoint.operators import PANDAS_TRANSFORM, OperatorFiles, read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.rows.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.unsaferow import encoder
 from millpond.checkpoint.state import partitions_of
+from millpond.checkpoint.whole_rows import StoreCodec
 from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.savepoint.manifest import damaged
 from millpond.savepoint.rewrite.form import StateForm, unsupported
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
+from millpond.savepoint.rewrite.row_edit import Row, RowEdit
 from millpond.savepoint.rewrite.spills import Spills
 from millpond.schema.strict_json import DAMAGE, parse_json
-from millpond.schema.value_change import ValueChange
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -49,7 +53,7 @@ _SUM = 1 << 256
 # the batch as it was is built again.
 _CHANGED = "millpond.evolved"
 _INT = struct.Struct(">i")
-_State = HdfsState | RocksDbState
+State = HdfsState | RocksDbState
 
 
 @dataclass(slots=True)
@@ -60,9 +64,16 @@ class _Rows:
     sum: int = 0
 
     def add(self, key: bytes, value: bytes) -> None:
-        digest = hashlib.blake2b(_INT.pack(len(key)) + key + value, digest_size=32).digest()
         self.count += 1
-        self.sum = (self.sum + int.from_bytes(digest)) % _SUM
+        self.sum = (self.sum + _hash(key, value)) % _SUM
+
+    def remove(self, key: bytes, value: bytes) -> None:
+        self.count -= 1
+        self.sum = (self.sum - _hash(key, value)) % _SUM
+
+
+def _hash(key: bytes, value: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(_INT.pack(len(key)) + key + value, digest_size=32).digest())
 
 
 class _Turn(NamedTuple):
@@ -77,12 +88,12 @@ def is_state_file(path: str) -> bool:
     return _STATE_FILE.fullmatch(path) is not None
 
 
-def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm, changes: Iterable[ValueChange] = ()) -> None:
+def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm, edits: Iterable[RowEdit] = ()) -> None:
     """Write the state of a batch into a restored checkpoint, in another form.
 
     source:  the checkpoint with the state
     target:  the restored checkpoint, with all files but those of partitions
-    changes:  stores whose rows get other columns
+    edits:   of the rows of stores, at most one of each
     Raises:  UNSUPPORTED for state that isn't divided by Spark's hash of its key; CORRUPT_FILE and
              the like from reading; SAVEPOINT_DAMAGED if what was written isn't what was read.
     """
@@ -98,12 +109,12 @@ def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm
                 for operator, stores in operators
             },
         )
-    changed = {(change.operator, change.store): change for change in changes}
+    by_store = {(edit.operator, edit.store): edit for edit in edits}
     for operator, stores in operators:
         for store in stores:
-            _rewrite_store(source, batch, target, after, store, changed.get((operator.operator, store.name)))
+            _rewrite_store(source, batch, target, after, store, by_store.get((operator.operator, store.name)))
         _write_metadata(target, operator, settings.partitions)
-    _write_log(source, target, batch, after, is_changed=bool(changed))
+    _write_log(source, target, batch, after, is_changed=bool(by_store))
 
 
 def _rewrite_store(
@@ -112,32 +123,27 @@ def _rewrite_store(
     target: Storage,
     after: CommittedBatch,
     store: WholeStore,
-    change: ValueChange | None,
+    edit: RowEdit | None,
 ) -> None:
-    old: _State = HdfsState(source, batch, store) if batch.settings.provider == "hdfs" else RocksDbState(source, batch, store)
+    old = open_state(source, batch, store)
     families = old.families if isinstance(old, RocksDbState) else None
     is_hdfs = after.settings.provider == "hdfs"
-    new: _State = HdfsState(target, after, store) if is_hdfs else RocksDbState(target, after, store, families)
+    new: State = HdfsState(target, after, store) if is_hdfs else RocksDbState(target, after, store, families)
     forth, back = _turns(batch.settings.provider, after.settings.provider, store)
-    before_count, after_count = len(partitions_of(batch, store.files)), len(partitions_of(after, store.files))
-    read, written, hash_key = _Rows(), _Rows(), old.hasher()
+    after_count = len(partitions_of(after, store.files))
+    read, written, hash_key, codec = _Rows(), _Rows(), old.hasher(), StoreCodec(store, batch.settings, old.numbers)
     with Spills(after_count) as spills:
-        for partition in range(before_count):
-            rows = old.iter_rows(partition)
-            if change is not None:
-                rows = _changed(rows, change, batch)
-            run = _turned(rows, forth, back, store.files.folder(partition))
-            if isinstance(old, HdfsState) and not is_hdfs:
+        for rows in iter_edited(old, batch, store, edit, codec):
+            run = _turned(rows, forth, back, store.id)
+            if edit is not None or (isinstance(old, HdfsState) and not is_hdfs):
                 run = sorted(run, key=_new_key)
             for key, new_key, value in run:
-                hashed = 0 if store.is_single else hash_key(key)
-                if hashed % before_count != partition:  # 2
-                    raise _elsewhere(store, partition)
                 read.add(key, value)
-                spills.add(hashed % after_count, new_key, forth.value(value))  # 4
+                spills.add(0 if store.is_single else hash_key(key) % after_count, new_key, forth.value(value))  # 4
             spills.end_run()
         for partition in range(after_count):  # 5
-            new.write(partition, spills.iter_rows(partition))
+            placed = spills.iter_rows(partition)
+            new.write(partition, placed if edit is None else _merged(placed, edit, codec, back, read))
     for partition in range(after_count):  # 6
         for key, value in new.iter_rows(partition):
             written.add(back.key(key), back.value(value))
@@ -145,15 +151,44 @@ def _rewrite_store(
         raise damaged(target.uri, f"has {written.count} rows of {store.id} after it was written, and had {read.count}, or others")
 
 
-def _changed(rows: Iterable[tuple[bytes, bytes]], change: ValueChange, batch: CommittedBatch) -> Iterator[tuple[bytes, bytes]]:
-    """The rows with other columns."""
-    read, write, apply = decoder(change.before), encoder(change.after), change.apply
-    if batch.settings.provider == "hdfs":
-        for key, value in rows:
-            yield key, write(apply(read(value)))
-    else:
-        for key, value in rows:
-            yield key, rocksdb_value(write(apply(read(bare_row(value)))))
+def open_state(source: Storage, batch: CommittedBatch, store: WholeStore) -> State:
+    """The rows of a store."""
+    return HdfsState(source, batch, store) if batch.settings.provider == "hdfs" else RocksDbState(source, batch, store)
+
+
+def iter_edited(
+    old: State, batch: CommittedBatch, store: WholeStore, edit: RowEdit | None, codec: StoreCodec
+) -> Iterator[Iterable[Row]]:
+    """The rows of each partition, and then those that the edit adds.
+
+    Raises (the iterables as well):  UNSUPPORTED for a row that isn't where its hash says; what the
+             edit raises; CORRUPT_FILE and the like.
+    """
+    hash_key, count = old.hasher(), len(partitions_of(batch, store.files))
+    for partition in range(count):
+        rows = _placed(old.iter_rows(partition), hash_key, store, partition, count)  # 2
+        yield rows if edit is None else edit.rows(rows, codec)  # 3
+    if edit is not None:
+        yield edit.last(codec)
+
+
+def _placed(rows: Iterable[Row], hash_key: Callable[[bytes], int], store: WholeStore, partition: int, count: int) -> Iterator[Row]:
+    for key, value in rows:
+        if (0 if store.is_single else hash_key(key)) % count != partition:
+            raise _elsewhere(store, partition)
+        yield key, value
+
+
+def _merged(rows: Iterable[Row], edit: RowEdit, codec: StoreCodec, back: _Turn, read: _Rows) -> Iterator[Row]:
+    """Rows in order of their keys, each key once."""
+    for key, same in groupby(rows, key=itemgetter(0)):
+        found = list(same)
+        if found[1:]:
+            for _, value in found:
+                read.remove(back.key(key), back.value(value))
+            found = [edit.merge(found, codec)]
+            read.add(back.key(key), back.value(found[0][1]))
+        yield found[0]
 
 
 def _elsewhere(store: WholeStore, partition: int) -> CheckpointError:
@@ -166,13 +201,13 @@ def _elsewhere(store: WholeStore, partition: int) -> CheckpointError:
     return unsupported(message, "Report this with the query's key columns: this state can't be divided anew.")
 
 
-def _turned(rows: Iterable[tuple[bytes, bytes]], forth: _Turn, back: _Turn, folder: str) -> Iterable[tuple[bytes, bytes, bytes]]:
+def _turned(rows: Iterable[Row], forth: _Turn, back: _Turn, store: str) -> Iterable[tuple[bytes, bytes, bytes]]:
     """Each row as (key, the new provider's key, value)."""
-    for key, value in rows:  # 1
+    for key, value in rows:
         new_key = forth.key(key)
         if back.key(new_key) != key:  # 3
             raise unsupported(
-                f"A key of {folder} has bytes that Spark doesn't write the same way twice.",
+                f"A key of store {store} has bytes that Spark doesn't write the same way twice.",
                 "Keep the provider: a key with NULL of an interval type can't be moved to another one.",
             )
         yield key, new_key, value

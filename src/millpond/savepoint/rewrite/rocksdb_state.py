@@ -11,7 +11,7 @@ along: timers, expiry, counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from millpond.checkpoint.encoding import checked_parts, list_parts, with_checksums, without_checksum
@@ -54,6 +54,11 @@ class RocksDbState:
             families = _NO_FAMILIES
         self.families = self._read_families() if families is None else families
         self._names = {number.to_bytes(_FAMILY_BYTES, "little"): name for name, number in self.families.column_families.items()}
+
+    @property
+    def numbers(self) -> Mapping[str, int]:
+        """Column family -> its number in keys."""
+        return self.families.column_families
 
     def hasher(self) -> Callable[[bytes], int]:
         """A function from a key to Spark's hash.
