@@ -28,6 +28,7 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.savepoint.archive.archiver import Archiver, archive
+    from millpond.savepoint.change.edit import StateRow
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.fork import plan_fork
     from millpond.savepoint.in_place.rescale import plan_rescale
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from millpond.spark.upgrade.evolve import plan_evolve
     from millpond.spark.upgrade.finding import Finding, Upgrade
     from millpond.tables.diff.read import read_diff
+    from millpond.tables.edit import plan_edit_savepoint
     from millpond.tables.repair import plan_repair
 
 __version__ = "0.1.0"
@@ -75,6 +77,7 @@ __all__ = [
     "Savepoint",
     "SavepointError",
     "SetupError",
+    "StateRow",
     "StorageError",
     "Table",
     "Upgrade",
@@ -91,6 +94,7 @@ __all__ = [
     "open",
     "open_savepoint",
     "plan_delete_savepoint",
+    "plan_edit_savepoint",
     "plan_evolve",
     "plan_fork",
     "plan_repair",
@@ -120,6 +124,7 @@ _LATER = {
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
     "Savepoint": "millpond.savepoint.manifest",
+    "StateRow": "millpond.savepoint.change.edit",
     "Upgrade": "millpond.spark.upgrade.finding",
     "archive": "millpond.savepoint.archive.archiver",
     "broadcast": "millpond.spark.broadcast.stream",
@@ -133,6 +138,7 @@ _LATER = {
     "list_savepoints": "millpond.savepoint.manage.folder",
     "open_savepoint": "millpond.savepoint.manage.folder",
     "plan_delete_savepoint": "millpond.savepoint.manage.delete",
+    "plan_edit_savepoint": "millpond.tables.edit",
     "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
     "plan_repair": "millpond.tables.repair",

@@ -8,7 +8,8 @@ import pyspark.cloudpickle
 import pytest
 
 from millpond.errors import MillpondError
-from millpond.spark.program import call_program, function_of, import_program, importable, without_starts
+from millpond.program import call_program, function_of, import_program, importable
+from millpond.spark.program import without_starts
 
 PROGRAM = """
 import beside_it

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -427,6 +428,29 @@ def with_state_ids(commit: bytes, path: str, state_ids: dict[int, list[list[str]
         data["stateUniqueIds"] = {str(operator): ids for operator, ids in state_ids.items()}
     version = lines[0] if lines[0] == "v3" else "v2" if state_ids else "v1"
     return f"{version}\n{json.dumps(data, separators=(',', ':'), ensure_ascii=False)}".encode()
+
+
+def with_offsets(plan: bytes, path: str, offsets: Mapping[str, Any], watermark_ms: int | None) -> bytes:
+    """A batch's plan with other end offsets of sources, and another watermark.
+
+    offsets:       source -> its offset as JSON; None for none.  Other sources keep theirs
+    watermark_ms:  None: as it was
+    """
+    lines = _lines(plan, path, _OFFSET_VERSIONS)
+    for i, name in enumerate(_source_offsets(lines, path), start=2):
+        if name in offsets:
+            text = "-" if offsets[name] is None else json.dumps(offsets[name], separators=(",", ":"), ensure_ascii=False)
+            lines[i] = text if lines[0] == "v1" else f"{name}:{text}"
+    if watermark_ms is not None:
+        lines[1] = json.dumps({**_json(lines[1] or "{}", path), "batchWatermarkMs": watermark_ms}, separators=(",", ":"))
+    return "\n".join(lines).encode()
+
+
+def with_watermark(commit: bytes, path: str, watermark_ms: int) -> bytes:
+    """A commit with another watermark for the batch that follows."""
+    lines = _lines(commit, path, _COMMIT_VERSIONS)
+    data = {**_json(lines[1] or "{}", path), "nextBatchWatermarkMs": watermark_ms}
+    return f"{lines[0]}\n{json.dumps(data, separators=(',', ':'), ensure_ascii=False)}".encode()
 
 
 def _settings(conf: dict[str, str], path: str) -> StateSettings:

@@ -69,6 +69,10 @@ class StoreCodec:
         """The name of a row's family; that of the store if it has no families."""
         return self._names[key[:_FAMILY_BYTES]] if self._store.has_families else self._store.name
 
+    def has(self, family: str) -> bool:
+        """Whether the state's files number this family."""
+        return family in self._numbers
+
     def of(self, family: str) -> FamilyCodec:
         """The codec of a family."""
         if family not in self._codecs:

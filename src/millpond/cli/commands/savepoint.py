@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
@@ -18,6 +18,7 @@ from millpond.cli.place import is_server
 from millpond.cli.progress import Progress
 from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError, SavepointError
+from millpond.program import function_of, import_program, importable
 from millpond.savepoint.archive.layout import Archive, ArchivedBatch, find_archive
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.delete import plan_delete_savepoint
@@ -29,7 +30,9 @@ from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.rewrite.form import CODECS, PROVIDERS
 from millpond.savepoint.verify import verify_savepoint
+from millpond.schema.strict_json import parse_json
 from millpond.signals import stop_signals
+from millpond.tables.edit import plan_edit_savepoint
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -229,6 +232,82 @@ def restore(place: str, name: str | None, time: str | None, to: str, new_id: boo
     with progress_of_files() as progress:
         plan.run(progress)
     write_line(plan.target.uri)
+
+
+@savepoint.command()
+@_place
+@_name
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--name", "new_name", required=True, help="The new savepoint's name.")
+@click.option("--table", "tables", multiple=True, help="Edit the rows of this table only; may be repeated.")
+@click.option("--offset", "offsets", metavar="SOURCE=JSON", multiple=True, help="The end offset of a source; may be repeated.")
+@click.option("--watermark", metavar="TIME", help="The watermark of the next batch.")
+@click.option("--note", default="", help="A text for people.")
+@click.option("--yes", is_flag=True, help="Do it; without this, edit the rows without writing any, and show some.")
+@local_place
+def edit(
+    place: str,
+    name: str,
+    file: Path | None,
+    new_name: str,
+    tables: tuple[str, ...],
+    offsets: tuple[str, ...],
+    watermark: str | None,
+    note: str,
+    yes: bool,
+) -> None:
+    """Make a savepoint with the rows of SAVEPOINT as the functions of FILE change them.
+
+    FILE is a Python file.  Its edit(row) gets each row: row.table, and the dicts row.key and
+    row.value.  It returns the row, changed or not, or None to remove it.  If rows may get the same
+    key, merge(first, second) returns one in place of both.  SAVEPOINT stays as it is.
+
+    \b
+    Examples:
+      millpond savepoint edit ./pond before fix.py --name fixed
+      millpond savepoint edit ./pond before fix.py --table page_views --name fixed --yes
+      millpond savepoint edit ./pond before --offset '0={"clicks":{"0":1200}}' --name moved --yes
+    """
+    with nullcontext() if file is None else importable(file):
+        module = None if file is None else import_program(file)
+        plan = plan_edit_savepoint(
+            place,
+            name,
+            new_name,
+            edit=None if module is None else function_of(module, "edit", Path(str(file))),
+            merge=getattr(module, "merge", None),
+            tables=tables or None,
+            offsets=dict(map(_offset, offsets)),
+            watermark=watermark,
+            note=note,
+        )
+        for line in plan.describe().splitlines():
+            say(visible(line))
+        if yes:
+            with progress_of_files() as progress:
+                made = plan.run(progress)
+            write_line(visible(made.manifest.name))
+            return
+        preview = plan.preview()
+    if preview:
+        columns = ["table", "rows", "changed", "removed", "merged"]
+        grid = [[t, f"{c.rows:,}", f"{c.changed:,}", f"{c.removed:,}", f"{c.merged:,}"] for t, c in preview.items()]
+        write_grid(columns, grid)
+        for sample in (sample for counts in preview.values() for sample in counts.samples):
+            write_json(asdict(sample))
+    say("Nothing is written yet: --yes makes the savepoint.")
+
+
+def _offset(text: str) -> tuple[str, Any]:
+    source, equals, offset = text.partition("=")
+    try:
+        if equals:
+            return source, parse_json(offset)
+    except ValueError:
+        pass
+    raise RequestError(
+        "INVALID_REQUEST", f"--offset {text!r:.200} isn't SOURCE=JSON.", hint='Write --offset \'0={"clicks":{"0":1200}}\'.'
+    )
 
 
 @savepoint.command()

@@ -55,8 +55,9 @@ def write_state(
       millpond write-state ./new job.py --from ./2025 --offsets '{"a":{"0":12}}'
     """
     with importing_pyspark():
+        from millpond.program import call_program, function_of, importable
         from millpond.spark.past.write import plan_write_state
-        from millpond.spark.program import call_program, function_of, import_program, importable, without_starts
+        from millpond.spark.program import import_queries, without_starts
         from millpond.spark.session import session
     settings = settings_of(conf)
     if not program.is_file():
@@ -67,7 +68,7 @@ def write_state(
     try:
         with importable(program):
             with without_starts(program):
-                module = import_program(program)
+                module = import_queries(program)
                 query, source = function_of(module, query_name, program), function_of(module, source_name, program)
                 plan = plan_write_state(
                     target,

@@ -22,6 +22,7 @@ import re
 import struct
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import itemgetter
@@ -129,26 +130,49 @@ def _rewrite_store(
     families = old.families if isinstance(old, RocksDbState) else None
     is_hdfs = after.settings.provider == "hdfs"
     new: State = HdfsState(target, after, store) if is_hdfs else RocksDbState(target, after, store, families)
-    forth, back = _turns(batch.settings.provider, after.settings.provider, store)
-    after_count = len(partitions_of(after, store.files))
-    read, written, hash_key, codec = _Rows(), _Rows(), old.hasher(), StoreCodec(store, batch.settings, old.numbers)
-    with Spills(after_count) as spills:
-        for rows in iter_edited(old, batch, store, edit, codec):
-            run = _turned(rows, forth, back, store.id)
-            if edit is not None or (isinstance(old, HdfsState) and not is_hdfs):
-                run = sorted(run, key=_new_key)
-            for key, new_key, value in run:
-                read.add(key, value)
-                spills.add(0 if store.is_single else hash_key(key) % after_count, new_key, forth.value(value))  # 4
-            spills.end_run()
-        for partition in range(after_count):  # 5
-            placed = spills.iter_rows(partition)
-            new.write(partition, placed if edit is None else _merged(placed, edit, codec, back, read))
-    for partition in range(after_count):  # 6
+    read, written, back = _Rows(), _Rows(), _turns(batch.settings.provider, after.settings.provider, store)[1]
+    with _collected(old, batch, after, store, edit, read) as rows_of:
+        for partition in partitions_of(after, store.files):  # 5
+            new.write(partition, rows_of(partition))
+    for partition in partitions_of(after, store.files):  # 6
         for key, value in new.iter_rows(partition):
             written.add(back.key(key), back.value(value))
     if read != written:
         raise damaged(target.uri, f"has {written.count} rows of {store.id} after it was written, and had {read.count}, or others")
+
+
+def count_edited(source: Storage, batch: CommittedBatch, store: WholeStore, edit: RowEdit) -> int:
+    """How many rows a store would have after an edit; nothing is written.  Raises as `rewrite_state`."""
+    with _collected(open_state(source, batch, store), batch, batch, store, edit, _Rows()) as rows_of:
+        return sum(1 for partition in partitions_of(batch, store.files) for _ in rows_of(partition))
+
+
+@contextmanager
+def _collected(
+    old: State, batch: CommittedBatch, after: CommittedBatch, store: WholeStore, edit: RowEdit | None, read: _Rows
+) -> Iterator[Callable[[int], Iterable[Row]]]:
+    """Steps 1 to 4: a function from a new partition to its rows, of the new provider.
+
+    read:  gets these rows, of the old provider
+    """
+    provider = after.settings.provider
+    forth, back = _turns(batch.settings.provider, provider, store)
+    count, hash_key, codec = len(partitions_of(after, store.files)), old.hasher(), StoreCodec(store, batch.settings, old.numbers)
+    with Spills(count) as spills:
+        for rows in _edited(old, batch, store, edit, codec):
+            run = _turned(rows, forth, back, store.id)
+            if edit is not None or (isinstance(old, HdfsState) and provider != "hdfs"):
+                run = sorted(run, key=_new_key)
+            for key, new_key, value in run:
+                read.add(key, value)
+                spills.add(0 if store.is_single else hash_key(key) % count, new_key, forth.value(value))
+            spills.end_run()
+
+        def rows_of(partition: int) -> Iterable[Row]:
+            placed = spills.iter_rows(partition)
+            return placed if edit is None else _merged(placed, edit, codec, back, read)
+
+        yield rows_of
 
 
 def open_state(source: Storage, batch: CommittedBatch, store: WholeStore) -> State:
@@ -156,7 +180,7 @@ def open_state(source: Storage, batch: CommittedBatch, store: WholeStore) -> Sta
     return HdfsState(source, batch, store) if batch.settings.provider == "hdfs" else RocksDbState(source, batch, store)
 
 
-def iter_edited(
+def _edited(
     old: State, batch: CommittedBatch, store: WholeStore, edit: RowEdit | None, codec: StoreCodec
 ) -> Iterator[Iterable[Row]]:
     """The rows of each partition, and then those that the edit adds.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from millpond.program import call_program
 from millpond.spark.derive.plan import class_name, every_node, stateful_nodes
 from millpond.spark.past.source import invalid, single_source
-from millpond.spark.program import call_program
 from millpond.spark.start import OUTPUT_MODES
 
 if TYPE_CHECKING:

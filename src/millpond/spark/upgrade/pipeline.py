@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from millpond.spark.program import call_program, function_of, import_program, importable, without_starts, wrong_program
+from millpond.program import call_program, function_of, importable, wrong_program
+from millpond.spark.program import import_queries, without_starts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -47,7 +48,7 @@ def load_pipeline(spec: str, spark: SparkSession) -> Pipeline:
     """
     path, function = _split(spec)
     with importable(path), without_starts(path):
-        found = import_program(path)
+        found = import_queries(path)
         make = function_of(found, function, path)
         source = getattr(found, _SOURCE, None)
         events = spark if source is None else call_program(f"{_SOURCE} of {path}", source, spark)

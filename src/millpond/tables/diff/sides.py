@@ -191,7 +191,7 @@ def compare_offsets(left: DiffSide, right: DiffSide) -> Offsets:
 def _find(place: str | Path, text: str, allow: Iterable[str | Path]) -> Source:
     kind, colon, rest = text.partition(":")
     if colon and kind == "savepoint":
-        return _saved(open_savepoint(place, rest))
+        return source_of_savepoint(open_savepoint(place, rest))
     name, at, batch = (rest if colon and kind == "job" else text).rpartition("@")
     if at:
         if not (batch.isascii() and batch.isdecimal() and len(batch) < 19):
@@ -223,10 +223,11 @@ def _find(place: str | Path, text: str, allow: Iterable[str | Path]) -> Source:
             f"{place} has a savepoint and a job {text!r}.",
             hint=f"Write savepoint:{text} or job:{text}.",
         )
-    return _saved(saved)
+    return source_of_savepoint(saved)
 
 
-def _saved(savepoint: Savepoint) -> Source:
+def source_of_savepoint(savepoint: Savepoint) -> Source:
+    """Where a savepoint is read from."""
     manifest, checkpoint = savepoint.manifest, savepoint.checkpoint
     return Source(JobFolder(manifest.job, savepoint.storage, checkpoint.uri, checkpoint), savepoint, manifest.batch)
 
