@@ -139,7 +139,9 @@ def test_a_plan_that_makes_no_sense_is_refused(place: Path) -> None:
 
 
 def test_offsets_and_watermark_move(place: Path, tmp_path: Path) -> None:
-    made = millpond.plan_edit_savepoint(place, "first", "moved", offsets={"0": {"logOffset": 5}}, watermark="2026-01-01T00:00:00Z").run()
+    made = millpond.plan_edit_savepoint(
+        place, "first", "moved", offsets={"0": {"logOffset": 5}}, watermark="2026-01-01T00:00:00Z"
+    ).run()
     assert (made.manifest.offsets, made.manifest.watermark_ms) == ({"0": {"logOffset": 5}}, 1767225600000)
     assert verify_savepoint(made).problems == ()
     plan_restore(place, "moved", tmp_path / "target").run()
@@ -163,7 +165,13 @@ def test_the_command(place: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(savepoint, ["edit", str(place), "first", str(file), "--name", "fixed", "--table", TABLE, "--yes"])
     assert done.output.splitlines()[-1] == "fixed"
     assert millpond.open_savepoint(place, "fixed").manifest.rows == 19
-    for wrong in (["--offset", "0"], ["--offset", "0={"], ["--offset", "=1"], [str(tmp_path / "none.py")], [str(tmp_path / "names.py")]):
+    for wrong in (
+        ["--offset", "0"],
+        ["--offset", "0={"],
+        ["--offset", "=1"],
+        [str(tmp_path / "none.py")],
+        [str(tmp_path / "names.py")],
+    ):
         with pytest.raises(MillpondError):
             CliRunner().invoke(savepoint, ["edit", str(place), "first", *wrong, "--name", "x"], catch_exceptions=False)
 
