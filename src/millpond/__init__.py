@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.savepoint.archive.archiver import Archiver, archive
     from millpond.savepoint.change.edit import StateRow
+    from millpond.savepoint.change.redistribute import plan_redistribute
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.fork import plan_fork
     from millpond.savepoint.in_place.rescale import plan_rescale
@@ -97,6 +98,7 @@ __all__ = [
     "plan_edit_savepoint",
     "plan_evolve",
     "plan_fork",
+    "plan_redistribute",
     "plan_repair",
     "plan_rescale",
     "plan_restore",
@@ -141,6 +143,7 @@ _LATER = {
     "plan_edit_savepoint": "millpond.tables.edit",
     "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
+    "plan_redistribute": "millpond.savepoint.change.redistribute",
     "plan_repair": "millpond.tables.repair",
     "plan_rescale": "millpond.savepoint.in_place.rescale",
     "plan_restore": "millpond.savepoint.restore",

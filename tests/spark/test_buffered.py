@@ -13,8 +13,8 @@ import pytest
 import millpond
 from live_jobs.rocksdb_state import rocksdb
 from millpond.errors import RequestError
+from millpond.schema.shards import shard_values
 from millpond.spark.buffered import buffered
-from millpond.spark.shards import shard_values
 
 pytest.importorskip("pyspark")
 pytestmark = pytest.mark.spark

@@ -18,6 +18,8 @@ from millpond.errors import CheckpointError
 from millpond.schema.types import Field
 
 Columns = tuple[Stored, ...]
+COUNTER = "$rowCounter_"
+"""in front of a list's name, the family in which Spark counts the list's elements"""
 _FAMILY_BYTES = 2
 _SIZE_BYTES = 4
 

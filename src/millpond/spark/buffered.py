@@ -30,9 +30,10 @@ from pyspark.sql.types import IntegerType, LongType, StructField, StructType, Ti
 
 from millpond.errors import RequestError
 from millpond.schema.definition.parts import SPREAD
+from millpond.schema.shards import SHARD
 from millpond.spark.derive.plan import require_classic
 from millpond.spark.session import default_partitions
-from millpond.spark.shards import SHARD, pick_shards, shard_of
+from millpond.spark.shards import pick_shards, shard_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

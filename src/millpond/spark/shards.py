@@ -1,26 +1,15 @@
-"""Values to group by, each with a partition of its own, and which of them a row gets.
-
-Spark sends a row to a partition by the hash of its group, and small numbers collide: of two
-partitions, 0 and 1 get the same one.
-"""
+"""How many shards a job has, and which of them a row gets."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import count
 from typing import TYPE_CHECKING
 
-from millpond.errors import RequestError
-from millpond.schema.murmur import partition_of
-from millpond.schema.types import Field, atomic
+from millpond.schema.shards import shard_values
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType, StructType
-
-SHARD = "shard"
-"""The column to group by."""
-_COLUMN = (Field(SHARD, atomic("integer")),)
 
 
 def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None) -> tuple[int, ...]:
@@ -34,28 +23,6 @@ def pick_shards(spark: SparkSession, shards: int | None, partitions: int | None)
         cores = int(spark.sparkContext.defaultParallelism)
         shards = min(partitions, cores) if isinstance(partitions, int) else cores
     return shard_values(shards, shards if partitions is None else partitions)
-
-
-def shard_values(shards: int, partitions: int) -> tuple[int, ...]:
-    """The smallest whole numbers from 0 on with different partitions; they depend on the arguments alone.
-
-    Shape:   one for each shard, ascending; 32 bits in Spark
-    Raises:  INVALID_REQUEST if there is no shard, or not a partition for each.
-    """
-    if type(shards) is not int or type(partitions) is not int or not 1 <= shards <= partitions:
-        raise RequestError(
-            "INVALID_REQUEST",
-            f"{shards!r} shards can't each have one of {partitions!r} partitions.",
-            hint="Use whole numbers: at least one shard, and at most as many as the state has partitions.",
-            shards=shards,
-            partitions=partitions,
-        )
-    values: dict[int, int] = {}
-    for value in count():
-        values.setdefault(partition_of(_COLUMN, (value,), partitions), value)
-        if len(values) == shards:
-            return tuple(sorted(values.values()))
-    raise AssertionError("count never ends")
 
 
 def place_of(names: Iterable[str], parts: int) -> Column:

@@ -13,7 +13,7 @@ from faults.fed import Files, Rows
 from faults.job import PARTITIONS, read, to_files
 from faults.kind import Kind
 from faults.undisturbed import Model, Planned, Tables, by
-from millpond.spark.shards import shard_values
+from millpond.schema.shards import shard_values
 
 AT_LEAST, AFTER_SECONDS, ROWS_A_FILE = 25, 5.0, 9
 SHARDS = shard_values(2, PARTITIONS)

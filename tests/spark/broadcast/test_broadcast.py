@@ -181,7 +181,7 @@ def test_records_are_in_exact_order_beside_one_that_has_none(spark: SparkSession
 def test_each_shard_has_a_partition_of_its_own(spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql import functions as F
 
-    from millpond.spark.shards import shard_values
+    from millpond.schema.shards import shard_values
 
     for shards, partitions in ((2, 2), (8, 8), (5, 16)):
         values = spark.createDataFrame([(v,) for v in shard_values(shards, partitions)], "shard int")

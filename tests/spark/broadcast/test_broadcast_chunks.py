@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from millpond.schema.shards import SHARD
 from millpond.spark.broadcast.chunks import EVENTS, iter_together, pack, to_pandas, unpack
-from millpond.spark.shards import SHARD
 
 ROWS = st.lists(
     st.tuples(

@@ -12,7 +12,7 @@ import millpond
 from inputs.event_file import write_event_file
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError
-from millpond.spark.shards import shard_values
+from millpond.schema.shards import shard_values
 from millpond.tables.cold.report import inspect_job
 
 if TYPE_CHECKING:

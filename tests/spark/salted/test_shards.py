@@ -8,7 +8,8 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType, VariantType
 
 from millpond.errors import RequestError
-from millpond.spark.shards import pick_shards, place_of, shard_of, shard_values, unhashable
+from millpond.schema.shards import shard_values
+from millpond.spark.shards import pick_shards, place_of, shard_of, unhashable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

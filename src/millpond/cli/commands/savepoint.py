@@ -20,6 +20,7 @@ from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError, SavepointError
 from millpond.program import function_of, import_program, importable
 from millpond.savepoint.archive.layout import Archive, ArchivedBatch, find_archive
+from millpond.savepoint.change.redistribute import plan_redistribute
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.delete import plan_delete_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
@@ -296,6 +297,36 @@ def edit(
         for sample in (sample for counts in preview.values() for sample in counts.samples):
             write_json(asdict(sample))
     say("Nothing is written yet: --yes makes the savepoint.")
+
+
+@savepoint.command()
+@_place
+@_name
+@click.option("--name", "new_name", required=True, help="The new savepoint's name.")
+@click.option("--shards", type=click.IntRange(min=1), required=True, help="How many shards the job will be started with.")
+@click.option("--partitions", type=click.IntRange(min=1), help="Of the state.  [default: as many as now]")
+@click.option("--note", default="", help="A text for people.")
+@click.option("--yes", is_flag=True, help="Do it; without this, show what would be done.")
+@local_place
+def redistribute(place: str, name: str, new_name: str, shards: int, partitions: int | None, note: str, yes: bool) -> None:
+    """Make a savepoint of SAVEPOINT whose operator and broadcast state lies in other shards.
+
+    It is for jobs of broadcast, serve_models and buffered.  Control state gets a copy in each shard,
+    statistics keep their sums, and rows that wait are divided evenly.  SAVEPOINT stays as it is.
+
+    \b
+    Examples:
+      millpond savepoint redistribute ./pond before --shards 8 --partitions 8 --name in-eight --yes
+    """
+    plan = plan_redistribute(place, name, new_name, shards=shards, partitions=partitions, note=note)
+    for line in plan.describe().splitlines():
+        say(visible(line))
+    if not yes:
+        say("Nothing is done yet: add --yes.")
+        return
+    with progress_of_files() as progress:
+        made = plan.run(progress)
+    write_line(visible(made.manifest.name))
 
 
 def _offset(text: str) -> tuple[str, Any]:

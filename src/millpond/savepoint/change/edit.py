@@ -14,7 +14,7 @@ from typing import Any
 from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import Columns, FamilyCodec, StoreCodec
+from millpond.checkpoint.whole_rows import COUNTER, Columns, FamilyCodec, StoreCodec
 from millpond.checkpoint.whole_store import read_whole_stores
 from millpond.errors import CheckpointError, MillpondError, RequestError
 from millpond.savepoint.change.new_savepoint import make_savepoint
@@ -36,8 +36,6 @@ _SAMPLES = 5
 _NESTED = frozenset({"struct", "array", "map"})
 # Operators that keep nothing else of a key, so that the key may change.
 _MAY_MOVE = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", "flatMapGroupsWithState"})
-# Spark counts the elements of a list beside it.
-_COUNTER = "$rowCounter_"
 
 Json = Any
 
@@ -223,7 +221,7 @@ class _StoreEdit:
         for row in rows:
             table = self._table(row[0], codec)
             if table is None:
-                if codec.family_of(row[0]).removeprefix(_COUNTER) not in self._tables:
+                if codec.family_of(row[0]).removeprefix(COUNTER) not in self._tables:
                     yield row  # else the edited list counts its elements itself
                 continue
             counts, before = self.counts[table.name], table.read(row)
@@ -278,7 +276,7 @@ class _StoreEdit:
         if family not in self._tables:
             return None
         if family not in self._open:
-            counter = codec.of(_COUNTER + family) if codec.has(_COUNTER + family) else None
+            counter = codec.of(COUNTER + family) if codec.has(COUNTER + family) else None
             self._open[family] = _TableRows(self._tables[family], codec.of(family), counter)
         return self._open[family]
 

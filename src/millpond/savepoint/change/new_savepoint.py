@@ -24,6 +24,7 @@ from millpond.savepoint.manage.folder import claim, remove
 from millpond.savepoint.manifest import CHECKPOINT, NAME, Manifest, Savepoint, SavepointFile, damaged
 from millpond.savepoint.restart_files import RestartFile, restart_files
 from millpond.savepoint.restore import restore_files
+from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm
 from millpond.savepoint.rewrite.row_edit import RowEdit
 from millpond.savepoint.rows import PartitionId, count_rows
 from millpond.savepoint.threads import Progress
@@ -42,7 +43,8 @@ def make_savepoint(
     note: str,
     tables: Iterable[Entry],
     edits: Collection[RowEdit],
-    also: Callable[[Storage], None],
+    also: Callable[[Storage], None] = lambda _: None,
+    form: StateForm = AS_IT_WAS,
     check: Callable[[Savepoint, Storage, Counted], None] = lambda *_: None,
     progress: Progress | None = None,
 ) -> Savepoint:
@@ -53,6 +55,7 @@ def make_savepoint(
     tables:  the definitions of the job's tables
     edits:   of the rows of stores
     also:    changes what else belongs to the new checkpoint
+    form:    how the state is written
     check:   judges the number of rows of each partition
     Raises:  SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, NOT_WRITABLE, what the edits
              and the storages raise.
@@ -60,7 +63,7 @@ def make_savepoint(
     folder = claim(root, name)  # 1
     try:
         target = folder.folder(CHECKPOINT)
-        restore_files(first, target, first.manifest.job_id, progress, edits=edits, also=lambda: also(target))  # 2
+        restore_files(first, target, first.manifest.job_id, progress, form, edits=edits, also=lambda: also(target))  # 2
         batch = read_batch(target, Batch(first.manifest.batch))
         counted = _count_rows(target, batch)  # 3
         check(first, target, counted)

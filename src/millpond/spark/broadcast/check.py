@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.errors import RequestError
+from millpond.schema.shards import SHARD
 from millpond.spark.broadcast.control import ACTION, REALS, VERSION, WHOLE, columns_of, is_simple
 from millpond.spark.derive.plan import is_deterministic, require_classic
-from millpond.spark.shards import SHARD, unhashable
+from millpond.spark.shards import unhashable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

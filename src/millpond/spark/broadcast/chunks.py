@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from millpond.spark.shards import SHARD
+from millpond.schema.shards import SHARD
 
 if TYPE_CHECKING:
     import pandas as pd

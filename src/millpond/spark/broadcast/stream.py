@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.schema.definition.parts import COPIES, METADATA
+from millpond.schema.shards import SHARD
 from millpond.spark.broadcast.check import BROADCAST, Subject, check_streams, event_columns, invalid
 from millpond.spark.broadcast.chunks import EVENTS, PACKED, pack, to_pandas
 from millpond.spark.broadcast.control import CORRUPT, FILE, WHOLE, Change, Control, columns_of, has_corrupt
@@ -27,7 +28,7 @@ from millpond.spark.broadcast.shard import (
     ShardPlan,
     Work,
 )
-from millpond.spark.shards import SHARD, pick_shards, quoted, shard_of
+from millpond.spark.shards import pick_shards, quoted, shard_of
 
 if TYPE_CHECKING:
     import pandas as pd
