@@ -70,9 +70,11 @@ class EditedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EditSample:
-    """A row that an edit changes; the values are JSON.
+    """A row that an edit changes.
 
-    after:  None if the row is removed
+    table:   of the row
+    before:  its key and value as JSON, {"key": {column: value}, "value": …}
+    after:   the same after the edit; None if the row is removed
     """
 
     table: str

@@ -253,7 +253,7 @@ def shards_changed(before: int, now: int) -> DefinitionError:
     return DefinitionError(
         "DEFINITION_CHANGED",
         f"The checkpoint's state lies in {before} shards, but the job now has {now}: the new ones would have no control state.",
-        hint=f"Start with shards={before}, or as a new job.",
+        hint=f"Start with shards={before}, or from a savepoint that `millpond savepoint redistribute` made.",
         before=before,
         now=now,
     )

@@ -76,7 +76,7 @@ def broadcast(
     by:         columns of the events: events with equal values go to one shard; by default all
                 columns
     shards:     how many copies of the control state, each with its part of the events; by default
-                the number of cores; a checkpoint keeps it
+                the number of cores; a checkpoint keeps it until `plan_redistribute` changes it
     partitions: of the state; give `start` the same number; by default the number of shards
     keep_versions: how many changes are kept, to be asked for and rolled back to, and how many
                    refused records
