@@ -435,9 +435,13 @@ def with_offsets(plan: bytes, path: str, offsets: Mapping[str, Any], watermark_m
 
     offsets:       source -> its offset as JSON; None for none.  Other sources keep theirs
     watermark_ms:  None: as it was
+    Raises:        CORRUPT_FILE if the plan lacks one of the sources, and as `read_batch`
     """
     lines = _lines(plan, path, _OFFSET_VERSIONS)
-    for i, name in enumerate(_source_offsets(lines, path), start=2):
+    names = list(_source_offsets(lines, path))
+    if unknown := offsets.keys() - set(names):
+        raise _wrong(f"it has no source {min(unknown)}", path)
+    for i, name in enumerate(names, start=2):
         if name in offsets:
             text = "-" if offsets[name] is None else json.dumps(offsets[name], separators=(",", ":"), ensure_ascii=False)
             lines[i] = text if lines[0] == "v1" else f"{name}:{text}"

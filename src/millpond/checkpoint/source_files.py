@@ -5,8 +5,10 @@ A source's offset {"logOffset": n} means the log up to and including entry n.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from millpond.errors import CheckpointError
 from millpond.schema.strict_json import DAMAGE, parse_json
@@ -18,6 +20,19 @@ _NAME = re.compile(rf"({NUMBER})(\.compact)?")
 _SOURCE = re.compile(r"[0-9A-Za-z_-]{1,255}")
 _VERSION = b"v1"
 _BOUNDS = FileBounds()
+
+
+class LoggedFile(NamedTuple):
+    """A file that a source has read.
+
+    path:          a percent-encoded URI
+    timestamp_ms:  of its last change
+    entry:         of the log, in which it came
+    """
+
+    path: str
+    timestamp_ms: int
+    entry: int
 
 
 def find_file(storage: Storage, source: str, wanted: Callable[[str], bool], *, upto: int, after: int = -1) -> int | None:
@@ -46,7 +61,7 @@ def iter_entry(storage: Storage, path: str) -> Iterator[tuple[str, int]]:
 
     Raises:  FILE_GONE, INCOMPLETE_FILE, CORRUPT_FILE, UNKNOWN_FORMAT.
     """
-    return _entries(storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes), path)
+    return ((file.path, file.entry) for file in _iter_entry(storage, path))
 
 
 def logged_files(storage: Storage, source: str, *, upto: int) -> Iterator[tuple[str, int]]:
@@ -54,15 +69,38 @@ def logged_files(storage: Storage, source: str, *, upto: int) -> Iterator[tuple[
 
     Raises as `find_file`.
     """
+    for file in iter_logged(storage, source, upto=upto):
+        yield file.path, file.entry
+
+
+def iter_logged(storage: Storage, source: str, *, upto: int) -> Iterator[LoggedFile]:
+    """The same with the time of each file."""
     if _SOURCE.fullmatch(source):
         yield from _logged(storage, source, upto, -1)
 
 
+def newest_compact(storage: Storage, source: str) -> int | None:
+    """The newest compacted entry of a source's log; None if there is none."""
+    names = storage.names(f"sources/{source}")
+    return max((int(m[1]) for name in names if (m := _NAME.fullmatch(name)) and m[2]), default=None)
+
+
+def write_entry(storage: Storage, source: str, number: int, files: Iterable[LoggedFile], *, is_compact: bool) -> None:
+    """Write an entry of a source's log."""
+    lines = [json.dumps({"path": f.path, "timestamp": f.timestamp_ms, "batchId": f.entry}, separators=(",", ":")) for f in files]
+    name = f"sources/{source}/{number}" + (".compact" if is_compact else "")
+    storage.write(name, "\n".join([_VERSION.decode(), *lines]).encode())
+
+
+def _iter_entry(storage: Storage, path: str) -> Iterator[LoggedFile]:
+    return _entries(storage.iter_pieces(path, _BOUNDS.line_bytes, _BOUNDS.source_log_bytes), path)
+
+
 def _find(storage: Storage, source: str, wanted: Callable[[str], bool], upto: int, after: int) -> int | None:
-    return next((batch for path, batch in _logged(storage, source, upto, after) if wanted(path)), None)
+    return next((file.entry for file in _logged(storage, source, upto, after) if wanted(file.path)), None)
 
 
-def _logged(storage: Storage, source: str, upto: int, after: int) -> Iterator[tuple[str, int]]:
+def _logged(storage: Storage, source: str, upto: int, after: int) -> Iterator[LoggedFile]:
     folder = f"sources/{source}"
     names = [(int(m[1]), m[0], bool(m[2])) for name in storage.names(folder) if (m := _NAME.fullmatch(name))]
     # A compacted entry has all entries up to it; the single ones may be gone.
@@ -70,13 +108,13 @@ def _logged(storage: Storage, source: str, upto: int, after: int) -> Iterator[tu
     for entry, name, compacted in sorted(names, reverse=True):
         if entry > upto or entry <= after or entry < compact or (entry == compact and not compacted):
             continue
-        for path, batch in iter_entry(storage, f"{folder}/{name}"):
-            if batch <= upto:
-                yield path, batch
+        for file in _iter_entry(storage, f"{folder}/{name}"):
+            if file.entry <= upto:
+                yield file
 
 
-def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:
-    """The path and the batch of each line."""
+def _entries(pieces: Iterable[bytes], name: str) -> Iterator[LoggedFile]:
+    """The file of each line."""
     lines = _lines(pieces, name)
     version = next(lines)
     if version != _VERSION:
@@ -89,12 +127,12 @@ def _entries(pieces: Iterable[bytes], name: str) -> Iterator[tuple[str, int]]:
     for line in filter(None, lines):
         try:
             entry = parse_json(line)
-            path, batch = entry["path"], entry["batchId"]
-            if type(path) is not str or type(batch) is not int:
-                raise ValueError("it names no path and no batch")
+            file = LoggedFile(entry["path"], entry["timestamp"], entry["batchId"])
+            if type(file.path) is not str or type(file.entry) is not int or type(file.timestamp_ms) is not int:
+                raise ValueError("it names no path, no time and no batch")
         except DAMAGE as broken:
             raise _corrupt(name, f"a line isn't a file's entry: {broken}") from broken
-        yield path, batch
+        yield file
 
 
 def _lines(pieces: Iterable[bytes], name: str) -> Iterator[bytes]:

@@ -28,6 +28,7 @@ from millpond.catalogue import JobFolder, create_beside, folder_around, folders_
 from millpond.checkpoint.operators import anchored
 from millpond.errors import RequestError, SavepointError
 from millpond.ownership.lease import check_not_held
+from millpond.savepoint.end_at import check_end, plan_next_batch
 from millpond.savepoint.in_place.file_sink import SINK
 from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
@@ -59,12 +60,14 @@ class RestorePlan:
     target:     the new checkpoint
     new_id:     whether the restored job gets an id of its own
     form:       how the restored state is written
+    end_at:     the savepoint at whose offsets the next batch ends; None if Spark chooses them
     """
 
     savepoint: Savepoint
     target: Storage
     new_id: bool
     form: StateForm = AS_IT_WAS
+    end_at: Savepoint | None = None
 
     def describe(self) -> str:
         """What will be done, in a few lines."""
@@ -79,6 +82,7 @@ class RestorePlan:
                 f"job id      {identity}",
                 *rewritten,
                 f"goes on     after batch {manifest.batch}; what the job's sink got since then, it gets again",
+                *([] if self.end_at is None else [f"next batch  ends where {self.end_at.manifest.name} ends"]),
             ]
         )
 
@@ -90,10 +94,14 @@ class RestorePlan:
         check_empty(self.target)  # 1
         manifest = self.savepoint.manifest
         identity = str(uuid.uuid4()) if self.new_id else manifest.job_id
-        restore_files(self.savepoint, self.target, identity, progress, self.form)
+        restore_files(self.savepoint, self.target, identity, progress, self.form, also=self._plan_next)
         folder = create_beside(self.target.uri, manifest.job)
         restore_tables(folder, manifest)  # 5
         return folder
+
+    def _plan_next(self) -> None:
+        if self.end_at is not None:
+            plan_next_batch(self.savepoint, self.end_at, self.target)
 
 
 def restore_files(
@@ -224,6 +232,7 @@ def plan_restore(
     checkpoint_format: int | None = None,
     codec: str | None = None,
     row_checksum: bool | None = None,
+    end_at: str | None = None,
 ) -> RestorePlan:
     """Plan to restore a savepoint.
 
@@ -235,9 +244,12 @@ def plan_restore(
     partitions, provider, checkpoint_format, codec, row_checksum:  write the state anew: in another
              number of partitions; for `hdfs` or `rocksdb`; in checkpoint format 1 or 2; in lz4,
              zstd, snappy or lzf; with a checksum for each row or without
+    end_at:  a savepoint of the same place, of another job over the same input: the next batch ends
+             where it ends, whatever has come since
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW,
              TARGET_NOT_EMPTY, INVALID_REQUEST; CHECKPOINT_IN_USE if a job that Millpond started
-             begins there now; UNSUPPORTED if the state can't have this form.
+             begins there now; UNSUPPORTED if the state can't have this form; NOT_ALIGNED if the
+             next batch can't end there.
     """
     savepoint, target = open_savepoint(place, name, time=time), open_storage(to)
     if is_below(target.uri, savepoint.storage.uri) or is_below(savepoint.storage.uri, target.uri):
@@ -249,7 +261,10 @@ def plan_restore(
     )
     if form.is_new:
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
-    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form)
+    end = None if end_at is None else open_savepoint(place, end_at)
+    if end is not None:
+        check_end(savepoint, end)
+    return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form, end_at=end)
 
 
 def check_nobody_has(target: Storage) -> None:

@@ -212,6 +212,7 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--format", "checkpoint_format", type=click.IntRange(1, 2), help="Spark's checkpoint format; 2 is for RocksDB only.")
 @click.option("--codec", type=click.Choice(CODECS), help="The codec of the state's files, but for RocksDB's own.")
 @click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without.")
+@click.option("--end-at", metavar="SAVEPOINT", help="Let the next batch end where this savepoint of another job ends.")
 @local_place
 def restore(place: str, name: str | None, time: str | None, to: str, new_id: bool, **form: Any) -> None:
     """Make a checkpoint of a savepoint, in an empty folder.

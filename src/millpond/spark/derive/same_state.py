@@ -96,7 +96,8 @@ def _way_back(folder: JobFolder, there: Entry, definition: Entry) -> str:
     if before is not None and now is not None and before != now:
         return (
             f"The number of shards or salts of a checkpoint can't change: use {len(before)} again, with as many partitions of the "
-            "state; make a savepoint with other shards (millpond savepoint redistribute); or start a new job (job=…, or another pond)."
+            "state; make a savepoint with other shards (millpond savepoint redistribute); or start it as a new job (job=…, or "
+            "another pond)."
         )
     return (
         "Start it as a new job (job=…, or another pond), or restore the old definition; names, expressions over "

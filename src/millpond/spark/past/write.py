@@ -25,10 +25,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from millpond.checkpoint.log import with_offsets
 from millpond.errors import DefinitionError, SetupError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manifest import Savepoint, SavepointFile
-from millpond.savepoint.offsets import with_offset
 from millpond.savepoint.restore import check_empty, restore_files
 from millpond.schema.definition.operator_name import Entry
 from millpond.schema.strict_json import parse_json
@@ -306,15 +306,15 @@ class _Writing:
         """The savepoint with the job's source in place of the past's files."""
         beginning, manifest, storage = self._plan.beginning, savepoint.manifest, savepoint.checkpoint
         changed = {f"sources/0/{name}": content for name, content in beginning.files.items()}
+        offsets = {"0": None if beginning.offset is None else parse_json(beginning.offset)}
         for batch in (manifest.batch, manifest.batch - 1):
             if batch >= 0:
                 path = f"offsets/{batch}"
-                changed[path] = with_offset(storage.read(path, _BOUNDS.log_bytes), path, beginning.offset)
+                changed[path] = with_offsets(storage.read(path, _BOUNDS.log_bytes), path, offsets, None)
         files = [file for file in manifest.files if not file.path.startswith(("sources/", "offsets/"))]
         for path, content in changed.items():
             storage.write(path, content)
             files.append(SavepointFile(path=path, size_bytes=len(content), sha256=sha256(content).hexdigest()))
-        offsets = {"0": None if beginning.offset is None else parse_json(beginning.offset)}
         return Savepoint(replace(manifest, files=tuple(files), offsets=offsets), savepoint.storage)
 
 

@@ -1,0 +1,144 @@
+"""Let the next batch of a restored job end where another job ended, so that both have read the same input.
+
+Batches of two jobs end at different offsets.  The restored checkpoint gets the plan of its next
+batch, offsets/N+1, with the ends of the other job's sources.  Spark finds a batch that is planned
+and not committed, and runs exactly that one first.
+
+A file source counts the entries of its own log.  So its log gets one more entry, with the files
+that the other job has read and this one hasn't.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from millpond.checkpoint.log import read_commit, with_offsets
+from millpond.checkpoint.position import Batch
+from millpond.checkpoint.source_files import LoggedFile, iter_logged, newest_compact, write_entry
+from millpond.errors import CheckpointError, ReplicaError
+from millpond.savepoint.manifest import Savepoint
+from millpond.savepoint.restart_files import log_offset
+from millpond.schema.strict_json import parse_json
+from millpond.settings import FileBounds
+from millpond.storage import Storage
+
+_BOUNDS = FileBounds()
+# Spark's default of spark.sql.streaming.fileSource.log.compactInterval.
+_COMPACT_INTERVAL = 10
+
+
+def check_end(first: Savepoint, other: Savepoint) -> None:
+    """Raise an error if the first job's next batch can't end where the other savepoint ends.
+
+    Raises:  NOT_ALIGNED if they have other sources, or the first has read more; UNSUPPORTED for
+             offsets that mean something in their own job only.
+    """
+    for _ in _ends(first, other):
+        pass
+
+
+def plan_next_batch(first: Savepoint, other: Savepoint, target: Storage) -> int | None:
+    """Write the plan of the next batch into the restored checkpoint; returns its number.
+
+    None if the first job ends there already.  Raises as `check_end`.
+    """
+    ends: dict[str, Any] = {}
+    for source, end, new in _ends(first, other):
+        ends[source] = end
+        if new is not None:
+            _write_log(target, source, end["logOffset"], new)
+    if ends == first.manifest.offsets:
+        return None
+    done = Batch(first.manifest.batch)
+    watermark_ms = read_commit(target, done).watermark_ms
+    path = f"offsets/{done}"
+    lines = with_offsets(target.read(path, _BOUNDS.log_bytes), path, ends, watermark_ms).decode().split("\n")
+    lines[1] = json.dumps({**parse_json(lines[1]), "batchTimestampMs": time.time_ns() // 1_000_000}, separators=(",", ":"))
+    target.write(f"offsets/{done + 1}", "\n".join(lines).encode())
+    return done + 1
+
+
+def _ends(first: Savepoint, other: Savepoint) -> Iterator[tuple[str, Any, list[LoggedFile] | None]]:
+    """Each source, its end, and the files that its log needs for that."""
+    mine, theirs = first.manifest.offsets, other.manifest.offsets
+    if mine.keys() != theirs.keys():
+        raise _not_aligned(first, other, f"The sources of the one are {sorted(mine)}, those of the other {sorted(theirs)}.")
+    for source, end in theirs.items():
+        before = mine[source]
+        if log_offset(end) is not None or log_offset(before) is not None:
+            yield _end_of_files(first, other, source)
+            continue
+        if end != before:
+            if end is None:
+                raise _not_aligned(first, other, f"Source {source} has read nothing in {other.manifest.name}.")
+            if not isinstance(end, dict):
+                raise CheckpointError(
+                    "UNSUPPORTED",
+                    f"The offset of source {source}, {end!r:.80}, means something in its own job only.",
+                    hint="Jobs that read files or Kafka can be taken to the same offsets.",
+                )
+            if _is_behind(end, before):
+                raise _not_aligned(first, other, f"Source {source} ends at {end!r:.200}, and before at {before!r:.200}.")
+        yield source, end, None
+
+
+def _end_of_files(first: Savepoint, other: Savepoint, source: str) -> tuple[str, Any, list[LoggedFile] | None]:
+    mine, theirs = (_files(savepoint, source) for savepoint in (first, other))
+    if more := mine.keys() - theirs.keys():
+        raise _not_aligned(first, other, f"Source {source} has read {min(more)}, and {other.manifest.name} hasn't.")
+    last = log_offset(first.manifest.offsets[source])
+    upto = -1 if last is None else last
+    new = [LoggedFile(path, file.timestamp_ms, upto + 1) for path, file in theirs.items() if path not in mine]
+    if not new:
+        return source, first.manifest.offsets[source], None
+    return source, {"logOffset": upto + 1}, sorted(new, key=lambda file: (file.timestamp_ms, file.path))
+
+
+def _files(savepoint: Savepoint, source: str) -> dict[str, LoggedFile]:
+    upto = log_offset(savepoint.manifest.offsets[source])
+    return {} if upto is None else {file.path: file for file in iter_logged(savepoint.checkpoint, source, upto=upto)}
+
+
+def _write_log(target: Storage, source: str, number: int, new: list[LoggedFile]) -> None:
+    is_compact = (number + 1) % _interval(newest_compact(target, source)) == 0
+    before = list(iter_logged(target, source, upto=number - 1)) if is_compact else []
+    files = sorted(before, key=lambda file: file.entry) + new
+    write_entry(target, source, number, files, is_compact=is_compact)
+
+
+def _interval(newest: int | None) -> int:
+    """How many entries Spark compacts at a time.
+
+    Source:  CompactibleFileStreamLog.deriveCompactInterval, Spark 4.3.
+    """
+    if newest is None:
+        return _COMPACT_INTERVAL
+    entries = newest + 1
+    if entries <= _COMPACT_INTERVAL:
+        return entries
+    return next(n for n in range(_COMPACT_INTERVAL, entries + 1) if entries % n == 0)
+
+
+def _is_behind(end: Mapping[str, Any], before: Any) -> bool:
+    """Whether a number of an offset is less than it was, as Kafka's numbers by topic and partition."""
+    if not isinstance(before, Mapping):
+        return False
+    for name, was in before.items():
+        now = end.get(name)
+        if isinstance(was, Mapping):
+            if not isinstance(now, Mapping) or _is_behind(now, was):
+                return True
+        elif isinstance(was, int) and not (isinstance(now, int) and now >= was):
+            return True
+    return False
+
+
+def _not_aligned(first: Savepoint, other: Savepoint, why: str) -> ReplicaError:
+    return ReplicaError(
+        "NOT_ALIGNED",
+        f"{first.manifest.name} can't go on to the end of {other.manifest.name}. {why}",
+        hint="Take an earlier savepoint of the first job, or a later one of the other.",
+    )
