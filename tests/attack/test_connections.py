@@ -52,6 +52,7 @@ def test_requests_without_end_whose_answers_nobody_reads(attacked: Attacked, req
         wait_for(lambda: victim.metrics()["millpond_connections"] <= 2, 40)
 
 
+@pytest.mark.long
 def test_pipelined_requests_are_answered_in_order_by_whatever_way(attacked: Attacked) -> None:
     victim = attacked("--send-seconds", "2", "--keep-alive-seconds", "3")
     missing = b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n"

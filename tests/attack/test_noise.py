@@ -59,6 +59,7 @@ def _noise(chance: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.long
 def test_a_million_bytes_of_noise_are_answered_or_refused(attacked: Attacked, capfd: pytest.CaptureFixture[str]) -> None:
     victim = attacked("--header-seconds", "1", "--body-seconds", "1", "--keep-alive-seconds", "2", "--send-seconds", "2")
     chance, sent, statuses = random.Random(SEED), 0, set()

@@ -124,6 +124,7 @@ def test_an_address_where_nobody_listens(job: UploadedCheckpoint, place: str, mo
 # ---------------------------------------------------------------- a follower
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [2])
 def test_under_all_of_it_every_answer_is_right_for_the_batch_it_names(
     job: UploadedCheckpoint, pond: millpond.Pond, faults: Faults, seed: int
