@@ -1,11 +1,18 @@
-"""Runs a command until its n-th step with files, and is killed there: `python -m savepoint.killed N POND COMMAND …`."""
+"""Runs a command until its n-th step with files, and is killed there.
+
+A server, `python -m savepoint.killed`, has imported Millpond once; each command runs in a fork of it.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
 import os
 import signal
 import subprocess
 import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,33 +21,68 @@ NO_EXCHANGE = "MILLPOND_TEST_NO_EXCHANGE"
 _STEPS = frozenset({"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.scandir", "ctypes.dlsym"})
 
 
-def run_killed(step: int, pond: Path, *command: str) -> int:
-    """Run it in a process of its own; returns how many steps it took, or -1 if it was killed."""
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
-    done = subprocess.run(
-        [sys.executable, "-m", "savepoint.killed", str(step), str(pond), *command],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode == -signal.SIGKILL:
+def run_killed(step: int, place: Path, *command: str) -> int:
+    """Run it in a process of its own; returns how many steps it took, or -1 if it was killed.
+
+    command:  the name of one of `_COMMANDS`, and its arguments
+    """
+    server = _server()
+    assert server.stdin is not None
+    assert server.stdout is not None
+    asked = {"step": step, "place": str(place), "command": command, "no_exchange": NO_EXCHANGE in os.environ}
+    server.stdin.write(json.dumps(asked) + "\n")
+    server.stdin.flush()
+    ended, text = json.loads(server.stdout.readline())
+    if ended == -signal.SIGKILL:
         return -1
-    assert done.returncode == 0, done.stderr
-    return int(done.stdout)
+    assert ended == 0, text
+    return int(text)
 
 
-def main(step: int, pond: str, command: str, *arguments: str) -> None:
-    """Plan, and then run to that step."""
+@functools.cache
+def _server() -> subprocess.Popen[str]:
+    """It ends with this process, whose end of the pipe is then closed."""
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "savepoint.killed"]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, text=True)
+
+
+def _serve() -> None:
     import millpond
+    import millpond.tables.edit  # noqa: F401 - else each fork would import them
+
+    for line in sys.stdin:
+        asked = json.loads(line)
+        begin, end = os.pipe()
+        if (child := os.fork()) == 0:
+            os.close(begin)
+            _run_and_exit(asked, end)
+        os.close(end)
+        with open(begin) as file:
+            text = file.read()
+        _, status = os.waitpid(child, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), text]), flush=True)
+
+
+def _run_and_exit(asked: dict[str, Any], end: int) -> None:
+    """The fork: it never returns."""
+    code, text = 1, ""
+    try:
+        text, code = str(_run(asked["step"], asked["place"], *asked["command"], no_exchange=asked["no_exchange"])), 0
+    except BaseException:  # noqa: BLE001 - the test shows it
+        text = traceback.format_exc()
+    finally:
+        os.write(end, text.encode())
+        os._exit(code)
+
+
+def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool) -> int:
+    """Plan, and then run to that step."""
     from millpond.ownership import take_over
 
-    if os.environ.get(NO_EXCHANGE):
+    if no_exchange:
         take_over.try_exchange = lambda _one, _other: False  # type: ignore[assignment]
-    if command == "rescale":
-        plan: Any = millpond.plan_rescale(pond, int(arguments[0]))
-    else:
-        plan = millpond.plan_rollback(pond, savepoint=arguments[0])
+    run = _COMMANDS[command](place, *arguments)
     steps = 0
 
     def count(event: str, _: Any) -> None:
@@ -51,9 +93,63 @@ def main(step: int, pond: str, command: str, *arguments: str) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
-    plan.run()
-    print(steps)
+    run()
+    return steps
+
+
+def _rescale(pond: str, partitions: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_rescale(pond, int(partitions)).run
+
+
+def _rollback(pond: str, savepoint: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_rollback(pond, savepoint=savepoint).run
+
+
+def _evolve(place: str, savepoint: str, name: str) -> Callable[[], Any]:
+    from savepoint.changed import plan_evolved
+
+    return plan_evolved(place, savepoint, name).run
+
+
+def _edit(place: str, savepoint: str, name: str) -> Callable[[], Any]:
+    from savepoint.changed import plan_edited
+
+    return plan_edited(place, savepoint, name).run
+
+
+def _restore(place: str, savepoint: str, target: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_restore(place, savepoint, target).run
+
+
+def _repair(checkpoint: str, target: str) -> Callable[[], Any]:
+    from millpond.tables.repair import plan_repair
+
+    return plan_repair(checkpoint, to=target).run
+
+
+def _expire(archive: str, keep_seconds: str, now_ms: str) -> Callable[[], Any]:
+    from savepoint.changed import open_window
+
+    return functools.partial(open_window(archive, float(keep_seconds)).expire, int(now_ms))
+
+
+_COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "rescale": _rescale,
+    "rollback": _rollback,
+    "evolve": _evolve,
+    "edit": _edit,
+    "restore": _restore,
+    "repair": _repair,
+    "expire": _expire,
+}
+"""name -> what plans it, and returns what runs it"""
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), *sys.argv[2:])
+    _serve()

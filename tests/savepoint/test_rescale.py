@@ -6,6 +6,7 @@ import json
 import logging
 import random
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,8 +21,11 @@ from millpond.ownership.lease import take_lease
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.in_place import exchange
 from millpond.savepoint.in_place.rescale import plan_rescale
+from millpond.savepoint.verify import verify_savepoint
+from millpond.schema.definition.operator_name import parse_entry
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import NO_EXCHANGE, run_killed
+from savepoint.test_rewrite import whole_state
 from servers.s3 import BUCKET, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
 from suite.sizes import IS_LONG
@@ -211,3 +215,46 @@ def test_killed_anywhere_the_old_or_the_new_is_whole(
         assert rows(pond) == ROWS
         assert not list(job.path.parent.glob("take-over*"))
     assert found == {True, False}
+
+
+# The job counts; its checkpoint formats have their files under other names.
+@pytest.mark.parametrize("cell", ["counts-rocksdb-changelog", "counts-rocksdb-snapshots", "counts-rocksdb-format2"])
+def test_a_job_in_rocksdb_is_rescaled_in_its_place(golden: Callable, tmp_path: Path, cell: str) -> None:
+    """Up, down, to one, and after kills; every row of every column family is what Spark wrote, where Spark looks for it."""
+    pond, found = tmp_path / "pond", golden(cell)
+    folder = create_job(pond, "counts")
+    checkpoint = Path(folder.checkpoint.removeprefix("file://"))
+    shutil.copytree(found.checkpoint, checkpoint, dirs_exist_ok=True)
+    folder.write_definition(parse_entry(found.read("definition")))
+    batch = found.last
+    expected = whole_state(checkpoint, batch)
+
+    def table() -> list[str]:
+        return sorted(map(repr, millpond.read_arrow(pond, "counts").to_pylist()))
+
+    answers = table()
+    assert expected
+    assert answers
+    for number in (5, 3, 1, 7):
+        before = files_of(checkpoint)
+        done = plan_rescale(pond, number).run()
+        assert (done.batch, done.partitions, partitions(checkpoint, batch)) == (batch, number, number)
+        assert whole_state(checkpoint, batch) == expected
+        assert table() == answers
+        assert files_of(Path(str(done.kept).removeprefix("file://"))) == before
+        assert verify_savepoint(plan_savepoint(pond, f"of-{number}").run()).problems == ()
+    steps, seed = run_killed(0, pond, "rescale", "2"), random.Random(5)
+    for turn in range(20 if IS_LONG else 4):
+        was, goal = partitions(checkpoint, batch), 3 + turn % 2
+        step = seed.randrange(1, steps // 2) if turn % 2 else steps - seed.randrange(1, 25)
+        run_killed(step, pond, "rescale", str(goal))
+        assert partitions(checkpoint, batch) in (was, goal)
+        assert whole_state(checkpoint, batch) == expected
+        plan_rescale(pond, 6 - turn % 2).run()
+        assert whole_state(checkpoint, batch) == expected
+        assert not list(checkpoint.parent.glob("take-over*"))
+    with millpond.open(pond, replica_dir="memory://") as opened:
+        rows = list(opened["counts"].scan())
+        key = [column.name for column in opened["counts"].definition.key]
+        for row in rows:  # a lookup goes to the partition of its key
+            assert opened["counts"].get(**{name: row[name] for name in key}) == row

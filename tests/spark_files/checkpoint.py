@@ -53,6 +53,16 @@ def delta_file(
     return lz4_file(bytes(out) + struct.pack(">i", -1))
 
 
+def schema_file(key: tuple[Field, ...], value: tuple[Field, ...]) -> bytes:
+    """The schema file of a store with these columns."""
+    return _schema_file(struct_of(key).to_json(), struct_of(value).to_json())
+
+
+def _schema_file(key: Any, value: Any) -> bytes:
+    schema = json.dumps(key), json.dumps(value)
+    return struct.pack(">H", 2) + b"v2" + b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
+
+
 class WrittenCheckpoint:
     """A checkpoint of the HDFS-backed provider, written file by file as Spark does.
 
@@ -84,15 +94,13 @@ class WrittenCheckpoint:
         key_json = struct_of(key).to_json()
         if watermarked:
             key_json["fields"][watermarked_column]["metadata"]["spark.watermarkDelayMs"] = 1000
-        schema = json.dumps(key_json), json.dumps(struct_of(value).to_json())
-        body = b"".join(struct.pack(">iH", 1, len(s)) + s.encode() for s in schema)
         metadata = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
             "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": PARTITIONS}],
         }
         self.write("metadata", json.dumps({"id": job_id}).encode())
         self.write("state/0/_metadata/metadata", b"v1\n" + json.dumps(metadata).encode())
-        self.write("state/0/0/_metadata/schema", struct.pack(">H", 2) + b"v2" + body)
+        self.write("state/0/0/_metadata/schema", _schema_file(key_json, struct_of(value).to_json()))
 
     def write(self, name: str, data: bytes, at: float | None = None) -> None:
         """Write a file at once; with `at`, it has this file time from the beginning."""

@@ -5,9 +5,9 @@
    Spark never writes into them.
 3. Change the absolute paths of schema files, which name the place that was copied: Spark would read
    them there.
-4. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from
+4. Write the definitions of tables beside it.
+5. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from
    offsets without it, so it never starts from half of a copy.
-5. Write the definitions of tables beside it.
 
 If anything fails, the folder is emptied.
 """
@@ -94,12 +94,12 @@ class RestorePlan:
         check_empty(self.target)  # 1
         manifest = self.savepoint.manifest
         identity = str(uuid.uuid4()) if self.new_id else manifest.job_id
-        restore_files(self.savepoint, self.target, identity, progress, self.form, also=self._plan_next)
-        folder = create_beside(self.target.uri, manifest.job)
-        restore_tables(folder, manifest)  # 5
-        return folder
+        restore_files(self.savepoint, self.target, identity, progress, self.form, also=self._write_more)
+        return create_beside(self.target.uri, manifest.job)
 
-    def _plan_next(self) -> None:
+    def _write_more(self) -> None:
+        """What is there when Spark can start."""
+        restore_tables(create_beside(self.target.uri, self.savepoint.manifest.job), self.savepoint.manifest)  # 4
         if self.end_at is not None:
             plan_next_batch(self.savepoint, self.end_at, self.target)
 
@@ -115,7 +115,7 @@ def restore_files(
     place: str | None = None,
     also: Callable[[], None] = lambda: None,
 ) -> None:
-    """Make a checkpoint of a savepoint in an empty folder: steps 2 to 4.
+    """Make a checkpoint of a savepoint in an empty folder: steps 2, 3 and 5.
 
     job_id:  Spark's id of the restored job
     form:    how its state is written
@@ -134,27 +134,20 @@ def restore_files(
 
 @contextmanager
 def new_checkpoint(target: Storage, job_id: str) -> Iterator[None]:
-    """Steps 1 and 4 around the files of a new checkpoint, which the block writes.
+    """Steps 1 and 5 around the files of a new checkpoint, which the block writes.
 
     Raises:  TARGET_NOT_EMPTY, NOT_WRITABLE.  If the block raises, the folder is emptied.
     """
     if not target.create(_CLAIM, uuid.uuid4().hex.encode()):
-        raise SavepointError(
-            "TARGET_NOT_EMPTY",
-            f"Another command makes a checkpoint in {target.uri}, or was killed in doing so.",
-            hint="Wait for it, or remove that folder; then begin again.",
-            uri=target.uri,
-        )
-    try:
-        check_empty(target)  # another command may have been done with it just before
-    except SavepointError:
+        raise _in_the_way(target)
+    if target.names():  # another command was done with it just before
         target.delete(_CLAIM)
-        raise
+        raise _in_the_way(target)
     try:
         yield
-        target.sync()  # 4
-        target.delete(_CLAIM)
+        target.sync()  # 5
         target.write(_METADATA, encode_metadata(job_id))
+        target.delete(_CLAIM)  # last: without it, what a killed command left looks like anybody's
     except BaseException:
         target.delete_all()
         raise
@@ -292,13 +285,27 @@ def _when(manifest: Manifest) -> str:
 
 def check_empty(target: Storage) -> None:
     """Raise TARGET_NOT_EMPTY if a folder has anything in it."""
-    if there := target.names():
-        raise SavepointError(
+    if target.names():
+        raise _in_the_way(target)
+
+
+def _in_the_way(target: Storage) -> SavepointError:
+    """What is said of a folder that has something in it."""
+    there = target.names()
+    if target.stamp(_CLAIM) is not None and target.stamp(_METADATA) is None:
+        return SavepointError(
             "TARGET_NOT_EMPTY",
-            f"{target.uri} isn't empty: it has {there[0]!r:.80}" + (f" and {len(there) - 1} more." if there[1:] else "."),
-            hint="Name a folder that is empty or doesn't exist yet.",
+            f"Another command makes a checkpoint in {target.uri}, or was killed in doing so.",
+            hint="Wait for it, or remove that folder; then begin again.",
             uri=target.uri,
         )
+    has = f"it has {there[0]!r:.80}" + (f" and {len(there) - 1} more" if there[1:] else "") if there else "it was claimed just now"
+    return SavepointError(
+        "TARGET_NOT_EMPTY",
+        f"{target.uri} isn't empty: {has}.",
+        hint="Name a folder that is empty or doesn't exist yet.",
+        uri=target.uri,
+    )
 
 
 def anchored_file(text: bytes, path: str, checkpoint: str) -> bytes:  # 3

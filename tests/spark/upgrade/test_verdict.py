@@ -7,6 +7,10 @@ from itertools import pairwise, permutations
 
 import pytest
 
+from millpond.schema.definition.meaning import Meaning
+from millpond.schema.store import StoreSchema
+from millpond.schema.types import Field, atomic
+from millpond.spark.upgrade.compare import Known, compare_operators
 from millpond.spark.upgrade.finding import EXIT_CODES, KINDS, Finding, Kind, Upgrade
 
 
@@ -29,3 +33,28 @@ def test_notes_change_no_verdict() -> None:
     assert upgrade("noted").exit_code == 0
     assert json.loads(json.dumps(upgrade("noted").to_json()))["findings"][0]["operator"] == 0
     assert len(set(EXIT_CODES.values())) == len(EXIT_CODES)
+
+
+def aggregation(*values: str, meaning: Meaning | None) -> dict[int, Known]:
+    value = tuple(Field(name, atomic("long")) for name in values)
+    store = StoreSchema(
+        operator=0,
+        operator_name="stateStoreSave",
+        store="default",
+        index=0,
+        key=(Field("k", atomic("string")),),
+        value=value,
+        single=False,
+    )
+    return {0: Known(name="stateStoreSave", stores=(store,), meaning=meaning)}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_fixable_aggregates_name_the_command_that_fixes_them(is_known: bool) -> None:
+    old, new = Meaning(("k",), ("Count(1)",)), Meaning(("k",), ("Count(1)", "Sum(bytes)"))
+    before = aggregation("count", meaning=old if is_known else None)
+    (finding,) = compare_operators(before, aggregation("count", "sum", meaning=new), by_name=False)
+    assert finding.kind == "fixable"
+    assert "millpond evolve DIR SAVEPOINT FILE --name NEW" in finding.hint
+    assert ("Sum(bytes) needs a value to begin with." in finding.hint) == is_known
+    assert ("--old" in finding.hint) == (not is_known)

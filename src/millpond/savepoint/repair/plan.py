@@ -7,7 +7,8 @@
 3. Name other copies that hold more: savepoints of the job, and its replica.
 4. Run: copy the files of the restart into an empty folder, under the checkpoint's id, or a new one
    if that is lost.  Paths of schema files are changed to the new place.
-5. Decode every row of the copy.  Then let it survive a crash, and write `metadata` last.
+5. Decode every row of the copy.  Then write the definitions of tables beside it, let all of it
+   survive a crash, and write `metadata` last.
 
 Rewinding in place would be shorter, and loses state: Spark then loads newer snapshots that stayed
 (see `checkpoint/state.py`).
@@ -137,11 +138,10 @@ class RepairPlan:
         with new_checkpoint(self.target, identity):  # 4
             _copy_all(self.restart, source, self.target, progress)
             _check_copy(self.restart, self.target)  # 5
-        if around := folders_of(self.target.uri):
-            return around[0]
-        folder = create_beside(self.target.uri, self.job.job)
-        for entry in self.job.read_entries()[0]:
-            folder.write_definition(entry)
+            around = folders_of(self.target.uri)
+            folder = around[0] if around else create_beside(self.target.uri, self.job.job)
+            for entry in self.job.read_entries()[0]:
+                folder.write_definition(entry)
         return folder
 
     def _check_target(self) -> None:

@@ -28,6 +28,8 @@ _OTHER_VALUE = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
 # Numbers that hold every value of those before them.
 _WIDER = ("byte", "short", "integer", "long")
 _BACK = "Restore the old code, or start it as a new job, with a checkpoint of its own."
+_EVOLVE = "Make a savepoint, and one of it for the new code: millpond evolve DIR SAVEPOINT FILE --name NEW."
+_EVOLVE_OLD = "  Name the old code there (--old): nothing says what the aggregates of the state mean."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +119,13 @@ def _values(operator: int, before: Known, now: Known, old: StoreSchema, new: Sto
             yield from _same_shapes(operator, store_title(new), old.value, new.value)
         return
     what = f"The value was ({_columns(old.value)}), and would be ({_columns(new.value)})."
-    changes = _changed_aggregates(before, now) if now.name in _AGGREGATIONS else _changed_columns(old.value, new.value)
-    kind: Kind = "fixable" if now.name in _AGGREGATIONS or _can_convert(old.value, new.value) else "refused"
-    yield Finding(
-        kind=kind, operator=operator, what=what, spark_error=_OTHER_VALUE, hint=f"{changes}{_BACK}" if kind == "fixable" else _BACK
-    )
+    kind: Kind = "refused"
+    hint = _BACK
+    if now.name in _AGGREGATIONS:
+        kind, hint = "fixable", f"{_changed_aggregates(before, now)}{_EVOLVE}{_EVOLVE_OLD if before.meaning is None else ''}"
+    elif _can_convert(old.value, new.value):
+        kind, hint = "fixable", f"{_changed_columns(old.value, new.value)}{_BACK}"
+    yield Finding(kind=kind, operator=operator, what=what, spark_error=_OTHER_VALUE, hint=hint)
 
 
 def _changed_aggregates(before: Known, now: Known) -> str:
