@@ -99,9 +99,9 @@ class RestorePlan:
 
     def _write_more(self) -> None:
         """What is there when Spark can start."""
-        restore_tables(create_beside(self.target.uri, self.savepoint.manifest.job), self.savepoint.manifest)  # 4
         if self.end_at is not None:
             plan_next_batch(self.savepoint, self.end_at, self.target)
+        restore_tables(create_beside(self.target.uri, self.savepoint.manifest.job), self.savepoint.manifest)  # 4
 
 
 def restore_files(
