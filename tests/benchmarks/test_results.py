@@ -6,6 +6,7 @@ import ast
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,6 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 SCRIPTS = sorted(path.stem for path in BENCHMARKS.glob("*.py") if "write_result(" in path.read_text() and path.stem != "results")
 # Written by programs of the tests.
 OTHERS = {"fuzz", "kills", "random_queries", "soak"}
-# These were measured before results had their present form.  Measure each again, then remove it here.
-BEFORE = {
-    "broadcast", "cold_get", "distinct", "follow", "lookup", "memory", "profiles", "provider", "salted",
-    "sinks", "sizes", "to_arrow", "visible",
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -30,6 +26,14 @@ def results(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
     monkeypatch.setattr(module, "FOLDER", tmp_path)
     monkeypatch.setattr(sys, "argv", ["benchmarks/sinks.py", "--rounds", "2"])
     return module
+
+
+def within(node: Any, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in a result, with its place."""
+    yield place, node
+    parts = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in parts:
+        yield from within(value, f"{place}/{name}")
 
 
 def test_a_result_has_what_no_script_may_forget(results: Any) -> None:
@@ -67,10 +71,9 @@ def test_each_result_has_a_program_that_writes_it() -> None:
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_what_is_committed_is_what_its_script_wrote(results: Any, name: str) -> None:
     kept = json.loads((BENCHMARKS / "results" / f"{name}.json").read_text())
-    is_whole = (
-        kept.get("sha256") == results.digest(kept)
-        and {"before", "after"} == set(kept.get("load_average", ()))
-        and bool(kept.get("rounds"))
-        and kept.get("command", "").startswith(f"benchmarks/{name}.py")
-    )
-    assert is_whole == (name not in BEFORE)
+    assert kept["sha256"] == results.digest(kept)
+    assert set(kept["load_average"]) == {"before", "after"}
+    assert kept["machine"].keys() == results.machine().keys()
+    assert kept["command"].startswith(f"benchmarks/{name}.py")
+    assert kept["rounds"]
+    assert [place for place, value in within(kept) if value in ({}, [], "")] == []
