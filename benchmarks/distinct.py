@@ -101,8 +101,8 @@ def main() -> None:
     }
     print(json.dumps(result, indent=1))
     if asked.write:
-        # Without the numbers by page, which are the same each time.
-        kept = {way: [{name: fact for name, fact in run.items() if name != "visitors"} for run in done[1:]] for way, done in runs.items()}
+        # Of the numbers by page, which are the same each time, their sum.
+        kept = {way: [{**run, "visitors": sum(run["visitors"].values())} for run in done[1:]] for way, done in runs.items()}
         print(write_result("distinct", result, kept))
 
 

@@ -87,7 +87,8 @@ def shares(raw: str, groups: dict[str, str], thread: str) -> dict[str, float]:
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
     """The median share of each group, largest first."""
-    found = {group: round(statistics.median(each.get(group, 0.0) for each in rounds), 1) for group in {g for r in rounds for g in r}}
+    groups = {group for each in rounds for group in each}
+    found = {group: round(statistics.median(each.get(group, 0.0) for each in rounds), 1) for group in groups}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
@@ -101,9 +102,11 @@ def _group(frames: list[str], groups: dict[str, str]) -> str:
 
 def profile(pid: int, seconds: float, raw: Path) -> subprocess.Popen[bytes]:
     """Look at a process for so long."""
-    command = ["py-spy", "record", "--nonblocking", "--rate", str(SAMPLES_PER_SECOND), "--pid", str(pid), "--duration", str(seconds)]
+    command = ["py-spy", "record", "--nonblocking", "--rate", str(SAMPLES_PER_SECOND), "--pid", str(pid)]
     return subprocess.Popen(
-        [*command, "--format", "raw", "--output", str(raw)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [*command, "--duration", str(seconds), "--format", "raw", "--output", str(raw)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     )
 
 
