@@ -29,10 +29,10 @@ def test_both_have_read_the_same_files(spark: SparkSession, tmp_path: Path, seed
 
     def run(name: str, files_a_batch: int, *, once: bool = False) -> None:
         df = spark.readStream.schema("n long").option("maxFilesPerTrigger", files_a_batch).json(str(tmp_path / "in"))
-        counted = df.groupBy((sf.col("n") % 7).alias("k")).agg(sf.count("*").alias("c"), sf.sum("n").alias("s"))
+        counted = df.withColumn("k", sf.col("n") % 7).groupBy("k").agg(sf.count("*").alias("c"), sf.sum("n").alias("s"))
         writer = counted.writeStream.outputMode("complete").option("checkpointLocation", str(tmp_path / name))
         trigger = {"once": True} if once else {"availableNow": True}
-        writer.trigger(**trigger).foreachBatch(lambda _batch, _number: None).start().awaitTermination()
+        writer.trigger(**trigger).foreachBatch(lambda batch, _number: batch.collect()).start().awaitTermination()
 
     def rows(place: Path) -> dict[int, tuple[int, int]]:
         with millpond.open(place, replica_dir="memory://") as pond:
