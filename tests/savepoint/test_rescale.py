@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import millpond
-from millpond.catalogue import create_job, open_jobs
+from millpond.catalogue import create_beside, create_job, open_jobs
 from millpond.checkpoint.log import read_batch, read_conf
 from millpond.checkpoint.position import Batch
 from millpond.errors import MillpondError
@@ -22,9 +22,10 @@ from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.in_place import exchange
 from millpond.savepoint.in_place.rescale import plan_rescale
 from millpond.savepoint.verify import verify_savepoint
-from millpond.schema.definition.operator_name import parse_entry
+from millpond.schema.definition.operator_name import NamedOperator, parse_entry
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import NO_EXCHANGE, run_killed
+from savepoint.test_golden_cells import rows_of
 from savepoint.test_rewrite import whole_state
 from servers.s3 import BUCKET, moto_server, use
 from spark_files.checkpoint import UploadedCheckpoint, WrittenCheckpoint
@@ -258,3 +259,32 @@ def test_a_job_in_rocksdb_is_rescaled_in_its_place(golden: Callable, tmp_path: P
         key = [column.name for column in opened["counts"].definition.key]
         for row in rows:  # a lookup goes to the partition of its key
             assert opened["counts"].get(**{name: row[name] for name in key}) == row
+
+
+def test_a_bare_checkpoint_whose_rescale_is_killed_has_a_whole_copy_or_none(tmp_path: Path) -> None:
+    job = WrittenCheckpoint(tmp_path / "ck")
+    for batch in range(3):
+        job.plan([((f"k{n}",), n + batch) for n in range(batch, 9)], snapshot=False)
+        job.commit()
+    create_beside(job.path).write_definition(NamedOperator(table="named", operator=0, operator_name="stateStoreSave"))
+    before, target, seed = files_of(job.path), tmp_path / "ck-of-3", random.Random(9)
+    steps = run_killed(0, job.path, "rescale", "3")
+    undisturbed, expected, ends = sorted(files_of(target)), rows_of(target, 2), set()
+    for turn in range(30 if IS_LONG else 8):
+        shutil.rmtree(target)
+        shutil.rmtree(f"{target}.millpond")
+        run_killed(steps - seed.randrange(1, 25) if turn % 2 else seed.randrange(1, steps // 2), job.path, "rescale", "3")
+        assert files_of(job.path) == before
+        is_whole = (target / "metadata").exists()
+        ends.add(is_whole)
+        if not is_whole and (target / ".restoring").exists():
+            with pytest.raises(MillpondError, match="was killed") as caught:
+                plan_rescale(job.path, 3).run()
+            assert "remove that folder" in str(caught.value.hint)
+            shutil.rmtree(target)  # else it goes on by itself
+        if not is_whole:
+            plan_rescale(job.path, 3).run()
+        assert sorted(files_of(target).keys() - {".restoring"}) == undisturbed
+        assert rows_of(target, 2) == expected
+        assert [entry.table for entry in open_jobs(target)[0].entries()] == ["named"]
+    assert ends == {True, False}

@@ -46,7 +46,7 @@ from millpond.storage.copying import Copied, copy_file, hash_file
 from millpond.storage.fence import is_below
 from millpond.storage.names import hadoop_uri
 
-_METADATA = "metadata"
+METADATA = "metadata"
 # Hidden, as Spark's own temporary files.
 _CLAIM = ".restoring"
 _BOUNDS = FileBounds()
@@ -146,7 +146,7 @@ def new_checkpoint(target: Storage, job_id: str) -> Iterator[None]:
     try:
         yield
         target.sync()  # 5
-        target.write(_METADATA, encode_metadata(job_id))
+        target.write(METADATA, encode_metadata(job_id))
         target.delete(_CLAIM)  # last: without it, what a killed command left looks like anybody's
     except BaseException:
         target.delete_all()
@@ -184,7 +184,7 @@ def read_tables(manifest: Manifest) -> list[Entry]:
 
 
 def _copy_all(savepoint: Savepoint, target: Storage, place: str, progress: Progress | None, *, without_state: bool) -> None:
-    files = [file for file in savepoint.manifest.files if file.path != _METADATA and not file.path.startswith(SINK)]
+    files = [file for file in savepoint.manifest.files if file.path != METADATA and not file.path.startswith(SINK)]
     do_each(
         partial(_copy_one, savepoint.checkpoint, target, place, without_state),
         files,
@@ -292,7 +292,7 @@ def check_empty(target: Storage) -> None:
 def _in_the_way(target: Storage) -> SavepointError:
     """What is said of a folder that has something in it."""
     there = target.names()
-    if target.stamp(_CLAIM) is not None and target.stamp(_METADATA) is None:
+    if target.stamp(_CLAIM) is not None and target.stamp(METADATA) is None:
         return SavepointError(
             "TARGET_NOT_EMPTY",
             f"Another command makes a checkpoint in {target.uri}, or was killed in doing so.",

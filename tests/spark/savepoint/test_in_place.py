@@ -13,6 +13,7 @@ import pytest
 
 import millpond
 from inputs.event_file import write_event_file
+from live_jobs.rocksdb_state import ROCKSDB, rocksdb
 from millpond.catalogue import open_jobs
 from savepoint.killed import run_killed
 
@@ -101,6 +102,25 @@ def test_a_job_is_rescaled_and_goes_on(spark: SparkSession, folder: Path) -> Non
         run(counts(spark, folder), folder, sink=to(None))
         assert rows(folder) == expected(file + 1)
         assert not list(checkpoint.parent.glob("take-over*"))
+
+
+def test_a_job_in_rocksdb_is_rescaled_and_goes_on(spark: SparkSession, folder: Path) -> None:
+    """From two to five partitions, and to one."""
+    checkpoint = folder / "pond/jobs" / TABLE / "checkpoint"
+    with rocksdb(spark):
+        feed(folder, 0)
+        run(counts(spark, folder), folder)
+    conf = json.loads((checkpoint / "offsets/0").read_text().split("\n")[1])["conf"]
+    assert conf["spark.sql.streaming.stateStore.providerClass"] == ROCKSDB
+    for file, number in ((1, 5), (2, 1)):  # the session names the other provider: the checkpoint decides
+        assert millpond.plan_rescale(folder / "pond", number).run().rows == 7
+        assert rows(folder) == expected(file)
+        feed(folder, file)
+        run(counts(spark, folder), folder)
+        assert rows(folder) == expected(file + 1)
+        stores = [path for path in (checkpoint / "state/0").iterdir() if path.name.isdecimal()]
+        assert len(stores) == number
+        assert all(list(path.glob("*.zip")) for path in stores)
 
 
 def test_a_job_with_a_file_sink_is_rolled_back(spark: SparkSession, folder: Path) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from millpond.errors import MillpondError, RequestError
 from millpond.ownership.take_over import TakeOver
 from millpond.savepoint.in_place.exchange import UNKNOWN, Found, check_target, find_stopped_job, savepoint_in, take_place
 from millpond.savepoint.manifest import Savepoint, damaged
-from millpond.savepoint.restore import check_empty, restore_files
+from millpond.savepoint.restore import METADATA, check_empty, encode_metadata, restore_files
 from millpond.savepoint.rewrite.form import StateForm, check_can_rewrite
 from millpond.savepoint.rows import count_rows
 from millpond.savepoint.threads import Progress
@@ -35,6 +36,7 @@ from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
 from millpond.storage.below import files_below
 from millpond.storage.copying import copy_file
+from millpond.storage.patched import PatchedStorage
 
 _BOUNDS = FileBounds()
 # Hidden, so that it counts neither as a part of the checkpoint nor as something in the way.
@@ -122,39 +124,59 @@ class RescalePlan:
         check_empty(target)
         source = self.job.open_checkpoint()
         found = Found.of(source)
-        try:
-            batch, rows = self._copy(self.job, target.folder(_WORK), target, target.uri, progress, found)
+
+        def last() -> None:
             found.check(source)
+            folder = create_beside(target.uri, self.job.job)
+            for entry in self.job.entries():
+                folder.write_definition(entry)
             target.delete_all(_WORK)
+
+        target.delete_all(_WORK)  # what a killed command left
+        try:
+            batch, rows = self._copy(self.job, target.folder(_WORK), target, target.uri, progress, found, last)
         except BaseException:
             target.delete_all()
             raise
         folder = create_beside(target.uri, self.job.job)
-        for entry in self.job.entries():
-            folder.write_definition(entry)
         return Rescaled(job=folder, checkpoint=target.uri, kept=None, batch=batch, rows=rows, partitions=self.partitions)
 
     def _copy(
-        self, folder: JobFolder, work: Storage, copy: Storage, place: str, progress: Progress | None, found: Found | None = None
+        self,
+        folder: JobFolder,
+        work: Storage,
+        copy: Storage,
+        place: str,
+        progress: Progress | None,
+        found: Found | None = None,
+        last: Callable[[], None] = lambda: None,
     ) -> tuple[int, int]:
-        """Steps 1 to 5; returns the batch and how many rows there are."""
+        """Steps 1 to 5; returns the batch and how many rows there are.
+
+        last:  what else is to be done before Spark can start from the copy
+        """
         source = folder.open_checkpoint()
         found = found or Found.of(source)
         if not found.committed:
             raise RequestError("INVALID_REQUEST", f"{source.uri} has no committed batch.", hint="Start the job first.")
         number = found.committed[-1]
         made = savepoint_in(work, folder, number, progress, count=True)  # 1
+        rows = 0
 
         def also() -> None:
+            nonlocal rows
             if found.unfinished is not None:
                 _copy_plan(source, number, found.unfinished, copy)  # 3
+            whole = PatchedStorage(copy)  # as it will be with Spark's file `metadata`
+            whole.write(METADATA, encode_metadata(made.manifest.job_id))
+            rows = _check_rows(made, whole)  # 4
+            before, after = (read_batch(storage, Batch(number)).fingerprint for storage in (source, whole))
+            write_rescaled(copy, before, after)  # 5
+            work.delete_all("savepoint")
+            last()
 
         form = StateForm(partitions=self.partitions)
         restore_files(made, copy, made.manifest.job_id, progress, form, place=place, also=also)  # 2
-        rows = _check_rows(made, copy)  # 4
-        before, after = (read_batch(storage, Batch(number)).fingerprint for storage in (source, copy))
-        write_rescaled(copy, before, after)  # 5
-        work.delete_all("savepoint")
         return number, rows
 
 
