@@ -13,7 +13,7 @@ from millpond.checkpoint.operators import OperatorFiles, is_single
 from millpond.checkpoint.partition import Columns, hashed_columns
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.schemas import FamilySchema, parse_schema
-from millpond.schema.murmur import row_hash
+from millpond.schema.murmur import row_hasher
 from millpond.schema.store import StoreSchema
 from millpond.settings import FileBounds
 from millpond.storage import Storage
@@ -80,7 +80,8 @@ class WholeStore:
 
     def _hasher(self, family: FamilySchema, read: Callable[[bytes], Columns]) -> Callable[[bytes], int]:
         fields, take = hashed_columns(self.operator.name, family, self.families)
-        return lambda key: row_hash(fields, take(read(key)))
+        hash_row = row_hasher(fields)
+        return lambda key: hash_row(take(read(key)))
 
 
 def read_whole_stores(storage: Storage, operator: OperatorFiles) -> list[WholeStore]:

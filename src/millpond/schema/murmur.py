@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
@@ -44,7 +44,27 @@ def row_hash(fields: tuple[Field, ...], values: tuple[Stored, ...]) -> int:
 
     Raises as `partition_of`.
     """
-    hashed = hash_of([f.type for f in fields], values, _SEED)
+    return row_hasher(fields)(values)
+
+
+def row_hasher(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], int]:
+    """`row_hash` for many rows.  The function raises as `partition_of`."""
+    types = [f.type for f in fields]
+    if len(types) == 1 and types[0].kind in _LONGS:
+        return _one_long
+
+    def hash_row(values: tuple[Stored, ...]) -> int:
+        return _signed(hash_of(types, values, _SEED))
+
+    return hash_row
+
+
+def _one_long(values: tuple[Stored, ...]) -> int:
+    (value,) = values
+    return _signed(_SEED if value is None else _hash_long(value, _SEED))
+
+
+def _signed(hashed: int) -> int:
     return hashed - (hashed >> 31 << 32)
 
 

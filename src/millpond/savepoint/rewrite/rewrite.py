@@ -49,7 +49,6 @@ from millpond.storage import Storage
 
 _STATE_FILE = re.compile(r"state/\d+/\d+/(?:[^/]+/)?(?:\d+(?:_[0-9A-Za-z_-]+)?\.(?:delta|snapshot|changelog|zip)|SSTs/[^/]+)")
 _BOUNDS = FileBounds()
-_SUM = 1 << 256
 # Spark ignores a setting that it doesn't know.  This one changes the batch's fingerprint, so a replica of
 # the batch as it was is built again.
 _CHANGED = "millpond.evolved"
@@ -66,11 +65,11 @@ class _Rows:
 
     def add(self, key: bytes, value: bytes) -> None:
         self.count += 1
-        self.sum = (self.sum + _hash(key, value)) % _SUM
+        self.sum += _hash(key, value)
 
     def remove(self, key: bytes, value: bytes) -> None:
         self.count -= 1
-        self.sum = (self.sum - _hash(key, value)) % _SUM
+        self.sum -= _hash(key, value)
 
 
 def _hash(key: bytes, value: bytes) -> int:
@@ -157,15 +156,16 @@ def _collected(
     """
     provider = after.settings.provider
     forth, back = _turns(batch.settings.provider, provider, store)
-    count, hash_key, codec = len(partitions_of(after, store.files)), old.hasher(), StoreCodec(store, batch.settings, old.numbers)
+    count, codec = len(partitions_of(after, store.files)), StoreCodec(store, batch.settings, old.numbers)
+    hash_key = _first_partition if store.is_single else _once(old.hasher())
     with Spills(count) as spills:
-        for rows in _edited(old, batch, store, edit, codec):
-            run = _turned(rows, forth, back, store.id)
+        for rows in _edited(old, batch, store, edit, codec, hash_key):
+            run = _turned(rows, forth, back, store.id, hash_key)
             if edit is not None or (isinstance(old, HdfsState) and provider != "hdfs"):
                 run = sorted(run, key=_new_key)
-            for key, new_key, value in run:
+            for hashed, key, new_key, value in run:
                 read.add(key, value)
-                spills.add(0 if store.is_single else hash_key(key) % count, new_key, forth.value(value))
+                spills.add(hashed % count, new_key, forth.value(value))
             spills.end_run()
 
         def rows_of(partition: int) -> Iterable[Row]:
@@ -181,14 +181,19 @@ def open_state(source: Storage, batch: CommittedBatch, store: WholeStore) -> Sta
 
 
 def _edited(
-    old: State, batch: CommittedBatch, store: WholeStore, edit: RowEdit | None, codec: StoreCodec
+    old: State,
+    batch: CommittedBatch,
+    store: WholeStore,
+    edit: RowEdit | None,
+    codec: StoreCodec,
+    hash_key: Callable[[bytes], int],
 ) -> Iterator[Iterable[Row]]:
     """The rows of each partition, and then those that the edit adds.
 
     Raises (the iterables as well):  UNSUPPORTED for a row that isn't where its hash says; what the
              edit raises; CORRUPT_FILE and the like.
     """
-    hash_key, count = old.hasher(), len(partitions_of(batch, store.files))
+    count = len(partitions_of(batch, store.files))
     for partition in range(count):
         rows = _placed(old.iter_rows(partition), hash_key, store, partition, count)  # 2
         yield rows if edit is None else edit.rows(rows, codec)  # 3
@@ -198,9 +203,28 @@ def _edited(
 
 def _placed(rows: Iterable[Row], hash_key: Callable[[bytes], int], store: WholeStore, partition: int, count: int) -> Iterator[Row]:
     for key, value in rows:
-        if (0 if store.is_single else hash_key(key)) % count != partition:
+        if hash_key(key) % count != partition:
             raise _elsewhere(store, partition)
         yield key, value
+
+
+def _first_partition(_key: bytes) -> int:
+    return 0
+
+
+def _once(hash_key: Callable[[bytes], int]) -> Callable[[bytes], int]:
+    """The same function, which remembers the last key: a row's old and new place need one hash."""
+    last: bytes | None = None
+    hashed = 0
+
+    def remembered(key: bytes) -> int:
+        nonlocal last, hashed
+        if key != last:
+            hashed = hash_key(key)
+            last = key
+        return hashed
+
+    return remembered
 
 
 def _merged(rows: Iterable[Row], edit: RowEdit, codec: StoreCodec, back: _Turn, read: _Rows) -> Iterator[Row]:
@@ -225,20 +249,23 @@ def _elsewhere(store: WholeStore, partition: int) -> CheckpointError:
     return unsupported(message, "Report this with the query's key columns: this state can't be divided anew.")
 
 
-def _turned(rows: Iterable[Row], forth: _Turn, back: _Turn, store: str) -> Iterable[tuple[bytes, bytes, bytes]]:
-    """Each row as (key, the new provider's key, value)."""
+def _turned(
+    rows: Iterable[Row], forth: _Turn, back: _Turn, store: str, hash_key: Callable[[bytes], int]
+) -> Iterable[tuple[int, bytes, bytes, bytes]]:
+    """Each row as (hash, key, the new provider's key, value)."""
+    is_same = forth.key is _as_it_is
     for key, value in rows:
-        new_key = forth.key(key)
-        if back.key(new_key) != key:  # 3
+        new_key = key if is_same else forth.key(key)
+        if not is_same and back.key(new_key) != key:  # 3
             raise unsupported(
                 f"A key of store {store} has bytes that Spark doesn't write the same way twice.",
                 "Keep the provider: a key with NULL of an interval type can't be moved to another one.",
             )
-        yield key, new_key, value
+        yield hash_key(key), key, new_key, value
 
 
-def _new_key(row: tuple[bytes, bytes, bytes]) -> bytes:
-    return row[1]
+def _new_key(row: tuple[int, bytes, bytes, bytes]) -> bytes:
+    return row[2]
 
 
 def _turns(before: str, after: str, store: WholeStore) -> tuple[_Turn, _Turn]:
