@@ -34,6 +34,8 @@ from millpond.storage import Storage
 _BOUNDS = FileBounds()
 _SAMPLES = 5
 _NESTED = frozenset({"struct", "array", "map"})
+# Equal values of these are the same to the bit.
+_EXACT = frozenset({int, str, bytes, bool})
 # Operators that keep nothing else of a key, so that the key may change.
 _MAY_MOVE = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", "flatMapGroupsWithState"})
 
@@ -226,12 +228,12 @@ class _StoreEdit:
                 if codec.family_of(row[0]).removeprefix(COUNTER) not in self._tables:
                     yield row  # else the edited list counts its elements itself
                 continue
-            counts, before = self.counts[table.name], table.read(row)
+            counts = self.counts[table.name]
             counts.rows += 1
-            after = self._call("The edit", table.read(row), self._edit, table.read(row))
+            after = self._call("The edit", table, row, self._edit, table.read(row))
             if after is None:
                 counts.removed += 1
-                self._sample(counts, table, before, None)
+                self._sample(counts, table, row, None)
                 continue
             edited = table.write(after, row)
             if edited is None:
@@ -244,7 +246,7 @@ class _StoreEdit:
                         "Leave its key as it is.",
                     )
             if edited != row:
-                self._sample(counts, table, before, after)
+                self._sample(counts, table, row, after)
             if edited is not None:
                 yield edited
                 yield from table.counters(edited)
@@ -263,7 +265,7 @@ class _StoreEdit:
                 hint="Give a function that merges two rows into one.",
             )
         for row in rows[1:]:
-            found = self._call("The merge", merged, self._merge, merged, table.read(row))
+            found = self._call("The merge", table, rows[0], self._merge, merged, table.read(row))
             if found is None:
                 raise _wrong(f"The merge of two rows of {table.name} gives None", "Return the row that takes the place of both.")
             merged = found
@@ -282,22 +284,25 @@ class _StoreEdit:
             self._open[family] = _TableRows(self._tables[family], codec.of(family), counter)
         return self._open[family]
 
-    def _call(self, what: str, row: StateRow, function: Callable[..., Any], *rows: StateRow) -> StateRow | None:
+    def _call(self, what: str, table: _TableRows, row: Row, function: Callable[..., Any], *rows: StateRow) -> StateRow | None:
         try:
             found = function(*rows)
         except (MillpondError, KeyboardInterrupt):
             raise
         except Exception as error:
             ended = f"ends with {type(error).__name__}: {error!s:.300}"
-            raise _wrong(f"{what} of {row.table}, key {row.key!r:.200}, {ended}", "Mend it, and try again.") from error
+            # Read again: the function may have changed what it got.
+            key = table.read(row).key
+            raise _wrong(f"{what} of {table.name}, key {key!r:.200}, {ended}", "Mend it, and try again.") from error
         if found is not None and not isinstance(found, StateRow):
-            raise _wrong(f"{what} of {row.table} gives {type(found).__name__}", "Return the row, a StateRow, or None.")
+            raise _wrong(f"{what} of {table.name} gives {type(found).__name__}", "Return the row, a StateRow, or None.")
         return found
 
-    def _sample(self, counts: EditCounts, table: _TableRows, before: StateRow, after: StateRow | None) -> None:
+    def _sample(self, counts: EditCounts, table: _TableRows, row: Row, after: StateRow | None) -> None:
         if len(counts.samples) < _SAMPLES:
+            before = table.to_json(table.read(row))
             counts.samples.append(
-                EditSample(table=table.name, before=table.to_json(before), after=None if after is None else table.to_json(after))
+                EditSample(table=table.name, before=before, after=None if after is None else table.to_json(after))
             )
 
 
@@ -339,7 +344,9 @@ def _same(value: Any, before: Any, *, is_nested: bool) -> bool:
     if is_nested:
         return bool(value == before)
     # -0.0 is another value than 0.0, True than 1, and NaN is the same as NaN.
-    return type(value) is type(before) and (value is before or repr(value) == repr(before))
+    if type(value) is not type(before):
+        return False
+    return bool(value == before) if type(value) in _EXACT else value is before or repr(value) == repr(before)
 
 
 class _TableRows:
