@@ -25,6 +25,7 @@ SMALL = {
     "memory": "--keys 20000",
     "native": "--keys 3000 --rounds 1",
     "provider": "--keys 100 --rows 1000 --rounds 1",
+    "rescale": "--keys 3000 --rounds 1",
     "savepoints": "--keys 4000 --rounds 1",
     "sizes": "--keys 1000 3000",
     "sst": "--keys 5000",
