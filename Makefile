@@ -8,11 +8,11 @@ ARGS ?= --seconds 60
 BIN := .venv/bin
 READY := .venv/installed
 
-.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills soak random fuzz java clean
+.PHONY: help demo test test-all lint docs fast spark faults long long-fast long-spark long-faults every kills soak savepoints random fuzz java clean
 .DEFAULT_GOAL := help
 
 help: ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(READY): requirements.lock requirements-zig.lock requirements-build.lock requirements-uv.lock pyproject.toml tools/setup.sh hatch_build.py $(wildcard src/millpond/native/c/*.c src/millpond/native/c/*.h src/millpond/native/*.py)
 	@PYTHON='$(PYTHON)' sh tools/setup.sh
@@ -70,6 +70,10 @@ soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 -
 kills: ARGS = --kills 60
 kills: java ## Kill jobs of every kind, and recompute them: make kills ARGS="--kills 200 --seed 7"
 	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS) --result benchmarks/results/kills.json
+
+savepoints: ARGS = --count 200
+savepoints: java ## Savepoints without a pause of jobs at full speed: make savepoints ARGS="--count 1000"
+	@PYTHONPATH=tests $(BIN)/python -m in_a_row $(ARGS) --result benchmarks/results/in_a_row.json
 
 random: ARGS = --count 400
 random: java ## Random queries held against Spark: make random ARGS="--count 1000 --seed 7"
