@@ -72,7 +72,7 @@ kills: java ## Kill jobs of every kind, and recompute them: make kills ARGS="--k
 	@PYTHONPATH=tests $(BIN)/python -m faults $(ARGS) --result benchmarks/results/kills.json
 
 savepoints: ARGS = --count 200
-savepoints: java ## Savepoints without a pause of jobs at full speed: make savepoints ARGS="--count 1000"
+savepoints: java ## Savepoints in a row of jobs at full speed: make savepoints ARGS="--count 1000"
 	@PYTHONPATH=tests $(BIN)/python -m in_a_row $(ARGS) --result benchmarks/results/in_a_row.json
 
 random: ARGS = --count 400

@@ -1,4 +1,4 @@
-"""Savepoints of a job at full speed, without a pause, while Spark keeps two batches: all verify, all restore."""
+"""Savepoints of a job at full speed, one after the other, while Spark keeps two batches: all verify, all restore."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Let the next batch of a restored job end where another job ended, so that both have read the same input.
+"""Let the next batch of a restored job end where another job ended: both have then read the same input.
 
 Batches of two jobs end at different offsets.  The restored checkpoint gets the plan of its next
 batch, offsets/N+1, with the ends of the other job's sources.  Spark finds a batch that is planned

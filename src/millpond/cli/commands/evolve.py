@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import click
 
-from millpond.cli.commands.savepoint import local_place, progress_of_files
+from millpond.cli.commands.savepoint import local_place, show_or_run
 from millpond.cli.complete import complete_place
 from millpond.cli.queries import load_queries, query_options
-from millpond.cli.terminal import say, visible, write_line
 
 
 @click.command()
@@ -44,11 +43,4 @@ def evolve(
     from millpond.spark.upgrade.evolve import plan_evolve
 
     plan = plan_evolve(queries.new, place, savepoint, name, output_mode=queries.output_mode, old=queries.old, note=note)
-    for line in plan.describe().splitlines():
-        say(visible(line))
-    if not yes:
-        say("Nothing is done yet: add --yes.")
-        return
-    with progress_of_files() as progress:
-        made = plan.run(progress)
-    write_line(visible(made.manifest.name))
+    show_or_run(plan, yes=yes)

@@ -89,6 +89,28 @@ def local_place(command: Command) -> Command:
     return call  # type: ignore[return-value]
 
 
+class NewSavepointPlan(Protocol):
+    """A plan of a savepoint that is made of another one."""
+
+    def describe(self) -> str:
+        """What will be done."""
+
+    def run(self, progress: Any) -> Savepoint:
+        """Make it."""
+
+
+def show_or_run(plan: NewSavepointPlan, *, yes: bool) -> None:
+    """Show what a plan would do; with `yes`, do it and name the new savepoint."""
+    for line in plan.describe().splitlines():
+        say(visible(line))
+    if not yes:
+        say("Nothing is done yet: add --yes.")
+        return
+    with progress_of_files() as progress:
+        made = plan.run(progress)
+    write_line(visible(made.manifest.name))
+
+
 @savepoint.command()
 @_place
 @click.argument("job", required=False)
@@ -320,14 +342,7 @@ def redistribute(place: str, name: str, new_name: str, shards: int, partitions: 
       millpond savepoint redistribute ./pond before --shards 8 --partitions 8 --name in-eight --yes
     """
     plan = plan_redistribute(place, name, new_name, shards=shards, partitions=partitions, note=note)
-    for line in plan.describe().splitlines():
-        say(visible(line))
-    if not yes:
-        say("Nothing is done yet: add --yes.")
-        return
-    with progress_of_files() as progress:
-        made = plan.run(progress)
-    write_line(visible(made.manifest.name))
+    show_or_run(plan, yes=yes)
 
 
 def _offset(text: str) -> tuple[str, Any]:

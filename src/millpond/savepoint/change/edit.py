@@ -1,4 +1,4 @@
-"""Edit a savepoint: a new one, whose rows a function of the user's has changed, with another position if wanted.
+"""Edit a savepoint: a new one, whose rows a user's function has changed, or whose position has moved.
 
 A function gets each row of the tables that are to be edited, and returns the row that takes its
 place, or None to remove it.  Rows that have the same key afterwards are merged by a second
