@@ -14,7 +14,7 @@ from millpond.checkpoint.whole_store import read_whole_stores
 from millpond.errors import RequestError
 from millpond.savepoint.change.edit import Edit, EditedTable, EditPlan, Merge, check_editable
 from millpond.savepoint.manage.folder import check_free, open_savepoint
-from millpond.savepoint.manifest import Savepoint, check_savepoint_name
+from millpond.savepoint.manifest import Savepoint
 from millpond.schema.moment import time_micros
 from millpond.tables.default_tables import unknown_table
 from millpond.tables.diff.sides import source_of_savepoint
@@ -53,7 +53,6 @@ def plan_edit_savepoint(
     """
     found = open_savepoint(place, savepoint)
     root = savepoints_folder(place)
-    check_savepoint_name(name)
     check_free(root, name)
     offsets = dict(offsets or {})
     if unknown := sorted(offsets.keys() - found.manifest.offsets.keys()):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from millpond.savepoint.change.new_savepoint import check_partitions, make_savepoint
 from millpond.savepoint.manage.folder import check_free
-from millpond.savepoint.manifest import Savepoint, check_savepoint_name
+from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.rewrite.row_edit import NewColumns
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.operator_name import Entry
@@ -95,7 +95,6 @@ def plan_new_columns(
     name:    of the new one
     Raises:  INVALID_NAME, SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE.
     """
-    check_savepoint_name(name)
     check_free(root, name)
     return EvolvePlan(
         savepoint=savepoint, name=name, note=note, root=root, changes=changes, schemas=schemas, tables=tables, lines=lines

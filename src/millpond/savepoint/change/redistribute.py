@@ -24,7 +24,7 @@ from millpond.checkpoint.whole_store import WholeStore, read_whole_stores
 from millpond.errors import CheckpointError
 from millpond.savepoint.change.new_savepoint import make_savepoint
 from millpond.savepoint.manage.folder import check_free, open_savepoint
-from millpond.savepoint.manifest import Savepoint, check_savepoint_name, damaged
+from millpond.savepoint.manifest import Savepoint, damaged
 from millpond.savepoint.restore import read_tables
 from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
@@ -260,7 +260,6 @@ def plan_redistribute(
     """
     found = open_savepoint(place, savepoint)
     root = savepoints_folder(place)
-    check_savepoint_name(name)
     check_free(root, name)
     batch = read_batch(found.checkpoint, Batch(found.manifest.batch))
     count = batch.settings.partitions if partitions is None else partitions

@@ -107,7 +107,8 @@ def claim(root: Storage, name: str) -> Storage:
 
 
 def check_free(root: Storage, name: str) -> None:
-    """Raise SAVEPOINT_EXISTS or SAVEPOINT_INCOMPLETE if a name is taken."""
+    """Raise INVALID_NAME if no savepoint can have a name; SAVEPOINT_EXISTS or SAVEPOINT_INCOMPLETE if it is taken."""
+    check_savepoint_name(name)
     folder = root.folder(name)
     if folder.stamp(NAME) is not None:
         raise SavepointError(
