@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from millpond.spark.upgrade.finding import Finding, Upgrade
     from millpond.tables.diff.read import read_diff
     from millpond.tables.edit import plan_edit_savepoint
+    from millpond.tables.erase import plan_erase
     from millpond.tables.repair import plan_repair
 
 __version__ = "0.1.0"
@@ -96,6 +97,7 @@ __all__ = [
     "open_savepoint",
     "plan_delete_savepoint",
     "plan_edit_savepoint",
+    "plan_erase",
     "plan_evolve",
     "plan_fork",
     "plan_redistribute",
@@ -141,6 +143,7 @@ _LATER = {
     "open_savepoint": "millpond.savepoint.manage.folder",
     "plan_delete_savepoint": "millpond.savepoint.manage.delete",
     "plan_edit_savepoint": "millpond.tables.edit",
+    "plan_erase": "millpond.tables.erase",
     "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
     "plan_redistribute": "millpond.savepoint.change.redistribute",

@@ -65,10 +65,14 @@ class WholeStore:
 
     def key_hasher(self, family: FamilySchema, *, avro: bool) -> Callable[[bytes], int]:
         """The same for a key in RocksDB, behind its column family."""
+        return self._hasher(family, self.key_reader(family, avro=avro))
+
+    def key_reader(self, family: FamilySchema, *, avro: bool) -> Callable[[bytes], Columns]:
+        """A function from a key in RocksDB, behind its column family, to its columns."""
         encoded, ordinals = family.encoder, family.ordinals
         if self.prefix:
             encoded, ordinals = "prefix", tuple(range(self.prefix))
-        return self._hasher(family, key_columns(family.key, encoded, ordinals, avro=avro))
+        return key_columns(family.key, encoded, ordinals, avro=avro)
 
     def is_list(self, family: str) -> bool | None:
         """Whether the values of a family are lists; None if nothing says so."""

@@ -45,6 +45,8 @@ class LiveFile:
     level:             0: files may overlap; above: the files of a level don't
     smallest, largest: the user keys at its ends, inclusive
     oldest, newest:    the range of its entries' sequence numbers, inclusive
+    epoch:             which of two files of level 0 is newer; 0 if it isn't known
+    ends:              the internal keys at its ends, inclusive
     """
 
     number: int
@@ -54,41 +56,81 @@ class LiveFile:
     largest: bytes
     oldest: int
     newest: int
+    epoch: int = 0
+    ends: tuple[bytes, bytes] = (b"", b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewFile:
-    """An SST file for the last level of a new database; all its entries have sequence number 0.
+    """An SST file of a database that is written.
+
+    Of a new one it is in the last level, and all its entries have sequence number 0.
 
     smallest, largest:  the internal keys at its ends, inclusive
+    level, oldest, newest, epoch:  as in `LiveFile`
     """
 
     number: int
     size_bytes: int
     smallest: bytes
     largest: bytes
+    level: int = _LAST_LEVEL
+    oldest: int = 0
+    newest: int = 0
+    epoch: int = 1
 
 
-def encode_manifest(files: Sequence[NewFile], *, next_file: int, sequence: int) -> bytes:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManifestHistory:
+    """What a MANIFEST says beside its live files.
+
+    next_file, sequence, log:  its last numbers of these
+    ends:  the user keys at the ends of all files that it ever named
+    """
+
+    next_file: int
+    sequence: int
+    log: int
+    ends: frozenset[bytes]
+
+
+def read_history(data: bytes) -> ManifestHistory:
+    """The numbers and old keys of a MANIFEST.  Raises as `parse_manifest`."""
+    live: dict[int, LiveFile] = {}
+    ends: set[bytes] = set()
+    numbers = {_NEXT_FILE: 0, _LAST_SEQUENCE: 0, _LOG_NUMBER: 0}
+    for position, edit in _iter_records(data):
+        try:
+            for file in _apply(edit, live, numbers):
+                ends |= {file.smallest, file.largest}
+        except IndexError:
+            raise corrupt("an edit of the MANIFEST ends too early", position) from None
+    return ManifestHistory(
+        next_file=numbers[_NEXT_FILE], sequence=numbers[_LAST_SEQUENCE], log=numbers[_LOG_NUMBER], ends=frozenset(ends)
+    )
+
+
+def encode_manifest(files: Sequence[NewFile], *, next_file: int, sequence: int, log: int = 0) -> bytes:
     """The MANIFEST of a database with these files: the reverse of `parse_manifest`.
 
-    files:      their keys don't overlap
+    files:      their keys don't overlap, but for those of level 0
     next_file:  a number that no file has, nor any after it
     sequence:   the sequence number of the last write
+    log:        the number of the oldest log that counts
     """
     (comparator,) = _COMPARATORS
     named = encode_varint(_COMPARATOR) + _encode_text(comparator)
-    numbers = ((_LOG_NUMBER, 0), (_NEXT_FILE, next_file), (_LAST_SEQUENCE, sequence))
+    numbers = ((_LOG_NUMBER, log), (_NEXT_FILE, next_file), (_LAST_SEQUENCE, sequence))
     edits = [named + b"".join(encode_varint(tag) + encode_varint(number) for tag, number in numbers)]
     for file in files:
-        epoch = encode_varint(_FILE_EPOCH) + _encode_text(encode_varint(1))
+        epoch = encode_varint(_FILE_EPOCH) + _encode_text(encode_varint(file.epoch)) if file.epoch else b""
         edits.append(
             b"".join(
                 (
-                    *map(encode_varint, (_NEW_FILE_4, _LAST_LEVEL, file.number, file.size_bytes)),
+                    *map(encode_varint, (_NEW_FILE_4, file.level, file.number, file.size_bytes)),
                     _encode_text(file.smallest),
                     _encode_text(file.largest),
-                    *map(encode_varint, (0, 0)),  # the oldest and newest sequence numbers
+                    *map(encode_varint, (file.oldest, file.newest)),
                     epoch,
                     encode_varint(_FILE_END),
                 )
@@ -206,12 +248,16 @@ def _iter_records(data: bytes) -> Iterator[tuple[int, bytes]]:
         raise incomplete("the last piece of a record of the MANIFEST", position)
 
 
-def _apply(edit: bytes, live: dict[int, LiveFile]) -> None:
+def _apply(edit: bytes, live: dict[int, LiveFile], numbers: dict[int, int] | None = None) -> list[LiveFile]:
+    """Apply an edit; returns the files that it adds, and notes these numbers."""
     position, family = 0, 0
+    added: list[LiveFile] = []
     while position < len(edit):
         tag, position = varint(edit, position)
         if tag in _NUMBERS:
-            _, position = varint(edit, position)
+            found, position = varint(edit, position)
+            if numbers is not None and tag in numbers:
+                numbers[tag] = found
         elif tag == _COMPARATOR:
             name, position = _text(edit, position)
             if name not in _COMPARATORS:
@@ -229,6 +275,7 @@ def _apply(edit: bytes, live: dict[int, LiveFile]) -> None:
             if file.number in live:
                 raise corrupt(f"it adds SST {file.number} twice", position)
             live[file.number] = file
+            added.append(file)
         elif tag == _COLUMN_FAMILY:
             family, position = varint(edit, position)
         elif tag & _MAY_BE_SKIPPED:
@@ -238,6 +285,7 @@ def _apply(edit: bytes, live: dict[int, LiveFile]) -> None:
     # Spark's column families are prefixes of keys; RocksDB only has its default one.
     if family:
         raise _unknown(f"it speaks of RocksDB's column family {family}")
+    return added
 
 
 def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
@@ -250,7 +298,7 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
     size, position = varint(edit, position)
     smallest, position = _text(edit, position)
     largest, position = _text(edit, position)
-    oldest, newest = 0, _MAX_SEQUENCE
+    oldest, newest, epoch = 0, _MAX_SEQUENCE, 0
     if tag != _NEW_FILE:
         oldest, position = varint(edit, position)
         newest, position = varint(edit, position)
@@ -262,6 +310,8 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
             value, position = _text(edit, position)
             if field & _FILE_NOT_SKIPPED and (field != _FILE_PATH or value.strip(b"\x00")):
                 raise _unknown(f"an SST has a field of kind {field}")
+            if field == _FILE_EPOCH:
+                epoch, _ = varint(value, 0)
     if level > _MAX_LEVEL or len(smallest) < 8 or len(largest) < 8:
         raise corrupt(f"SST {number} has no level or no keys", position)
     file = LiveFile(
@@ -272,6 +322,8 @@ def _new_file(edit: bytes, position: int, tag: int) -> tuple[LiveFile, int]:
         largest=largest[:-8],
         oldest=oldest,
         newest=newest,
+        epoch=epoch,
+        ends=(smallest, largest),
     )
     return file, position
 

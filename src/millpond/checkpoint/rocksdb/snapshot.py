@@ -12,12 +12,12 @@ import re
 import zipfile
 import zlib
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from millpond.checkpoint.files.codecs import corrupt, naming
 from millpond.checkpoint.rocksdb.blocks import Entries, Window
-from millpond.checkpoint.rocksdb.manifest import LiveFile, parse_manifest
+from millpond.checkpoint.rocksdb.manifest import LiveFile, ManifestHistory, parse_manifest, read_history
 from millpond.checkpoint.rocksdb.merge import iter_merged, resolve, without_deleted
 from millpond.checkpoint.rocksdb.merge_windows import iter_merged_windows, merge_windows
 from millpond.checkpoint.rocksdb.sst import WINDOW_BYTES, SstFile
@@ -87,7 +87,15 @@ def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
     Source:  RocksDBFileManager, RocksDBCheckpointMetadata, Spark 4.3; golden checkpoints.
     """
     path = f"{folder}/{name}.zip"
-    data = storage.read(path, _BOUNDS.snapshot_bytes)
+    return parse_snapshot(storage.read(path, _BOUNDS.snapshot_bytes), path, lambda sst: f"{folder}/SSTs/{sst}")
+
+
+def parse_snapshot(data: bytes, path: str, path_of: Callable[[str], str]) -> Snapshot:
+    """The same of the zip's bytes.
+
+    path:     of the zip, for messages
+    path_of:  from the name of an SST under SSTs/ to its path
+    """
     try:
         metadata_text, manifest = _unpack(data)
         metadata = _parse_metadata(metadata_text)
@@ -96,10 +104,18 @@ def read_snapshot(storage: Storage, folder: str, name: str) -> Snapshot:
         for live in parse_manifest(manifest):
             if live.number not in by_number:
                 raise corrupt(f"the snapshot's metadata lacks SST {live.number}", 0)
-            files.append((f"{folder}/SSTs/{by_number[live.number]}", live))
+            files.append((path_of(by_number[live.number]), live))
     except CheckpointError as error:
         raise naming(error, path) from error
     return Snapshot(path=path, metadata=metadata, files=tuple(files))
+
+
+def history_of(data: bytes, path: str) -> ManifestHistory:
+    """The history in a zip's MANIFEST.  Raises as `parse_snapshot`."""
+    try:
+        return read_history(_unpack(data)[1])
+    except CheckpointError as error:
+        raise naming(error, path) from error
 
 
 def snapshot_at(storage: Storage, path: str) -> Snapshot:

@@ -19,7 +19,7 @@ from itertools import count
 
 from millpond.checkpoint.rocksdb.manifest import NewFile, encode_manifest
 from millpond.checkpoint.rocksdb.snapshot import SnapshotMetadata
-from millpond.checkpoint.rocksdb.write_sst import PUT_TAIL, build_ssts
+from millpond.checkpoint.rocksdb.write_sst import build_ssts
 from millpond.storage import Storage
 
 _MANIFEST = "MANIFEST-000005"
@@ -53,9 +53,7 @@ def write_snapshot(
         local, stored = f"{number:06}.sst", f"{number:06}-{uuid.uuid4()}.sst"
         storage.write_pieces(f"{folder}/SSTs/{stored}", [sst.content])
         names.append({"localFileName": local, "dfsSstFileName": stored, "sizeBytes": len(sst.content)})
-        files.append(
-            NewFile(number=number, size_bytes=len(sst.content), smallest=sst.smallest + PUT_TAIL, largest=sst.largest + PUT_TAIL)
-        )
+        files.append(NewFile(number=number, size_bytes=len(sst.content), smallest=sst.ends[0], largest=sst.ends[1]))
     metadata = {
         "sstFiles": names,
         "numKeys": counts.keys,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import lz4.block
 
 from millpond.checkpoint.files.checksums import XXH3, block_checksum
-from millpond.checkpoint.rocksdb.blocks import KEY_TAIL, LZ4, NONE, VALUE
+from millpond.checkpoint.rocksdb.blocks import DELETION, KEY_TAIL, LZ4, MERGE, NONE, SINGLE_DELETION, VALUE
 from millpond.checkpoint.rocksdb.manifest import encode_varint
 from millpond.checkpoint.rocksdb.sst import BINARY_SEARCH, FOOTER, MAGIC
 
@@ -34,12 +34,14 @@ class WrittenSst:
     content:            the file
     smallest, largest:  the user keys at its ends, inclusive
     entries:            how many keys it has
+    ends:               the internal keys at its ends, inclusive
     """
 
     content: bytes
     smallest: bytes
     largest: bytes
     entries: int
+    ends: tuple[bytes, bytes]
 
 
 def build_ssts(rows: Iterable[tuple[bytes, bytes]], most_bytes: int = _SST_BYTES) -> Iterator[WrittenSst]:
@@ -62,6 +64,17 @@ def build_ssts(rows: Iterable[tuple[bytes, bytes]], most_bytes: int = _SST_BYTES
             sst = _Builder()
     if sst.entries:
         yield sst.finish()
+
+
+def build_sst_of(entries: Iterable[tuple[bytes, int, bytes]]) -> WrittenSst | None:
+    """One SST with older versions, deletes and merges; None without entries.
+
+    entries:  (user key, sequence number << 8 | kind, value), in RocksDB's order
+    """
+    sst = _Builder()
+    for key, tag, value in entries:
+        sst.add(key, value, tag)
+    return sst.finish() if sst.entries else None
 
 
 class _Block:
@@ -99,21 +112,29 @@ class _Builder:
         self._block = _Block(_RESTART_INTERVAL)
         self._index = _Block()
         self._blocks = self._key_bytes = self._value_bytes = 0
-        self._smallest = self._largest = b""
+        self._smallest = self._largest = self._first_key = self._last_key = b""
+        self._deleted = self._merges = 0
         self.entries = 0
         self.size_bytes = 0
 
-    def add(self, key: bytes, value: bytes) -> None:
-        """One more key, larger than those before it."""
+    def add(self, key: bytes, value: bytes, tag: int = VALUE) -> None:
+        """One more key, larger than those before it, or an older version of the last one.
+
+        tag:  its sequence number and kind
+        """
+        # The index has user keys, so all versions of a key are in one block.
+        if self._block.size_bytes >= _BLOCK_BYTES and key != self._largest:
+            self._end_block()
+        internal = key + tag.to_bytes(KEY_TAIL, "little")
         if not self.entries:
-            self._smallest = key
-        self._largest = key
-        self._block.add(key + PUT_TAIL, value)
+            self._smallest, self._first_key = key, internal
+        self._largest, self._last_key = key, internal
+        self._block.add(internal, value)
         self.entries += 1
+        self._deleted += tag & 0xFF in (DELETION, SINGLE_DELETION)
+        self._merges += tag & 0xFF == MERGE
         self._key_bytes += len(key) + KEY_TAIL
         self._value_bytes += len(value)
-        if self._block.size_bytes >= _BLOCK_BYTES:
-            self._end_block()
 
     def finish(self) -> WrittenSst:
         """The whole file."""
@@ -130,7 +151,8 @@ class _Builder:
         footer = bytes([XXH3]) + handles.ljust(_HANDLES_BYTES, b"\x00") + version
         assert len(footer) == FOOTER
         content = b"".join((*self._pieces, footer))
-        return WrittenSst(content=content, smallest=self._smallest, largest=self._largest, entries=self.entries)
+        ends = (self._first_key, self._last_key)
+        return WrittenSst(content=content, smallest=self._smallest, largest=self._largest, entries=self.entries, ends=ends)
 
     def _end_block(self) -> None:
         handle = self._write(self._block.finish(), is_packed=True)
@@ -163,14 +185,14 @@ class _Builder:
             "comparator": b"leveldb.BytewiseComparator",
             "compression": b"LZ4",
             "data.size": encode_varint(data_bytes),
-            "deleted.keys": encode_varint(0),
+            "deleted.keys": encode_varint(self._deleted),
             "filter.size": encode_varint(0),
             "fixed.key.length": encode_varint(0),
             "format.version": encode_varint(_FORMAT),
             "index.key.is.user.key": encode_varint(1),
             "index.size": encode_varint(index_bytes),
             "index.value.is.delta.encoded": encode_varint(1),
-            "merge.operands": encode_varint(0),
+            "merge.operands": encode_varint(self._merges),
             "merge.operator": b"StringAppendOperator",
             "num.data.blocks": encode_varint(self._blocks),
             "num.entries": encode_varint(self.entries),

@@ -1,0 +1,1 @@
+"""One key, erased wherever its rows are."""
