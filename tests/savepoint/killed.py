@@ -133,6 +133,12 @@ def _repair(checkpoint: str, target: str) -> Callable[[], Any]:
     return plan_repair(checkpoint, to=target).run
 
 
+def _erase(place: str, table: str, column: str, value: str, archive: str, export: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_erase(place, table, {column: value}, archives=[archive], exports=[export]).run
+
+
 def _expire(archive: str, keep_seconds: str, now_ms: str) -> Callable[[], Any]:
     from savepoint.changed import open_window
 
@@ -146,6 +152,7 @@ _COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "edit": _edit,
     "restore": _restore,
     "repair": _repair,
+    "erase": _erase,
     "expire": _expire,
 }
 """name -> what plans it, and returns what runs it"""

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shutil
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import millpond
-from millpond.catalogue import find_job
+from millpond.catalogue import create_job, find_job
 from millpond.checkpoint.log import committed_batches, read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.partition import hashed_columns
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.state import partitions_of
+from millpond.checkpoint.rows.unsaferow import decoder
+from millpond.checkpoint.state import partitions_of, unpack
 from millpond.checkpoint.whole_store import read_whole_stores
+from millpond.cli import main
 from millpond.errors import MillpondError
+from millpond.ownership.lease import take_lease
 from millpond.savepoint.create import plan_savepoint
-from millpond.savepoint.manage.folder import list_savepoints
+from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
 from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
-from millpond.savepoint.restore import plan_restore
+from millpond.savepoint.restore import plan_restore, restore_files
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.verify import verify_savepoint
 from millpond.storage import open_storage
 from millpond.tables.diff.sides import Source
+from millpond.tables.erase import ErasePlan, key_hash
+from savepoint.killed import run_killed
+from savepoint.test_killed import points
+from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
 from spark_files.golden import CELLS
 from suite.sizes import a_few
 
@@ -58,8 +69,6 @@ def whole(place: Path, number: int) -> list[tuple[Row, set[Any]]]:
                 for key, value in state.iter_rows(partition):
                     family = store.families[names[key[:2]] if store.has_families else store.name]
                     if hdfs:
-                        from millpond.checkpoint.rows.unsaferow import decoder
-
                         columns = decoder(family.key)(key)
                     else:
                         avro = batch.settings.encoding == "avro"
@@ -123,11 +132,7 @@ def test_one_key_goes_and_all_other_rows_stay_to_the_bit(golden: Callable, tmp_p
 
     removed = 0
     for name, number in states:
-        place = (
-            checkpoint
-            if name == "job"
-            else list(list_savepoints(checkpoint).found[0].storage.local_path().parent.glob(name))[0] / "checkpoint"
-        )
+        place = checkpoint if name == "job" else open_savepoint(checkpoint, name).checkpoint.local_path()
         after = sorted(row for row, _ in whole(place, number))
         assert after == expected(name, number), (name, number)
         removed += len(states[name, number]) - len(after)
@@ -142,3 +147,157 @@ def test_one_key_goes_and_all_other_rows_stay_to_the_bit(golden: Callable, tmp_p
     again = millpond.plan_erase(checkpoint, table, key, exports=[tmp_path / "one.tar"])
     assert again.records == 0
     assert "none" in again.describe()
+
+
+NAME = "ann-of-the-marker"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> WrittenCheckpoint:
+    """A job of a pond with four batches, a savepoint of each but the first, and an archive; a key comes, goes and comes back."""
+    job = WrittenCheckpoint(Path(create_job(tmp_path / "pond", "visits").checkpoint.removeprefix("file://")))
+    values: list[int | None] = [1, None, 3, 4]
+    with millpond.archive(tmp_path / "pond", tmp_path / "archive") as archiver:
+        for batch, value in enumerate(values):
+            job.plan([((NAME,), value), ((f"k{batch}",), batch), (("k",), batch)], snapshot=batch == 2)
+            job.commit()
+            archiver.wait_for_batch(batch, timeout_seconds=20)
+            if batch:
+                plan_savepoint(tmp_path / "pond", f"at-{batch}").run()
+    export_savepoint(open_savepoint(tmp_path / "pond", "at-3"), tmp_path / "at-3.tar")
+    return job
+
+
+TABLE = "visits.aggregate_0"
+
+
+def plan(tmp_path: Path, **more: Any) -> ErasePlan:
+    return millpond.plan_erase(
+        tmp_path / "pond", TABLE, {"k": NAME}, archives=[tmp_path / "archive"], exports=[tmp_path / "at-3.tar"], **more
+    )
+
+
+def everything(tmp_path: Path, job: WrittenCheckpoint) -> dict[str, dict[str, int]]:
+    """Every place -> its rows; each savepoint is verified."""
+    found = {"job": rows_at(job.path)}
+    name = f"read-{uuid.uuid4().hex}"
+    read = import_savepoint(tmp_path / name, tmp_path / "at-3.tar")
+    savepoints = list_savepoints(tmp_path / "pond").found + list_savepoints(tmp_path / "archive").found
+    for n, savepoint in enumerate([read, *savepoints]):
+        assert verify_savepoint(savepoint).problems == (), savepoint.manifest.name
+        target = tmp_path / f"restored-{uuid.uuid4().hex}"
+        restore_files(savepoint, open_storage(target), savepoint.manifest.job_id)
+        found[f"{n}-{savepoint.manifest.name}"] = rows_at(target)
+        shutil.rmtree(target)
+    shutil.rmtree(tmp_path / f"{name}.millpond")
+    return found
+
+
+def rows_at(place: Path) -> dict[str, int]:
+    storage = open_storage(place)
+    number = committed_batches(storage)[-1]
+    read_key, read_value = decoder(KEY), decoder(VALUE)
+    return {read_key(key)[0]: read_value(value)[0] for (_, key, value), _ in whole(place, number)}
+
+
+def bytes_left(*folders: Path) -> list[str]:
+    """Files that have the key's bytes, unpacked or not."""
+    found = []
+    for folder in folders:
+        for path in [folder] if folder.is_file() else [p for p in folder.rglob("*") if p.is_file()]:
+            data = path.read_bytes()
+            if path.suffix in (".delta", ".snapshot"):
+                data += unpack(open_storage(path.parent), path.name, "lz4")
+            if NAME.encode() in data or NAME in str(path):
+                found.append(str(path))
+    return found
+
+
+def test_nothing_of_a_key_is_left_anywhere(job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the checkpoint, savepoints, archive and export, nor in the replica with its journals, nor in the receipt."""
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    with millpond.open(tmp_path / "pond") as pond:
+        assert pond[TABLE].get(k=NAME)["v"] == 4
+    before = everything(tmp_path, job)
+    assert bytes_left(tmp_path / "home")
+    inodes = {path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}
+    shown = plan(tmp_path)
+    assert f"{NAME}" in shown.describe()
+    assert "other machines" in shown.describe()
+    receipt = shown.run()
+    expected = {place: {k: v for k, v in rows.items() if k != NAME} for place, rows in before.items()}
+    assert everything(tmp_path, job) == expected
+    assert bytes_left(tmp_path) == []
+    with millpond.open(tmp_path / "pond") as pond:
+        assert not pond[TABLE].get(k=NAME)
+        assert pond[TABLE].get(k="k")["v"] == 3
+    assert receipt.data["key_sha256"] == key_hash(shown.key, receipt.data["salt"])
+    assert json.loads(Path(receipt.uri.removeprefix("file://")).read_text()) == receipt.data
+    changed = [file for place in receipt.data["places"] for file in place["files"]]
+    assert all(file["new_sha256"] and file["new_sha256"] != file["sha256"] for file in changed)
+    # Files without the key are still the same ones, with all their names.
+    assert len(inodes & {path.stat().st_ino for path in tmp_path.rglob("*") if path.is_file()}) > len(changed)
+    assert plan(tmp_path).run().data["places"][0]["files"] == []
+
+
+def test_a_killed_erasure_is_run_again(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    """Each place has all its rows or those without the key, whole, at every step."""
+    shutil.copytree(tmp_path, fresh := tmp_path.with_name(f"{tmp_path.name}-fresh"), symlinks=True)
+    before = everything(tmp_path, job)
+    expected = {place: {k: v for k, v in rows.items() if k != NAME} for place, rows in before.items()}
+    command = ("erase", TABLE, "k", NAME, str(tmp_path / "archive"), str(tmp_path / "at-3.tar"))
+    steps = run_killed(0, tmp_path / "pond", *command)
+    assert steps > 50
+    for step in points(steps, 7):
+        for path in tmp_path.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+        shutil.copytree(fresh, tmp_path, dirs_exist_ok=True)
+        assert run_killed(step, tmp_path / "pond", *command) == -1, step
+        for place, rows in everything(tmp_path, job).items():
+            assert rows in (before[place], expected[place]), (step, place)
+        plan(tmp_path, take_over=True).run()
+        assert everything(tmp_path, job) == expected
+        assert bytes_left(tmp_path) == []
+
+
+def test_what_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    def condition(**more: Any) -> str:
+        asked = {"place": tmp_path / "pond", "table": TABLE, "key": {"k": NAME}, **more}
+        with pytest.raises(MillpondError) as raised:
+            millpond.plan_erase(**asked).run()
+        return raised.value.condition
+
+    before = everything(tmp_path, job)
+    assert condition(table="nobody") == "UNKNOWN_TABLE"
+    assert condition(key={}) == "INVALID_REQUEST"
+    assert condition(key={"v": 1}) == "NOT_A_KEY_COLUMN"
+    assert condition(key={"k": 1}) == "WRONG_TYPE"
+    assert condition(archives=[tmp_path / "pond"]) == "INVALID_REQUEST"
+    assert condition(exports=[tmp_path / "missing.tar"]) == "FILE_MISSING"
+    lease = take_lease(open_storage(job.path.parent), "a test")
+    assert condition() == "CHECKPOINT_IN_USE"
+    lease.release()
+    strange = job.path / "state/0/0/notes.txt"
+    strange.write_text("x")
+    assert condition() == "UNSUPPORTED"
+    strange.unlink()
+    folder = tmp_path / "pond/savepoints/half"
+    folder.mkdir()
+    (folder / "claim.json").write_text("{}")
+    assert condition() == "SAVEPOINT_INCOMPLETE"
+    shutil.rmtree(folder)
+    assert everything(tmp_path, job) == before
+
+
+def test_the_command_shows_and_then_erases(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    pond, run = str(tmp_path / "pond"), CliRunner()
+    words = ["erase", pond, "visits", "--table", TABLE, f"k={NAME}", "--archive", str(tmp_path / "archive")]
+    shown = run.invoke(main, words)
+    assert shown.exit_code == 0, shown.output
+    assert "Nothing is done yet" in shown.output
+    assert rows_at(job.path)[NAME] == 4
+    done = run.invoke(main, [*words, "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "erased" in done.output
+    assert NAME not in rows_at(job.path)

@@ -381,7 +381,7 @@ def _imported(path: Path, job: str) -> Iterator[Place]:
     if work.exists():
         _delete(work)
     try:
-        folder = _local(import_savepoint(work / "tar", path, name=_EXPORTED).storage)
+        folder = _local(import_savepoint(work / "tar", path).storage)
         if (of := open_manifest(open_storage(folder)).job) != job:
             raise RequestError("INVALID_REQUEST", f"{path} is a savepoint of {of!r:.80}.", hint="Name exports of this job.")
         yield Place(kind=_EXPORTED, path=folder)

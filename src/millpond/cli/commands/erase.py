@@ -25,7 +25,6 @@ from millpond.tables.erase import plan_erase, read_definition
 def erase(
     place: str,
     job: str,
-    /,
     key_words: KeyWords,
     table_name: str,
     archives: tuple[str, ...],

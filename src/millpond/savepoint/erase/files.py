@@ -23,6 +23,7 @@ import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -277,10 +278,11 @@ class StateEraser:
         self, store: StoreRows, ssts: Mapping[str, StateFile], zips: list[StateFile], places: Mapping[str, str]
     ) -> tuple[dict[str, Judge], list[tuple[StateFile, bytes, Snapshot]]]:
         """What judges the keys of each SST: by the numbers of the snapshots that name it."""
-        opened, numbers = [], defaultdict(list)
+        opened: list[tuple[StateFile, bytes, Snapshot]] = []
+        numbers: dict[str, list[Numbers]] = defaultdict(list)
         for file in zips:
             data = self._storage.read(file.path, _BOUNDS.snapshot_bytes)
-            snapshot = parse_snapshot(data, file.path, lambda name, zip_=file: _path_of(places, name, zip_))
+            snapshot = parse_snapshot(data, file.path, partial(_path_of, places, file))
             opened.append((file, data, snapshot))
             for name in snapshot.metadata.sst_names.values():
                 if _numbers_of(snapshot) not in numbers[name]:
@@ -402,7 +404,7 @@ def _any_of(judges: list[Judge]) -> Judge:
     return judge
 
 
-def _path_of(places: Mapping[str, str], name: str, file: StateFile) -> str:
+def _path_of(places: Mapping[str, str], file: StateFile, name: str) -> str:
     if name not in places:
         raise CheckpointError(
             "FILE_GONE",

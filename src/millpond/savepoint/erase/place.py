@@ -13,6 +13,7 @@ folder that the next run deletes.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -104,6 +105,10 @@ class Place:
         found = FoundRows()
         for eraser in _erasers(open_storage(self.path), self.kind, key, found):
             found.files += eraser.find()
+        # What a killed writer has left may have the key too, and nobody needs it.
+        for path in sorted(self.path.rglob(".*.tmp")):
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            found.files.append(ErasedFile(path=str(path.relative_to(self.path)), sha256=digest, records=0, new_path=None))
         return found
 
     def erase(self, key: ErasedKey, written: Written, check: Callable[[], None] = lambda: None) -> FoundRows:
@@ -117,10 +122,11 @@ class Place:
         try:
             if self.has_left:
                 shutil.rmtree(self.copy)
-            if not self.find(key).files:
+            if not (before := self.find(key).files):
                 return found
             try:
                 _copy_tree(self.path, self.copy)  # 1
+                found.files += [file for file in before if _TEMPORARY.fullmatch(file.path.rpartition("/")[2])]
                 storage = open_storage(self.copy)
                 for eraser in _erasers(storage, self.kind, key, found):  # 2
                     found.files += eraser.erase(written)
