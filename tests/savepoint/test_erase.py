@@ -7,6 +7,7 @@ import random
 import shutil
 import time
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from millpond.checkpoint.log import committed_batches, read_batch
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.partition import hashed_columns
 from millpond.checkpoint.position import Batch
+from millpond.checkpoint.rocksdb.snapshot import iter_snapshot
+from millpond.checkpoint.rocksdb.sst import SstFile
 from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.state import partitions_of, unpack
 from millpond.checkpoint.whole_store import read_whole_stores
@@ -83,7 +86,7 @@ def a_key(place: Path, some: random.Random) -> tuple[str, dict[str, Any], list[A
     tables = [table for table in side.tables.values() if table.key]
     some.shuffle(tables)
     for table in tables:
-        rows = millpond.read_arrow(place, table.table).to_pylist()
+        rows = millpond.read_arrow(place, table.table, expired=True).to_pylist()
         if not rows:
             continue
         (operator,) = read_operator_files(side.storage, side.batch.batch, only=table.operator)
@@ -97,6 +100,17 @@ def a_key(place: Path, some: random.Random) -> tuple[str, dict[str, Any], list[A
         if key:
             return table.table, key, list(key.values())
     return None
+
+
+def snapshot_counts(checkpoint: Path) -> dict[str, bool]:
+    """Of each of RocksDB's snapshots, whether it has as many keys as its metadata says."""
+    storage, found = open_storage(checkpoint), {}
+    for path in sorted(checkpoint.glob("state/**/*.zip")):
+        with zipfile.ZipFile(path) as members:
+            said = json.loads(members.read("metadata").partition(b"\n")[2])
+        keys = sum(1 for _ in iter_snapshot(storage, str(path.parent.relative_to(checkpoint)), path.stem))
+        found[str(path.relative_to(checkpoint))] = said["numKeys"] + said.get("numInternalKeys", 0) == keys
+    return found
 
 
 @pytest.mark.parametrize("cell", a_few(ERASABLE, 14))
@@ -123,7 +137,9 @@ def test_one_key_goes_and_all_other_rows_stay_to_the_bit(golden: Callable, tmp_p
     operator = Source(find_job(checkpoint, None)).open(0).tables[table].operator
     plan = millpond.plan_erase(checkpoint, table, key, exports=[tmp_path / "one.tar"])
     assert plan.records > 0, plan.describe()
+    counts = snapshot_counts(checkpoint)
     receipt = plan.run().data
+    assert [counted for name, counted in snapshot_counts(checkpoint).items() if counts[name]] == [True] * sum(counts.values())
     assert sum(place["records"] for place in receipt["places"]) == plan.records
     marks = {repr(value) for value in values}
 
@@ -200,15 +216,22 @@ def rows_at(place: Path) -> dict[str, int]:
     return {read_key(key)[0]: read_value(value)[0] for (_, key, value), _ in whole(place, number)}
 
 
-def bytes_left(*folders: Path) -> list[str]:
+def bytes_left(*folders: Path, name: str = NAME) -> list[str]:
     """Files that have the key's bytes, unpacked or not."""
     found = []
     for folder in folders:
         for path in [folder] if folder.is_file() else [p for p in folder.rglob("*") if p.is_file()]:
             data = path.read_bytes()
-            if path.suffix in (".delta", ".snapshot"):
-                data += unpack(open_storage(path.parent), path.name, "lz4")
-            if NAME.encode() in data or NAME in str(path):
+            folder = open_storage(path.parent)
+            if path.suffix in (".delta", ".snapshot", ".changelog"):
+                data += unpack(folder, path.name, "lz4")
+            elif path.suffix == ".zip":
+                with zipfile.ZipFile(path) as members:
+                    data += b"".join(map(members.read, members.namelist()))
+            elif path.suffix == ".sst":
+                with SstFile(folder, path.name) as sst:
+                    data += b"".join(part for found in sst.iter_entries() for part in (*found.keys, *found.values))
+            if name.encode() in data or name in str(path):
                 found.append(str(path))
     return found
 

@@ -15,7 +15,7 @@ from live_jobs.interrupted import NAMES, Restored, last_batch
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.folder import list_savepoints
 from millpond.savepoint.restore import plan_restore
-from savepoint.test_erase import a_key, leaves
+from savepoint.test_erase import a_key, bytes_left, leaves
 from spark.savepoint.test_edit import PROVIDER, Hits
 from spark.savepoint.test_rewrite import Case
 from suite.sizes import a_few
@@ -52,6 +52,7 @@ def test_a_job_goes_on_without_the_key(spark: SparkSession, tmp_path: Path, prov
     plan = millpond.plan_erase(job, "job.aggregate_0", {"page": ANN}, archives=[archive])
     assert all(place.records for place in plan.places)
     assert [place["records"] for place in plan.run().data["places"]] == [place.records for place in plan.places]
+    assert bytes_left(job, archive, tmp_path / "job.millpond", name=ANN) == []
     for pages in files[6:]:
         hits.feed(pages)
     plan_restore(job, "first", tmp_path / "restored").run()
@@ -62,7 +63,7 @@ def test_a_job_goes_on_without_the_key(spark: SparkSession, tmp_path: Path, prov
         counted = Counter(page for pages in files for page in pages)
         counted[ANN] = sum(pages.count(ANN) for pages in files[begins:])
         assert {page: count for page, (count, _) in found.items()} == +counted
-        assert millpond.read_row(checkpoint, f"{checkpoint.name}.aggregate_0", {"page": ANN})["count"] == counted[ANN]
+        assert millpond.read_row(checkpoint, "job.aggregate_0", {"page": ANN})["count"] == counted[ANN]
     assert hits.spark.conf.get(PROVIDER)
 
 

@@ -40,7 +40,7 @@ def erase(
     \b
     Examples:
       millpond erase ./pond visits --table visits user=ann
-      millpond erase ./pond visits --table visits user=ann --archive /backup/visits --export may.tar --yes
+      millpond erase ./pond visits --table visits user=ann --export may.tar --yes
     """
     folder, _ = find_stopped_job(place, job, take_over=take_over)
     key = key_words.of(read_definition(folder, table_name))

@@ -85,7 +85,7 @@ class StateFile:
     path:     below the folder
     folder:   that of its partition and store, below the checkpoint
     store:    of the operator
-    kind:     delta, snapshot, changelog, zip or sst
+    kind:     its ending without the dot
     """
 
     path: str
