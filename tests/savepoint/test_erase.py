@@ -36,6 +36,7 @@ from millpond.savepoint.restore import plan_restore, restore_files
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.verify import verify_savepoint
+from millpond.schema.types import Field, atomic
 from millpond.storage import open_storage
 from millpond.tables.diff.sides import Source
 from millpond.tables.erase import ErasePlan, key_hash
@@ -311,6 +312,52 @@ def test_what_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
     assert condition() == "SAVEPOINT_INCOMPLETE"
     shutil.rmtree(folder)
     assert everything(tmp_path, job) == before
+
+
+def test_old_copies_and_what_killed_writers_left_are_erased_too(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    millpond.plan_rescale(tmp_path / "pond", 3).run()
+    (kept,) = (path for path in job.path.parent.iterdir() if path.name.startswith("checkpoint.before-rescale"))
+    assert rows_at(kept)[NAME] == 4
+    left = job.path / "state/0/1/.9.delta.0f1e.tmp"
+    left.write_bytes(NAME.encode())
+    shown = plan(tmp_path)
+    assert {place.kind for place in shown.places} == {"checkpoint", "old copy", "savepoint", "archive", "export"}
+    shown.run()
+    assert bytes_left(tmp_path) == []
+    assert rows_at(kept) == rows_at(job.path) == {"k": 3, "k0": 0, "k1": 1, "k2": 2, "k3": 3}
+
+
+def test_while_somebody_follows_nothing_is_erased(job: WrittenCheckpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    before = everything(tmp_path, job)
+    with millpond.open(tmp_path / "pond") as pond:
+        assert pond[TABLE].get(k=NAME)["v"] == 4
+        with pytest.raises(MillpondError, match="follows this job") as raised:
+            plan(tmp_path).run()
+    assert raised.value.condition == "CHECKPOINT_IN_USE"
+    assert everything(tmp_path, job) == before
+
+
+def test_a_part_of_a_key_and_null(tmp_path: Path) -> None:
+    """The second column of three alone: all rows with this value, or with NULL; random rows, in random batches."""
+    some = random.Random(5)
+    key = (Field("page", atomic("string")), Field("user", atomic("string")), Field("n", atomic("double")))
+    users, numbers = [None, "", "a", "ab", "b"], [0.0, 1.5, float("nan"), None]
+    for column, value in (("user", "a"), ("user", None), ("user", ""), ("n", float("nan")), ("n", 0.0)):
+        job = WrittenCheckpoint(tmp_path / f"{column}-{value}", key=key)
+        rows: dict[Any, int] = {}
+        for batch in range(5):
+            changes = {(some.choice("xyz"), some.choice(users), some.choice(numbers)): batch * 100 + n for n in range(20)}
+            job.plan(list(changes.items()), snapshot=batch == 3)
+            job.commit()
+            rows |= changes
+        assert millpond.plan_erase(job.path, f"{job.path.name}.aggregate_0", {column: value}).run().data["places"][0]["records"]
+        at = 1 if column == "user" else 2
+        expected = sorted(repr((row, v)) for row, v in rows.items() if repr(row[at]) != repr(value))
+        read_key, read_value = decoder(key), decoder(VALUE)
+        found = sorted(repr((read_key(k), read_value(v)[0])) for (_, k, v), _ in whole(job.path, 4))
+        assert found == expected
+        assert 0 < len(expected) < len(rows)
 
 
 def test_the_command_shows_and_then_erases(job: WrittenCheckpoint, tmp_path: Path) -> None:
