@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 import shutil
@@ -45,6 +46,7 @@ from savepoint.test_killed import points
 from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
 from spark_files.golden import CELLS
 from suite.sizes import a_few
+from tables.test_parts import KEYS, PART, shares, written
 
 Row = tuple[str, bytes, bytes]
 # Without a key, or without any rows; Spark's own reader can't read them either.
@@ -358,6 +360,29 @@ def test_a_part_of_a_key_and_null(tmp_path: Path) -> None:
         found = sorted(repr((read_key(k), read_value(v)[0])) for (_, k, v), _ in whole(job.path, 4))
         assert found == expected
         assert 0 < len(expected) < len(rows)
+
+
+def test_all_windows_and_all_parts_of_a_key(tmp_path: Path) -> None:
+    """A salted table by window and text: by the text alone, and by a window's start alone."""
+    some, (key, draw) = random.Random(6), KEYS["window, text"]
+    start = dt.datetime(1970, 1, 1, 0, 0, 5, tzinfo=dt.UTC)
+    for n, (asked, is_erased) in enumerate(
+        [({"k": "ab"}, lambda row: row[2] == "ab"), ({"window_start": start}, lambda row: row[1][0] == 5_000_000)]
+    ):
+        job = written(tmp_path / f"job-{n}", key, shares())
+        rows: dict[Any, int] = {}
+        for batch in range(3):
+            changes = {(some.choice([-4, 0, 3]), *draw(some)): batch * 100 + n for n in range(60)}
+            job.plan(list(changes.items()), snapshot=batch == 1)
+            job.commit()
+            rows |= changes
+        (table,) = Source(find_job(job.path, None)).open(0).tables
+        plan = millpond.plan_erase(job.path, table, asked)
+        assert plan.run().data["places"][0]["records"] == plan.records > 0
+        read_key, read_value = decoder((PART, *key)), decoder(VALUE)
+        found = {read_key(k): read_value(v)[0] for (_, k, v), _ in whole(job.path, 2)}
+        assert found == {row: value for row, value in rows.items() if not is_erased(row)}
+        assert 0 < len(found) < len(rows)
 
 
 def test_the_command_shows_and_then_erases(job: WrittenCheckpoint, tmp_path: Path) -> None:
