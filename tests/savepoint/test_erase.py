@@ -43,7 +43,8 @@ from millpond.tables.diff.sides import Source
 from millpond.tables.erase import ErasePlan, key_hash
 from savepoint.killed import run_killed
 from savepoint.test_killed import points
-from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
+from servers.s3 import BUCKET, moto_server, use
+from spark_files.checkpoint import KEY, VALUE, UploadedCheckpoint, WrittenCheckpoint
 from spark_files.golden import CELLS
 from suite.sizes import a_few
 from tables.test_parts import KEYS, PART, shares, written
@@ -383,6 +384,15 @@ def test_all_windows_and_all_parts_of_a_key(tmp_path: Path) -> None:
         found = {read_key(k): read_value(v)[0] for (_, k, v), _ in whole(job.path, 2)}
         assert found == {row: value for row, value in rows.items() if not is_erased(row)}
         assert 0 < len(found) < len(rows)
+
+
+def test_a_job_in_a_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, moto_server())
+    pond = f"s3://{BUCKET}/{tmp_path.name}/pond"
+    UploadedCheckpoint(open_storage(create_job(pond, "counts").checkpoint)).batch([(("a",), 1)])
+    with pytest.raises(MillpondError, match="local disk") as raised:
+        millpond.plan_erase(pond, "counts.aggregate_0", {"k": "a"})
+    assert raised.value.condition == "UNSUPPORTED"
 
 
 def test_the_command_shows_and_then_erases(job: WrittenCheckpoint, tmp_path: Path) -> None:
