@@ -386,6 +386,21 @@ def test_all_windows_and_all_parts_of_a_key(tmp_path: Path) -> None:
         assert 0 < len(found) < len(rows)
 
 
+def test_the_archive_goes_on_in_the_same_generation(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    plan(tmp_path).run()
+    with millpond.archive(tmp_path / "pond", tmp_path / "archive") as archiver:
+        for batch in (4, 5):
+            job.plan([((f"k{batch}",), batch)], snapshot=False)
+            job.commit()
+            archiver.wait_for_batch(batch, timeout_seconds=20)
+        assert (archiver.status().batches, archiver.status().lost) == (2, ())
+    rows = everything(tmp_path, job)
+    assert [name.partition("-batch-")[2] for name in rows if "-batch-" in name] == [f"{n}.generation-1" for n in range(6)]
+    assert all(NAME not in found for place, found in rows.items())
+    assert next(found for name, found in rows.items() if "batch-5" in name) == rows["job"]
+    assert bytes_left(tmp_path / "archive") == []
+
+
 def test_a_job_in_a_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, moto_server())
     pond = f"s3://{BUCKET}/{tmp_path.name}/pond"
