@@ -22,6 +22,7 @@ from millpond.replica.row_stamp import without_stamp
 from millpond.replica.scan import iter_prefix
 from millpond.schema.definition.table import TableDefinition
 from millpond.tables.answer import Count, Cut, Row, Rows
+from millpond.tables.buckets.reads import BucketReads
 from millpond.tables.forms.html import columns_text
 from millpond.tables.forms.protocols import ShownTable
 from millpond.tables.history.find_event import is_built_late, may_have_expired
@@ -44,7 +45,7 @@ from millpond.tables.scan.token import pack
 _ARROW_CHUNK_ROWS = 1 << 16
 
 
-class Table(ShownTable, PastReads):
+class Table(ShownTable, PastReads, BucketReads):
     """A named table of a pond.
 
     Keys are given as column names and Python values: `table.get(page="/index.html")`.  If a

@@ -155,16 +155,16 @@ def _trunc_timestamp(e: Expression) -> Values:
             return micros - micros % _FIXED[level]
         local = zone.to_local(micros)
         if level == "minute":
-            return _offset_back(zone, micros, local - local % _MINUTE)
+            return offset_back(zone, micros, local - local % _MINUTE)
         if level == "hour":
-            return _offset_back(zone, micros, local - local % _HOUR)
+            return offset_back(zone, micros, local - local % _HOUR)
         days = local // DAY_MICROS
         return zone.start_of_day(days if level == "day" else truncate_date(days, level))
 
     return truncate
 
 
-def _offset_back(zone: Zone, micros: int, local: int) -> int:
+def offset_back(zone: Zone, micros: int, local: int) -> int:
     """A local time just before an instant as an instant, with the offset of that instant if it is valid.
 
     Source:  ZonedDateTime.truncatedTo of Java: in an overlap the offset stays.

@@ -17,6 +17,7 @@ from millpond.schema.definition.expression import Expression, parse_expression
 from millpond.schema.definition.fits import check_expressions, check_key_column, check_value_column
 from millpond.schema.definition.meaning import Meaning, parse_meaning
 from millpond.schema.definition.parts import Parts, parse_parts
+from millpond.schema.definition.resolutions import COLUMNS, Resolutions, parse_resolutions
 from millpond.schema.definition.retention import parse_retention_json, retention_json
 from millpond.schema.strict_json import DAMAGE
 from millpond.schema.types import Field, SparkType, atomic, is_window, parse_fields, parse_type, struct_of
@@ -62,6 +63,8 @@ class TableDefinition:
     values:    the other columns, in output order
     having:    a condition; only rows for which it is true are in the table
     parts:     how its rows lie in parts of the store, which reads merge; None if they don't
+    resolutions: how its rows are buckets of time, which `total` and `series` merge; None if they
+               aren't
     key_schema, value_schema:  the columns of the store's rows by the plan, without the column of
                                parts; held
                against the checkpoint's schema file, which also says which columns are windows
@@ -87,6 +90,7 @@ class TableDefinition:
     many: bool = False
     retention: Retention | None = None
     parts: Parts | None = None
+    resolutions: Resolutions | None = None
     session_time_zone: str | None = None
     meaning: Meaning | None = None
 
@@ -132,6 +136,8 @@ class TableDefinition:
             out["retention"] = retention_json(self.retention)
         if self.parts is not None:
             out["parts"] = self.parts.to_json()
+        if self.resolutions is not None:
+            out["resolutions"] = self.resolutions.to_json()
         if self.session_time_zone is not None:
             out["session_time_zone"] = self.session_time_zone
         if self.meaning is not None:
@@ -166,6 +172,8 @@ class TableDefinition:
             lines.append("having: " + ", ".join(sorted({e.op for e in self.having.walk()})))
         if self.parts:
             lines.append(self.parts.describe())
+        if self.resolutions:
+            lines.append("buckets of " + ", ".join(f"{r} kept for {r.keep_words}" for r in self.resolutions.each))
         return lines
 
 
@@ -220,6 +228,7 @@ def _parse(data: dict[str, Any]) -> TableDefinition:
         many=data.get("many", False) is True,
         retention=parse_retention_json(data.get("retention")),
         parts=parse_parts(data.get("parts")),
+        resolutions=parse_resolutions(data.get("resolutions")),
         session_time_zone=data.get("session_time_zone"),
         meaning=parse_meaning(data.get("meaning")),
     )
@@ -253,6 +262,9 @@ def _check_places(definition: TableDefinition) -> None:
     keys, buffers = range(len(definition.key_fields)), range(len(definition.value_schema))
     expressions = [c.expression for c in definition.values] + ([definition.having] if definition.having else [])
     expressions += (definition.parts.merges if definition.parts else None) or ()
+    expressions += definition.resolutions.merges if definition.resolutions else ()
+    if definition.resolutions and not {c.name for c in definition.key}.issuperset(COLUMNS):
+        raise ValueError("it has resolutions, but not their key columns")
     nodes = [node for expression in expressions for node in expression.walk()]
     places = [(c.index, keys) for c in definition.key]
     places += [(n.options["index"], keys if n.op == "key" else buffers) for n in nodes if n.op in ("key", "buffer")]

@@ -36,6 +36,7 @@ from millpond.spark.derive.batch_plan import BatchPlan, batch_plan
 from millpond.spark.derive.called import replaced_names
 from millpond.spark.derive.columns import Output, raw_table, table_of
 from millpond.spark.derive.expression import NotExpressible, Scope, Value, buffers_of, translate
+from millpond.spark.derive.options import rules_of_zone
 from millpond.spark.derive.parts import grouped_in_parts, only_spreads, over_salts, refuse_partial_rows, variable_parts
 from millpond.spark.derive.plan import (
     Java,
@@ -51,6 +52,7 @@ from millpond.spark.derive.plan import (
     stateful_nodes,
     zone_of_session,
 )
+from millpond.spark.derive.resolutions import described, over_buckets
 from millpond.spark.derive.sessions import SESSIONS, session_of
 from millpond.spark.derive.start_values import start_values
 from millpond.spark.derive.state_words import StateWords
@@ -249,6 +251,7 @@ def _aggregation(
     salts = grouped_in_parts(grouping, table)
     if salts is not None:
         refuse_partial_rows(found, table, is_session=session is not None, has_keys=bool(before))
+    resolutions = described(grouping, table)
     meaning = words.of_state(grouping, aggregates, in_parts=salts is not None)
     for index, attribute in enumerate(grouping):
         scope.add(attribute, session.column(index) if session else key_column(index, field_of(attribute).type))
@@ -271,7 +274,10 @@ def _aggregation(
         keys[-1] = replace(keys[-1], type=session.time)
         outputs = session.with_bounds(outputs)
     definition = replace(table_of(table, shape, keys, outputs, having), meaning=meaning)
-    return definition if salts is None else over_salts(definition, salts, list(zip(aggregates, each_place, strict=True)))
+    placed = list(zip(aggregates, each_place, strict=True))
+    if resolutions is not None:
+        definition = over_buckets(definition, resolutions, placed, rules_of_zone(jvm, words.time_zone))
+    return definition if salts is None else over_salts(definition, salts, placed)
 
 
 def _state_key(found: StatefulNode) -> list[Java]:

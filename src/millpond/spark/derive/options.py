@@ -123,6 +123,12 @@ def _named_zone(e: Java, literal: Java) -> Options:
     return _rules(str(zone.getId()), zone.getRules())
 
 
+def rules_of_zone(jvm: Java, name: str) -> Options:
+    """The rules of a session's time zone, as `scalar.time.zones` reads them."""
+    zone = jvm.org.apache.spark.sql.catalyst.util.DateTimeUtils.getZoneId(name)
+    return _rules(str(zone.getId()), zone.getRules())
+
+
 def _zone_named(e: Java, _: Scope) -> Options:
     """The zone that the second operand names, if that is a literal."""
     return {"zone": _named_zone(e, elements(e.children())[1])}

@@ -36,7 +36,7 @@ class StateWords:
         """time_zone: that of the job's session; the words only say that it is the session's."""
         self._plan = plan
         self._zones = zones
-        self._zone = time_zone
+        self.time_zone = time_zone
         self._aliases: dict[int, Java] = {}
         self._labels: dict[int, str] = {}
         self._of_alias: dict[int, str] = {}
@@ -108,7 +108,7 @@ class StateWords:
 
     def _zone_of(self, e: Java) -> str:
         zone = str(e.timeZoneId().get()) if self._zones.used_by(e) else ""
-        return zone and (OF_SESSION if zone == self._zone else f" in {zone}")
+        return zone and (OF_SESSION if zone == self.time_zone else f" in {zone}")
 
 
 def _short(words: str) -> str:

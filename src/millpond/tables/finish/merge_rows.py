@@ -10,6 +10,7 @@ from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.errors import CheckpointError, DefinitionError
 from millpond.replica.keys.codec import KeyCodec
 from millpond.replica.merged.snapshot import StoreParts
+from millpond.schema.definition.expression import Expression
 from millpond.schema.definition.parts import Parts, number_type, why_not_merged
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
@@ -36,7 +37,7 @@ def store_parts(definition: TableDefinition, schema: StoreSchema) -> StoreParts 
         stored, rest = KeyCodec(definition.stored_key), KeyCodec(definition.key_schema)
         prefixes = tuple(stored.encode_prefix([parts.key(value)], []) for value in parts.values)
     except (ValueError, OverflowError) as broken:
-        raise _mismatch(definition, str(broken)) from broken
+        raise _mismatch(definition.table, str(broken)) from broken
     merge = compile_merge(definition, parts, schema)
     decode, encode = _list_decoder(schema), _list_encoder(schema)
 
@@ -65,23 +66,33 @@ def compile_merge(definition: TableDefinition, parts: Parts, schema: StoreSchema
     """
     if parts.merges is None:
         return _copies(definition.table, parts)
-    places = [place for merge in parts.merges for place in merge.options["buffers"]]
+    merge = compile_shares(definition.table, parts.merges, schema)
+    return lambda _, rows: merge([row for row in rows if row is not None])
+
+
+def compile_shares(table: str, merges: Sequence[Expression], schema: StoreSchema) -> Callable[[Sequence[Row]], Row]:
+    """The function that merges the buffers of several rows, at least one, by functions of aggregates.
+
+    merges:  `aggregate` expressions, which must have each buffer of the store once
+    Raises:  DEFINITION_MISMATCH if a column has no merge function, or more than one.
+    Raises (the function):  VALUE_OUT_OF_RANGE.
+    """
+    places = [place for merge in merges for place in merge.options["buffers"]]
     if sorted(places) != list(range(len(schema.value))) or schema.many:
         lacking = [f.name for i, f in enumerate(schema.value) if places.count(i) != 1]
-        raise _mismatch(definition, f"the definition doesn't say how to merge the parts of {', '.join(lacking) or 'a list'}")
+        raise _mismatch(table, f"the definition doesn't say how to merge {', '.join(lacking) or 'a list'}")
     each: list[tuple[list[int], MergeBuffers]] = []
-    for expression in parts.merges:
+    for expression in merges:
         why = why_not_merged(expression, [f.type for f in schema.value])
         if why is not None:
-            raise _mismatch(definition, why)
+            raise _mismatch(table, why)
         buffers = expression.options["buffers"]
         each.append((buffers, compile_buffers(expression, [schema.value[place].type for place in buffers])))
 
-    def merge_shares(_: Row, rows: Sequence[Row | None]) -> Row:
-        there = [row for row in rows if row is not None]
+    def merge_shares(rows: Sequence[Row]) -> Row:
         out: list[Any] = [None] * len(schema.value)
         for buffers, merge in each:
-            merged = merge([[row[place] for place in buffers] for row in there])
+            merged = merge([[row[place] for place in buffers] for row in rows])
             for place, value in zip(buffers, merged, strict=True):
                 out[place] = value
         return tuple(out)
@@ -128,10 +139,10 @@ def copies_differ(table: str, key: tuple[Any, ...], contents: dict[int, str | No
     )
 
 
-def _mismatch(definition: TableDefinition, why: str) -> DefinitionError:
+def _mismatch(table: str, why: str) -> DefinitionError:
     return DefinitionError(
         "DEFINITION_MISMATCH",
-        f"The parts of {definition.table} can't be read as one table: {why}.",
+        f"The parts of {table} can't be read as one table: {why}.",
         hint="Define the table again with the DataFrame that the job runs.",
-        table=definition.table,
+        table=table,
     )

@@ -1,0 +1,49 @@
+"""What reads of buckets return: rows, with the span that they are of and the resolutions used."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import NamedTuple
+
+from millpond.schema.far_time import FarTime
+from millpond.tables.answer import Row, Rows
+
+Time = dt.datetime | FarTime
+
+
+class Used(NamedTuple):
+    """Buckets that an answer merges: those of one resolution from `since` on and before `until`.
+
+    rows:  how many of them the group has
+    """
+
+    resolution: str
+    since: Time
+    until: Time
+    rows: int
+
+
+class Total(Row):
+    """One row for a group: the merged buckets of a span.  Empty if the group has no event in it.
+
+    since, until:  the span, which may be longer than the one in the question: it begins and ends
+                   with a bucket; None if the group has no bucket
+    used:          which buckets
+    """
+
+    __slots__ = ("since", "until", "used")
+
+    since: Time | None
+    until: Time | None
+    used: tuple[Used, ...]
+
+
+class Series(Rows):
+    """A row for each step of a span in which the group has events, in the order of time.
+
+    since, until, used:  as for `Total`
+    """
+
+    since: Time | None
+    until: Time | None
+    used: tuple[Used, ...]

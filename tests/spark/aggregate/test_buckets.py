@@ -1,0 +1,207 @@
+"""Declared aggregates with Spark: every total and series against a batch aggregation of the events themselves."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+from zoneinfo import ZoneInfo
+
+import pytest
+
+import millpond
+from inputs.event_file import write_event_file
+from millpond.catalogue import open_jobs
+from millpond.errors import MillpondError, ReplicaError, RequestError
+from suite.sizes import examples
+
+BEGIN = dt.datetime(2026, 3, 6, 22, 0, tzinfo=dt.UTC)
+SCHEMA = "at timestamp, page string, bytes long, host string"
+
+
+def values():
+    from pyspark.sql import functions as F
+
+    return {
+        "hits": F.count("*"),
+        "bytes": F.sum("bytes"),
+        "least": F.min("bytes"),
+        "average": F.avg("bytes"),
+        "hosts": F.approx_count_distinct("host"),
+        "all_hosts": F.collect_set("host"),
+        "median": F.percentile("bytes", 0.5),
+    }
+
+
+def declare(**options) -> millpond.Aggregate:
+    resolutions = {"1 minute": "6 hours", "1 hour": "3 days", "1 day": None}
+    return millpond.Aggregate(
+        "views", **{"key": ["page"], "event_time": "at", "values": values(), "resolutions": resolutions, **options}
+    )
+
+
+def event(random_: random.Random, at: dt.datetime) -> dict:
+    page = random_.choice(("/", "/a", "/b"))
+    return {"at": at.isoformat(), "page": page, "bytes": random_.randrange(100), "host": f"h{random_.randrange(30)}"}
+
+
+def write_days(folder, random_: random.Random, files: int) -> list[list[dict]]:
+    """Files of events that come up to two weeks late, over several days in which clocks change in New York."""
+    folder.mkdir()
+    written = []
+    for number in range(files):
+        now = BEGIN + dt.timedelta(hours=5 * number)
+        late = [random_.choice((0, 0, 600, 40_000, 400_000, 1_200_000)) * random_.random() for _ in range(60)]
+        rows = [event(random_, now + dt.timedelta(seconds=random_.random() * 18_000 - s)) for s in late]
+        write_event_file(folder, number, rows)
+        written.append(rows)
+    return written
+
+
+def of_span(spark, rows, page: str, since, until) -> dict:
+    """The values of all events of a span, by a batch aggregation."""
+    df = spark.createDataFrame([(dt.datetime.fromisoformat(r["at"]), r["page"], r["bytes"], r["host"]) for r in rows], SCHEMA)
+    where = (df.page == page) & (df["at"] >= since) & (df["at"] < until)
+    (row,) = df.where(where).agg(*(v.alias(n) for n, v in values().items())).collect()
+    return plain(row.asDict())
+
+
+def plain(row: dict) -> dict:
+    return {n: sorted(v) if isinstance(v, list) else v for n, v in row.items() if n not in ("page", "bucket_start")}
+
+
+def read_stream(spark, folder):
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
+
+
+@pytest.mark.parametrize("zone", ["UTC", pytest.param("America/New_York", marks=pytest.mark.long)])
+def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path, zone):
+    random_ = random.Random(zone)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        written = write_days(tmp_path / "in", random_, 12)
+        rows = [row for each in written for row in each]
+        with declare(future_skew=None).start(
+            read_stream(spark, tmp_path / "in"), pond=tmp_path / "pond", trigger="available-now"
+        ) as job:
+            assert job.wait_for_end(120)
+        with millpond.open(tmp_path / "pond") as pond:
+            views = pond["views"]
+            end = BEGIN + dt.timedelta(hours=60)
+            kept = {}
+            for _ in range(examples(40)):
+                page = random_.choice(("/", "/a", "/b"))
+                until = end - dt.timedelta(seconds=random_.randrange(3 * 86_400))
+                since = until - dt.timedelta(seconds=random_.choice((600, 20_000, 200_000, 1_000_000)))
+                total = views.total(page=page, since=since, until=until)
+                assert total.since <= since < until <= total.until
+                kept[tuple(u.resolution for u in total.used)] = total
+                found = of_span(spark, rows, page, total.since, total.until)
+                assert plain(total) == found if total else found["hits"] == 0
+            assert len(kept) > 1, "the spans are to use several resolutions"
+            whole = views.total(page="/a")
+            assert {u.resolution for u in whole.used} >= {"1 day"}
+            assert plain(whole) == of_span(spark, rows, "/a", whole.since, whole.until)
+            assert whole["hits"] == sum(r["page"] == "/a" for r in rows)
+            series = views.series(page="/a", step="1 day")
+            assert [r["bucket_start"] for r in series] == sorted(r["bucket_start"] for r in series)
+            assert all(r["bucket_start"].astimezone(ZoneInfo(zone)).hour == 0 for r in series)
+            for row in series:
+                assert plain(row) == of_span(spark, rows, "/a", row.since, row.until)
+            assert sum(r["hits"] for r in series) == whole["hits"]
+            months = views.series(page="/a", step="1 month")
+            assert sum(r["hits"] for r in months) == whole["hits"]
+            hours = views.series(page="/b", step="1 hour", since=end - dt.timedelta(days=2), until=end)
+            assert {u.resolution for u in hours.used} == {"1 hour"}
+            for row in hours:
+                assert plain(row) == of_span(spark, rows, "/b", row.since, row.until)
+            with pytest.raises(ReplicaError) as error:
+                views.series(page="/a", step="1 minute", since=BEGIN - dt.timedelta(days=3), until=end)
+            assert error.value.condition == "HISTORY_GONE"
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
+def test_rows_of_each_resolution_expire_by_themselves_over_a_year(spark, tmp_path):
+    """Batches a week apart: what is in the state is what retention says, for each resolution."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    weeks = max(12, examples(52))
+    random_ = random.Random(7)
+    for week in range(weeks):
+        now = BEGIN + dt.timedelta(weeks=week)
+        write_event_file(folder, week, [event(random_, now - dt.timedelta(hours=h)) for h in range(0, 168, 3)])
+    resolutions = {"1 minute": "2 days", "1 hour": "20 days", "1 day": "40 days", "1 month": None}
+    aggregate = declare(future_skew=None, resolutions=resolutions, key=[])
+    with aggregate.start(read_stream(spark, folder), pond=tmp_path / "pond", trigger="available-now") as job:
+        assert job.wait_for_end(300)
+    with millpond.open(tmp_path / "pond") as pond:
+        rows = pond["views"].scan()
+        watermark = rows.position.watermark_ms
+        last = (BEGIN + dt.timedelta(weeks=weeks - 1)).timestamp() * 1000
+        # It lags by the longest bucket of those that expire, at most.
+        assert last - 2 * 25 * 3600_000 <= watermark <= last
+        assert all(row["expires_at"] is None or row["expires_at"].timestamp() * 1000 > watermark for row in rows)
+        counts = {n: sum(r["resolution"] == n for r in rows) for n in resolutions}
+        assert counts["1 minute"] <= 2 * 8 + 10
+        assert counts["1 hour"] <= 20 * 8 + 10
+        assert counts["1 day"] <= 43
+        assert counts["1 month"] == len(
+            {
+                (BEGIN + dt.timedelta(weeks=w) - dt.timedelta(hours=h)).strftime("%Y%m")
+                for w in range(weeks)
+                for h in range(0, 168, 3)
+            }
+        )
+        assert pond["views"].total()["hits"] == weeks * 56
+
+
+def test_events_without_a_time_or_of_the_future_are_counted_apart(spark, tmp_path):
+    folder, random_ = tmp_path / "in", random.Random(3)
+    folder.mkdir()
+    now = dt.datetime.now(dt.UTC)
+    rows = [event(random_, now - dt.timedelta(seconds=n)) for n in range(5)]
+    rows += [{**event(random_, now + dt.timedelta(days=4000)), "page": "/"} for _ in range(3)]
+    rows += [{"at": None, "page": "/", "bytes": 1, "host": "h"}, {"at": None, "page": "/a", "bytes": 2, "host": "h"}]
+    write_event_file(folder, 0, rows)
+    with declare().start(read_stream(spark, folder), pond=tmp_path / "pond", trigger="available-now") as job:
+        assert job.wait_for_end(60)
+    with millpond.open(tmp_path / "pond") as pond:
+        found = {(r["resolution"], r["page"]): r["hits"] for r in pond["views"].scan() if r["bucket_start"] is None}
+        assert found == {("future", "/"): 3, ("no time", "/"): 1, ("no time", "/a"): 1}
+        assert sum(pond["views"].total(page=p).get("hits", 0) for p in ("/", "/a", "/b")) == 5
+        (job_found,) = open_jobs(tmp_path / "pond")
+        assert job_found.definitions()["views"].retention.keeps_closed is False
+
+
+def test_a_restart_with_another_retention_is_refused(spark, tmp_path):
+    write_days(tmp_path / "in", random.Random(1), 2)
+    with declare().start(read_stream(spark, tmp_path / "in"), pond=tmp_path / "pond", trigger="available-now") as job:
+        assert job.wait_for_end(60)
+    with pytest.raises(MillpondError) as error:
+        declare(resolutions={"1 minute": "7 hours", "1 hour": "3 days", "1 day": None}).start(
+            read_stream(spark, tmp_path / "in"), pond=tmp_path / "pond", trigger="available-now"
+        )
+    assert error.value.condition == "DEFINITION_CHANGED"
+    with declare().start(read_stream(spark, tmp_path / "in"), pond=tmp_path / "pond", trigger="available-now") as job:
+        assert job.wait_for_end(60)
+
+
+def test_bad_declarations_and_questions_say_what_is_wrong(spark, tmp_path):
+    from pyspark.sql import functions as F
+
+    for options in (
+        {"key": "page"}, {"values": {}}, {"key": ["resolution"]}, {"resolutions": {"1 hour": "1 minute"}}, {"resolutions": {}},
+        {"resolutions": {"1 hour": "2 months"}}, {"future_skew": "soon"}, {"values": {"Page": F.count("*")}},
+    ):  # fmt: skip
+        with pytest.raises(RequestError) as error:
+            declare(**options)
+        assert error.value.condition == "INVALID_REQUEST"
+    source = read_stream(spark, tmp_path)
+    for options in ({"key": ["site"]}, {"event_time": "when"}, {"event_time": "bytes"}):
+        with pytest.raises(RequestError) as error:
+            declare(**options).on(source)
+        assert error.value.condition == "INVALID_REQUEST"
+    with pytest.raises(MillpondError) as error:
+        declare(values={"first": F.first("host")}).start(source, pond=tmp_path / "pond")
+    assert error.value.condition == "NOT_DERIVABLE"
