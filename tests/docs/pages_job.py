@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,24 @@ def buffered(known: Known) -> None:
     known["write"](known["spark"].range(3), "not empty")
 
 
+def aggregates(known: Known) -> None:
+    """docs/aggregates.md: an event each minute for some days."""
+    begin = datetime(2026, 3, 1, tzinfo=UTC)
+    times = [begin + timedelta(minutes=n) for n in range(6 * 1440)]
+    write("visits", *({"at": at.isoformat(), "page": "/", "bytes": 2, "host": f"h{at.hour}"} for at in times))
+    known["visits"] = known["spark"].readStream.schema("at timestamp, page string, bytes long, host string").json("visits/")
+    run("aggregates.md", "## Declare and ask", known, 0, 1)
+    finish(known)
+    run("aggregates.md", "## Declare and ask", known, 1)
+    known["pond"].close()
+
+
 def main() -> None:
     """All pages."""
     conf = {"spark.master": "local[2]", "spark.ui.enabled": "false", "spark.driver.memory": "1g", **QUICK_JAVA}
     spark = millpond.session("pages", **conf)
     spark.sparkContext.setLogLevel("ERROR")
-    pages: list[Callable[[Known], None]] = [models, broadcast, hot_keys, buffered]
+    pages: list[Callable[[Known], None]] = [models, broadcast, hot_keys, aggregates, buffered]
     for page in pages:
         page({"__name__": "__main__", "spark": spark})
     spark.stop()

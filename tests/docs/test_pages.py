@@ -58,6 +58,12 @@ def test_hot_keys(pond: millpond.Pond) -> None:
     assert sorted(pond["page_visitors"].get(page="/")["visitors"]) == sorted(f"v{n}" for n in range(1, 50, 2))
 
 
+def test_aggregates_by_time(pond: millpond.Pond) -> None:
+    total = pond["page_views_by_time"].total(page="/", since="2026-03-02T00:00Z", until="2026-03-05T12:30Z")
+    assert (total["hits"], total["bytes"]) == ((3 * 24 + 12) * 60 + 30, 2 * ((3 * 24 + 12) * 60 + 30))
+    assert [used.resolution for used in total.used] == ["1 day", "1 hour", "1 minute"]
+
+
 def test_rows_that_wait(pond: millpond.Pond) -> None:
     assert sorted(row["n"] for row in pond["writes_waiting"].scan()) == list(range(10))
     assert sum(row["rows"] for row in pond["writes_fill"].scan()) == 10
