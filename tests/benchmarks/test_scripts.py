@@ -15,10 +15,13 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 LOG = "LOG"
 SMALL = {
+    "archive": "--keys 500 --batches 4 --rows 1000 --rounds 1",
     "broadcast": "--rows 500 --batches 3 --rounds 1 --shards 3",
     "cold_get": "--keys 2000 --rounds 1",
     "counts": "--rounds 1",
     "distinct": f"{LOG} --rounds 1 --rows-per-batch 1500",
+    "diff": "--keys 2000 --rounds 1",
+    "evolve": "--keys 2000 --rounds 1",
     "follow": "--batches 5",
     "history": "--keys 1000 --batches 5 --rounds 1",
     "lookup": "--keys 60000 --seconds 0.2",

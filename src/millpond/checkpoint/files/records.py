@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from millpond.checkpoint.files.codecs import corrupt, incomplete
@@ -92,28 +92,50 @@ def iter_records(data: bytes, position: int = 0) -> Iterator[Record]:
              length overruns.
     Source:  HDFSBackedStateStoreProvider.writeUpdateToDeltaFile, Spark 4.3; golden checkpoints.
     """
-    unpack, total = _INT.unpack_from, len(data)
+    return iter_piecewise((), data, position)
+
+
+def iter_piecewise(pieces: Iterable[bytes], data: bytes = b"", position: int = 0) -> Iterator[Record]:
+    """The same for data that comes in pieces; no more than a piece and a record are in memory.
+
+    data, position:  what comes before the pieces, and where in it to begin
+    """
+    unpack, total, dropped, rest = _INT.unpack_from, len(data), 0, iter(pieces)
+
+    def more(wanted: int) -> int:
+        """Get bytes until so many follow the position; returns how many there are."""
+        nonlocal data, position, dropped
+        collected = [data[position:]]
+        size = len(collected[0])
+        while size < wanted and (piece := next(rest, None)) is not None:
+            collected.append(piece)
+            size += len(piece)
+        data, dropped, position = b"".join(collected), dropped + position, 0
+        return size
+
     while True:
-        if position + 4 > total:
-            raise incomplete("the end mark", position)
+        if position + 4 > total and (total := more(4)) < 4:
+            raise incomplete("the end mark", dropped + position)
         (size,) = unpack(data, position)
         if size == -1:
             break
+        if size < 0 or (position + 8 + size > total and (total := more(8 + size)) < 8 + size):
+            raise corrupt(f"a key claims {size} bytes", dropped + position)
         key_end = position + 4 + size
-        if size < 0 or key_end + 4 > total:
-            raise corrupt(f"a key claims {size} bytes", position)
         key = data[position + 4 : key_end]
         (size,) = unpack(data, key_end)
         position = key_end + 4
         if size == -1:
             yield DELETE, key, b""
             continue
-        if size < 0 or position + size > total:
-            raise corrupt(f"a value claims {size} bytes", key_end)
+        if size < 0 or (position + size > total and (total := more(size)) < size):
+            raise corrupt(f"a value claims {size} bytes", dropped + position - 4)
         yield PUT, key, data[position : position + size]
         position += size
+    if position + 4 == total:
+        total = more(5)
     if position + 4 != total:
-        raise corrupt(f"{total - position - 4} bytes follow the end mark", position + 4)
+        raise corrupt(f"{total - position - 4} bytes follow the end mark", dropped + position + 4)
 
 
 def encode_record(key: bytes, value: bytes) -> bytes:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from millpond.checkpoint.encoding import without_checksum
 from millpond.checkpoint.files.checksums import crc32c
-from millpond.checkpoint.files.codecs import iter_unpacked, naming
+from millpond.checkpoint.files.codecs import corrupt, iter_unpacked, naming
 from millpond.checkpoint.files.pack import pack
-from millpond.checkpoint.files.records import DELETE, END_MARK, encode_record, iter_records
+from millpond.checkpoint.files.records import DELETE, END_MARK, encode_record, iter_piecewise
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.position import version_of
 from millpond.checkpoint.state import StateReader
@@ -43,12 +43,18 @@ class HdfsState:
         return self._store.row_hasher()
 
     def iter_rows(self, partition: int) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a partition, in no order.  They are all in memory."""
-        base, changes = StateReader(self._storage).files(self._batch, self._store.files, partition)
-        rows: dict[bytes, bytes] = {}
-        for path in changes if base is None else [base, *changes]:
-            self._replay(path, rows)
-        yield from rows.items()
+        """The rows of a partition, in no order.  What the deltas changed is in memory, the snapshot isn't."""
+        base, deltas = StateReader(self._storage).files(self._batch, self._store.files, partition)
+        newest: dict[bytes, bytes | None] = {}
+        for path in deltas:
+            newest.update(self._iter_file(path))
+        if base is not None:
+            for key, value in self._iter_file(base):
+                if value is None:
+                    raise naming(corrupt("a snapshot deletes a key", 0), base)
+                if key not in newest:
+                    yield key, value
+        yield from ((key, value) for key, value in newest.items() if value is not None)
 
     def write(self, partition: int, rows: Iterable[tuple[bytes, bytes]]) -> None:
         """Write a partition's snapshot."""
@@ -68,14 +74,14 @@ class HdfsState:
                 size = 0
         yield b"".join(records) + END_MARK
 
-    def _replay(self, path: str, rows: dict[bytes, bytes]) -> None:
-        """Bring rows to the state after a file's records."""
+    def _iter_file(self, path: str) -> Iterator[tuple[bytes, bytes | None]]:
+        """The records of a file; the value of a deleted key is None."""
         pieces = self._storage.iter_pieces(path, _WINDOW_BYTES, _BOUNDS.state_bytes)
         try:
-            for kind, key, value in iter_records(b"".join(iter_unpacked(self._batch.settings.codec, pieces, _WINDOW_BYTES))):
+            for kind, key, value in iter_piecewise(iter_unpacked(self._batch.settings.codec, pieces, _WINDOW_BYTES)):
                 if kind == DELETE:
-                    rows.pop(without_checksum(key) if self._checked else key, None)
+                    yield without_checksum(key) if self._checked else key, None
                 else:
-                    rows[key] = without_checksum(value, key) if self._checked else value
+                    yield key, without_checksum(value, key) if self._checked else value
         except CheckpointError as error:
             raise (error if "path" in error.context else naming(error, path)) from error

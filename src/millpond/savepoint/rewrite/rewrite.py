@@ -53,7 +53,12 @@ _BOUNDS = FileBounds()
 # the batch as it was is built again.
 _CHANGED = "millpond.evolved"
 _INT = struct.Struct(">i")
+# Rows are sorted in runs of so many bytes, each of them with Python's objects around it.
+_RUN_BYTES = 32 << 20
+_ROW_BYTES = 250
 State = HdfsState | RocksDbState
+Turned = tuple[int, bytes, bytes, bytes]
+"""(hash, key, the new provider's key, value)"""
 
 
 @dataclass(slots=True)
@@ -160,13 +165,13 @@ def _collected(
     hash_key = _first_partition if store.is_single else _once(old.hasher())
     with Spills(count) as spills:
         for rows in _edited(old, batch, store, edit, codec, hash_key):
-            run = _turned(rows, forth, back, store.id, hash_key)
-            if edit is not None or (isinstance(old, HdfsState) and provider != "hdfs"):
-                run = sorted(run, key=_new_key)
-            for hashed, key, new_key, value in run:
-                read.add(key, value)
-                spills.add(hashed % count, new_key, forth.value(value))
-            spills.end_run()
+            turned = _turned(rows, forth, back, store.id, hash_key)
+            is_sorted = edit is None and (provider == "hdfs" or not isinstance(old, HdfsState))
+            for run in (turned,) if is_sorted else _sorted_runs(turned):
+                for hashed, key, new_key, value in run:
+                    read.add(key, value)
+                    spills.add(hashed % count, new_key, forth.value(value))
+                spills.end_run()
 
         def rows_of(partition: int) -> Iterable[Row]:
             placed = spills.iter_rows(partition)
@@ -249,10 +254,7 @@ def _elsewhere(store: WholeStore, partition: int) -> CheckpointError:
     return unsupported(message, "Report this with the query's key columns: this state can't be divided anew.")
 
 
-def _turned(
-    rows: Iterable[Row], forth: _Turn, back: _Turn, store: str, hash_key: Callable[[bytes], int]
-) -> Iterable[tuple[int, bytes, bytes, bytes]]:
-    """Each row as (hash, key, the new provider's key, value)."""
+def _turned(rows: Iterable[Row], forth: _Turn, back: _Turn, store: str, hash_key: Callable[[bytes], int]) -> Iterable[Turned]:
     is_same = forth.key is _as_it_is
     for key, value in rows:
         new_key = key if is_same else forth.key(key)
@@ -264,7 +266,20 @@ def _turned(
         yield hash_key(key), key, new_key, value
 
 
-def _new_key(row: tuple[int, bytes, bytes, bytes]) -> bytes:
+def _sorted_runs(rows: Iterable[Turned]) -> Iterator[list[Turned]]:
+    """The rows in runs, each in the order of the new keys."""
+    run: list[Turned] = []
+    size = 0
+    for row in rows:
+        run.append(row)
+        size += _ROW_BYTES + len(row[1]) + len(row[2]) + len(row[3])
+        if size >= _RUN_BYTES:
+            yield sorted(run, key=_new_key)
+            run, size = [], 0
+    yield sorted(run, key=_new_key)
+
+
+def _new_key(row: Turned) -> bytes:
     return row[2]
 
 

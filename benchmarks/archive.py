@@ -1,0 +1,145 @@
+"""A Spark job alone and while an archiver copies each of its batches, by turns in one run: its rate, and how far the archive is.
+
+    python benchmarks/archive.py [--keys 500000] [--batches 20] [--rows 200000] [--rounds 4] [--write]
+
+The job counts and adds by a key of type long, 200,000 rows a batch over 500,000 keys; HDFS-backed provider, 8 partitions, no pause
+between batches.  Each run begins a new checkpoint in a session that is warm.  A round has three:
+
+    alone      nothing else runs
+    archived   `millpond.archive` in a process of its own copies to a folder on the same disk
+    again      as `alone`: how much two equal runs differ is the noise
+
+A rate is that of all batches but the first, from the end of the first to the end of the last.  The archiver's lag is from a commit
+to the batch being whole in the archive, asked for every 5 ms; `behind` is how many committed batches it lacks then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from results import write_result
+from states import PROVIDERS, spark_session, start_job, stream, tree_bytes
+
+KINDS = ("alone", "archived", "again")
+ARCHIVER = """
+import json, sys, time
+from pathlib import Path
+import millpond
+
+checkpoint, to, last = sys.argv[1], sys.argv[2], int(sys.argv[3])
+lags, behind = {}, []
+print("there", flush=True)
+while not Path(checkpoint, "commits", "0").exists():  # an archive begins with a committed batch
+    time.sleep(0.002)
+with millpond.archive(checkpoint, to) as archiver:
+    while last not in lags and archiver.status().state != "ended":
+        status = archiver.status()
+        if status.batch is not None:
+            behind.append(status.behind_batches)
+            if status.lag_seconds is not None:
+                lags[status.batch] = status.lag_seconds
+        time.sleep(0.005)
+    status = archiver.status()
+    assert status.last_error is None and not status.lost, status
+print(json.dumps({
+    "lags": [lag for batch, lag in sorted(lags.items()) if batch],
+    "most_behind": max(behind),
+    "batches": status.batches,
+    "files": status.files,
+    "bytes": status.size_bytes,
+    "processor_seconds": time.process_time(),
+}), flush=True)
+"""
+
+
+def run_job(spark: Any, source: Path, checkpoint: Path) -> float:
+    """Rows a second of one run of the job."""
+    query = start_job(stream(spark, source, maxFilesPerTrigger="1"), checkpoint)
+    query.awaitTermination()
+    done = [p for p in query.recentProgress if p["numInputRows"]]
+    ends = [(checkpoint / "commits" / str(p["batchId"])).stat().st_mtime for p in done]
+    return float(sum(p["numInputRows"] for p in done[1:]) / (ends[-1] - ends[0]))
+
+
+def measure(spark: Any, folder: Path, batches: int, rounds: int) -> list[dict[str, Any]]:
+    """The rates of each kind, and the archiver's own figures, in each round."""
+    found = []
+    for number in range(rounds + 1):
+        result: dict[str, Any] = {}
+        for kind in KINDS:
+            checkpoint, archive = folder / "job", folder / "archive"
+            if kind != "archived":
+                result[kind] = run_job(spark, folder / "in", checkpoint)
+            else:
+                command = [sys.executable, "-c", ARCHIVER, str(checkpoint), str(archive), str(batches - 1)]
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as archiver:
+                    assert archiver.stdout is not None
+                    assert archiver.stdout.readline() == "there\n"
+                    result[kind] = run_job(spark, folder / "in", checkpoint)
+                    result["archiver"] = json.loads(archiver.stdout.readline())
+                result["archiver"]["checkpoint_bytes"] = tree_bytes(checkpoint)
+                shutil.rmtree(archive)
+            shutil.rmtree(checkpoint)
+            subprocess.run(["sync"], check=True)
+            time.sleep(0.5)
+        print(result, file=sys.stderr, flush=True)
+        if number:  # the first warms the JVM
+            found.append(result)
+    return found
+
+
+def main() -> None:
+    """Write the job's input, run it by turns, and show the ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--keys", type=int, default=500_000)
+    parser.add_argument("--batches", type=int, default=20)
+    parser.add_argument("--rows", type=int, default=200_000, help="of a batch")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--write", action="store_true", help="keep the result in benchmarks/results/archive.json")
+    options = parser.parse_args()
+    spark = spark_session("archive", "3g", **{"spark.sql.streaming.numRecentProgressUpdates": str(options.batches + 10)})
+    spark.conf.set("spark.sql.streaming.stateStore.providerClass", PROVIDERS["hdfs"])
+    with tempfile.TemporaryDirectory() as folder:
+        rows = spark.range(0, options.rows * options.batches, 1, options.batches)
+        rows.selectExpr(f"pmod(xxhash64(id), {options.keys}) AS k", "id AS a").write.parquet(f"{folder}/in")
+        rounds = measure(spark, Path(folder), options.batches, options.rounds)
+        spark.stop()
+    archivers = [r["archiver"] for r in rounds]
+    lags = sorted(lag for archiver in archivers for lag in archiver["lags"])
+    result = {
+        "what": "a job's rows a second while its batches are archived, beside the same job alone",
+        "sizes": {name: getattr(options, name) for name in ("keys", "batches", "rows")},
+        "median_rows_per_second": {kind: round(statistics.median(r[kind] for r in rounds)) for kind in KINDS},
+        "archived_as_multiple_of_alone": round(statistics.median(r["archived"] * 2 / (r["alone"] + r["again"]) for r in rounds), 3),
+        "again_as_multiple_of_alone": {
+            "lowest": round(min(r["again"] / r["alone"] for r in rounds), 3),
+            "median": round(statistics.median(r["again"] / r["alone"] for r in rounds), 3),
+            "highest": round(max(r["again"] / r["alone"] for r in rounds), 3),
+        },
+        "lag_seconds": {"median": round(statistics.median(lags), 4), "highest": round(lags[-1], 4)},
+        "most_behind_batches": max(archiver["most_behind"] for archiver in archivers),
+        "copied": {
+            name: round(statistics.median(archiver[fact] / archiver["batches"] for archiver in archivers), 3)
+            for name, fact in (
+                ("files_per_batch", "files"),
+                ("bytes_per_batch", "bytes"),
+                ("processor_seconds_per_batch", "processor_seconds"),
+            )
+        },
+    }
+    print(json.dumps(result, indent=1))
+    if options.write:
+        write_result("archive", result, rounds)
+
+
+if __name__ == "__main__":
+    main()
