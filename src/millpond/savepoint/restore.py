@@ -38,7 +38,7 @@ from millpond.savepoint.rewrite.rewrite import is_state_file, rewrite_state
 from millpond.savepoint.rewrite.row_edit import RowEdit
 from millpond.savepoint.threads import Progress, do_each, threads_between
 from millpond.schema.definition.operator_name import Entry, parse_entry
-from millpond.schema.far_time import write_micros
+from millpond.schema.far_time import write_millis
 from millpond.schema.strict_json import DAMAGE
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
@@ -280,7 +280,7 @@ def check_target(target: Storage, job: str) -> None:
 
 
 def _when(manifest: Manifest) -> str:
-    return "" if manifest.committed_ms is None else f", committed {write_micros(manifest.committed_ms * 1000)}Z"
+    return "" if manifest.committed_ms is None else f", committed {write_millis(manifest.committed_ms)}"
 
 
 def check_empty(target: Storage) -> None:

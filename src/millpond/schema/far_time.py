@@ -68,6 +68,11 @@ def write_days(days: int) -> str:
     return f"{sign}{abs(year):04d}-{date.month:02d}-{date.day:02d}"
 
 
+def write_millis(millis: int) -> str:
+    """An instant, from milliseconds since 1970, in UTC with its `Z`."""
+    return f"{write_micros(millis * 1000)}Z"
+
+
 def write_micros(micros: int) -> str:
     """+12345-03-01T12:00:00.5 of microseconds since 1970, with as many digits of a fraction as it needs."""
     days, rest = divmod(micros, DAY_MICROSECONDS)

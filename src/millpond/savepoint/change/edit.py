@@ -25,7 +25,7 @@ from millpond.savepoint.rewrite.row_edit import Row
 from millpond.savepoint.threads import Progress
 from millpond.schema.convert import to_python, to_stored
 from millpond.schema.definition.table import unique_names
-from millpond.schema.far_time import write_micros
+from millpond.schema.far_time import write_millis
 from millpond.schema.types import Field
 from millpond.schema.values import to_json
 from millpond.settings import FileBounds
@@ -133,7 +133,8 @@ class EditPlan:
             for name, offset in self.offsets.items()
         ]
         if self.watermark_ms is not None:
-            moved.append(f"watermark   {_time(manifest.watermark_ms)} becomes {_time(self.watermark_ms)}")
+            before = "none" if manifest.watermark_ms is None else write_millis(manifest.watermark_ms)
+            moved.append(f"watermark   {before} becomes {write_millis(self.watermark_ms)}")
         return "\n".join(
             [
                 f"savepoint   {manifest.name} of the job {manifest.job}, batch {manifest.batch}, which stays as it is",
@@ -200,10 +201,6 @@ class EditPlan:
         if self.watermark_ms is not None:
             path = f"commits/{batch}"
             target.write(path, with_watermark(target.read(path, _BOUNDS.log_bytes), path, self.watermark_ms))
-
-
-def _time(ms: int | None) -> str:
-    return "none" if ms is None else f"{write_micros(ms * 1000)}Z"
 
 
 class _StoreEdit:
