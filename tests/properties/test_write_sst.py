@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from zipfile import ZipFile
@@ -102,3 +103,15 @@ def test_runs_on_disk_come_back_in_order(runs: list[dict[bytes, bytes]], partiti
         rows = [row for run in runs for row in run.items()]
         for partition in range(partitions):
             assert list(collected.iter_rows(partition)) == sorted(row for row in rows if len(row[0]) % partitions == partition)
+
+
+def test_runs_on_disk_have_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is left of them after kill -9."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(spills, "_COLLECTED_BYTES", 300)
+    with Spills(2) as collected:
+        for n in range(100):
+            collected.add(n % 2, b"key%03d" % n, b"value")
+        assert list(tmp_path.iterdir()) == []  # though most were flushed
+        collected.end_run()
+        assert {key for partition in range(2) for key, _ in collected.iter_rows(partition)} == {b"key%03d" % n for n in range(100)}

@@ -145,6 +145,18 @@ def _expire(archive: str, keep_seconds: str, now_ms: str) -> Callable[[], Any]:
     return functools.partial(open_window(archive, float(keep_seconds)).expire, int(now_ms))
 
 
+def _export(place: str, savepoint: str, file: str) -> Callable[[], Any]:
+    import millpond
+
+    return functools.partial(millpond.export_savepoint, millpond.open_savepoint(place, savepoint), file)
+
+
+def _import(place: str, file: str, name: str) -> Callable[[], Any]:
+    import millpond
+
+    return functools.partial(millpond.import_savepoint, place, file, name=name)
+
+
 _COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "rescale": _rescale,
     "rollback": _rollback,
@@ -154,6 +166,8 @@ _COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "repair": _repair,
     "erase": _erase,
     "expire": _expire,
+    "export": _export,
+    "import": _import,
 }
 """name -> what plans it, and returns what runs it"""
 

@@ -24,6 +24,7 @@ from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.delete import plan_delete_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
+from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.repair.diagnosis import diagnose
 from millpond.savepoint.restore import plan_restore
 from millpond.savepoint.verify import verify_savepoint
@@ -114,6 +115,81 @@ def test_a_new_savepoint_is_whole_or_incomplete(
         assert rows("new") == expected
         plan_delete_savepoint(place, "new").run()
         assert sorted(os.listdir(folder)) == ["first", "undisturbed"]
+    assert "incomplete" in ends
+
+
+def test_an_exported_file_is_the_old_or_the_new(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    """What lies beside it has a temporary name, and is not read."""
+    first, out = plan_savepoint(job.path, "first").run(), tmp_path / "out"
+    job.plan([(("more",), 1)], snapshot=True)
+    job.commit()
+    plan_savepoint(job.path, "second").run()
+    before = files_of(tmp_path / "job.millpond")
+    file = out / "one.tar"
+
+    def old() -> bytes:
+        shutil.rmtree(out, ignore_errors=True)
+        out.mkdir()
+        millpond.export_savepoint(first, file)
+        return file.read_bytes()
+
+    older = old()
+    steps = run_killed(0, job.path, "export", "second", str(file))
+    newer, ends = file.read_bytes(), set()
+    assert newer != older
+    for point in points(steps, 9):
+        old()
+        assert run_killed(point, job.path, "export", "second", str(file)) < 0
+        there = files_of(out)
+        found = there.pop("one.tar")
+        assert found in (older, newer)
+        ends.add("new" if found == newer else "old")
+        assert all(name.startswith(".one.tar.") and name.endswith(".tmp") for name in there)
+        assert files_of(tmp_path / "job.millpond") == before
+        run_killed(0, job.path, "export", "second", str(file))
+        assert file.read_bytes() == newer
+    assert "old" in ends
+
+
+def test_an_imported_savepoint_is_whole_or_incomplete(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    first, file, place = plan_savepoint(job.path, "first").run(), tmp_path / "one.tar", tmp_path / "place"
+    millpond.export_savepoint(first, file)
+    content, ends = file.read_bytes(), set()
+    place.mkdir()
+
+    def again() -> Savepoint:
+        return millpond.import_savepoint(place, file, name="new")
+
+    def folder() -> Path:
+        return Path(open_savepoint(place, "new").storage.local_path() or "")
+
+    again()  # the place's own folders are there from now on
+    plan_delete_savepoint(place, "new").run()
+    steps = run_killed(0, place, "import", str(file), "new")
+    expected = files_of(folder() / "checkpoint")
+    assert expected == files_of(Path(first.storage.local_path() or "") / "checkpoint")
+    for point in points(steps, 13):
+        plan_delete_savepoint(place, "new").run()
+        assert run_killed(point, place, "import", str(file), "new") < 0
+        assert file.read_bytes() == content
+        there = list_savepoints(place)
+        assert not there.broken
+        if there.incomplete:
+            ends.add("incomplete")
+            assert not there.found
+            assert refusal(lambda: open_savepoint(place, "new")).condition == "SAVEPOINT_INCOMPLETE"
+            refused = refusal(again)
+            assert refused.condition == "SAVEPOINT_INCOMPLETE"
+            assert "millpond savepoint delete … new" in str(refused.hint)
+            plan_delete_savepoint(place, "new").run()
+        if there.found:
+            ends.add("whole")
+            assert refusal(again).condition == "SAVEPOINT_EXISTS"
+        else:
+            again()
+        assert verify_savepoint(open_savepoint(place, "new")).problems == ()
+        assert files_of(folder() / "checkpoint") == expected
+        assert rows_of(folder() / "checkpoint", first.manifest.batch) == rows_of(job.path, first.manifest.batch)
     assert "incomplete" in ends
 
 

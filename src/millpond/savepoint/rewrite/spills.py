@@ -1,14 +1,19 @@
-"""Rows by their new partitions, on disk: one file for each partition, in which each run of rows is in order."""
+"""Rows by their new partitions, on disk: in each partition, each run of rows is in order.
+
+All are in one file without a name, so that nothing is left of it when the process is killed.  A
+partition's bytes lie in it as extents, one for each time that it was flushed.
+"""
 
 from __future__ import annotations
 
 import heapq
 import os
 import tempfile
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from types import TracebackType
 
 from millpond.checkpoint.files.records import encode_record
@@ -19,21 +24,23 @@ _INT_BYTES = 4
 
 
 class Spills(AbstractContextManager["Spills"]):
-    """The rows of a store; its folder vanishes with it.
+    """The rows of a store; their file vanishes with it.
 
     1. `add` a run of rows, each to its partition; `end_run`; the next run.
     2. `iter_rows` of each partition, after the last run.
     """
 
     def __init__(self, partitions: int) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="millpond-rewrite-")
+        self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it lives as long as this
+        self._end = 0
         self._pending: list[list[bytes]] = [[] for _ in range(partitions)]
         self._sizes = [0] * partitions
         self._runs: list[list[int]] = [[0] for _ in range(partitions)]
+        self._extents = [_Extents() for _ in range(partitions)]
         self._collected = 0
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._folder.cleanup()
+        self._file.close()
 
     def add(self, partition: int, key: bytes, value: bytes) -> None:
         """One more row."""
@@ -56,27 +63,46 @@ class Spills(AbstractContextManager["Spills"]):
         ends = self._runs[partition]
         if len(ends) == 1:
             return
-        with open(self._path(partition), "rb") as file:
-            runs = [_iter_run(file.fileno(), begin, end) for begin, end in pairwise(ends)]
-            yield from heapq.merge(*runs)
+        read = partial(self._extents[partition].read, self._file.fileno())
+        yield from heapq.merge(*(_iter_run(read, begin, end) for begin, end in pairwise(ends)))
 
     def _flush(self) -> None:
-        for partition, records in enumerate(self._pending):
+        for extents, records in zip(self._extents, self._pending, strict=True):
             if records:
-                with open(self._path(partition), "ab") as file:
-                    file.writelines(records)
+                data = memoryview(b"".join(records))
                 records.clear()
+                extents.add(self._end, len(data))
+                self._end += len(data)
+                while data:
+                    data = data[self._file.write(data) :]
         self._collected = 0
 
-    def _path(self, partition: int) -> Path:
-        return Path(self._folder.name, str(partition))
+
+class _Extents:
+    """Where the bytes of a partition are in the file."""
+
+    def __init__(self) -> None:
+        self._begins = [0]  # of each extent in the partition, and the end of the last
+        self._places: list[int] = []
+
+    def add(self, place: int, size: int) -> None:
+        self._places.append(place)
+        self._begins.append(self._begins[-1] + size)
+
+    def read(self, file: int, position: int, size: int) -> bytes:
+        """Bytes from a position of the partition: at most so many, and none at its end."""
+        if position >= self._begins[-1]:
+            return b""
+        at = bisect_right(self._begins, position) - 1
+        begin, end = self._begins[at : at + 2]
+        return os.pread(file, min(size, end - position), self._places[at] + position - begin)
 
 
-def _iter_run(file: int, position: int, end: int) -> Iterator[tuple[bytes, bytes]]:
+def _iter_run(read: Callable[[int, int], bytes], position: int, end: int) -> Iterator[tuple[bytes, bytes]]:
     data, at, wanted = b"", 0, _INT_BYTES
     while True:
         if len(data) - at < wanted:
-            piece = os.pread(file, min(max(_PIECE_BYTES, wanted), end - position), position)
+            piece = read(position, min(max(_PIECE_BYTES, wanted), end - position))
             if not piece:
                 return
             data, at, position = data[at:] + piece, 0, position + len(piece)
