@@ -27,7 +27,6 @@ from millpond.schema.definition.resolutions import (
     FUTURE,
     METADATA,
     RESOLUTION,
-    UNITS,
     UNTIMED,
     Resolution,
     parse_each,
@@ -189,7 +188,7 @@ def _bucket(time: Column, resolution: Resolution) -> Column:
 
     unit, keep = resolution.unit, resolution.keep_seconds
     if unit in FIXED:
-        seconds = resolution.count * UNITS[unit]
+        seconds = resolution.most_seconds
         begin = sf.timestamp_seconds(sf.unix_seconds(time) - sf.pmod(sf.unix_seconds(time), sf.lit(seconds)))
         end = begin + sf.expr(f"INTERVAL {seconds} SECONDS")
     else:

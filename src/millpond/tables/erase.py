@@ -201,10 +201,11 @@ def plan_erase(
                SAVEPOINT_DAMAGED for savepoints that can't be read; what the files raise.
     """
     folder, _ = find_stopped_job(place, job, take_over=take_over)
-    definition, erased = _key_of(folder, table, key)
+    side, definition = _opened(folder, table)
+    erased = _key_of(side, definition, key)
     folders = [Place(kind="checkpoint", path=_local(folder.open_checkpoint()))]
     folders += [Place(kind="old copy", path=path) for path in _old_copies(folder)]
-    beyond = _beyond(folder, definition)
+    beyond = _beyond(folder, side, definition)
     for savepoint in _savepoints(place):
         if savepoint.manifest.job == folder.job:
             folders.append(Place(kind="savepoint", path=_local(savepoint.storage)))
@@ -248,8 +249,8 @@ def _opened(folder: JobFolder, table: str) -> tuple[OpenSide, TableDefinition]:
     return side, side.tables[table]
 
 
-def _key_of(folder: JobFolder, table: str, key: Key) -> tuple[TableDefinition, ErasedKey]:
-    side, definition = _opened(folder, table)
+def _key_of(side: OpenSide, definition: TableDefinition, key: Key) -> ErasedKey:
+    table = definition.table
     if not key:
         names = ", ".join(column.name for column in definition.key)
         raise RequestError("INVALID_REQUEST", "No key is given.", hint=f"Name columns of the key of {table}: {names}.")
@@ -261,8 +262,7 @@ def _key_of(folder: JobFolder, table: str, key: Key) -> tuple[TableDefinition, E
     columns = []
     for name, value in KeyReader(definition).stored(key).items():
         columns.append(_column(definition, store, parts[name], value))
-    found = ErasedKey(table=table, operator=operator.operator, operator_name=operator.name, fields=fields, columns=tuple(columns))
-    return definition, found
+    return ErasedKey(table=table, operator=operator.operator, operator_name=operator.name, fields=fields, columns=tuple(columns))
 
 
 def _column(definition: TableDefinition, store: WholeStore, column: KeyColumn, value: Any) -> ErasedColumn:
@@ -320,9 +320,8 @@ def _savepoints(place: str | Path) -> list[Savepoint]:
     return every.found
 
 
-def _beyond(folder: JobFolder, definition: TableDefinition) -> list[str]:
+def _beyond(folder: JobFolder, side: OpenSide, definition: TableDefinition) -> list[str]:
     """What nobody can erase from here."""
-    side = Source(folder).open(time.time_ns() // 1_000_000)
     sources = ", ".join(sorted(side.side.offsets)) or "none"
     found = [
         f"what the job's sources have, at their offsets (sources: {sources}): to read it again brings the key back",

@@ -32,14 +32,11 @@ class WrittenSst:
     """One SST file.
 
     content:            the file
-    smallest, largest:  the user keys at its ends, inclusive
     entries:            how many keys it has
     ends:               the internal keys at its ends, inclusive
     """
 
     content: bytes
-    smallest: bytes
-    largest: bytes
     entries: int
     ends: tuple[bytes, bytes]
 
@@ -112,7 +109,7 @@ class _Builder:
         self._block = _Block(_RESTART_INTERVAL)
         self._index = _Block()
         self._blocks = self._key_bytes = self._value_bytes = 0
-        self._smallest = self._largest = self._first_key = self._last_key = b""
+        self._largest = self._first_key = self._last_key = b""
         self._deleted = self._merges = 0
         self.entries = 0
         self.size_bytes = 0
@@ -127,7 +124,7 @@ class _Builder:
             self._end_block()
         internal = key + tag.to_bytes(KEY_TAIL, "little")
         if not self.entries:
-            self._smallest, self._first_key = key, internal
+            self._first_key = internal
         self._largest, self._last_key = key, internal
         self._block.add(internal, value)
         self.entries += 1
@@ -152,7 +149,7 @@ class _Builder:
         assert len(footer) == FOOTER
         content = b"".join((*self._pieces, footer))
         ends = (self._first_key, self._last_key)
-        return WrittenSst(content=content, smallest=self._smallest, largest=self._largest, entries=self.entries, ends=ends)
+        return WrittenSst(content=content, entries=self.entries, ends=ends)
 
     def _end_block(self) -> None:
         handle = self._write(self._block.finish(), is_packed=True)

@@ -39,7 +39,7 @@ _SECONDS = {"second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 7 * 
 class Resolution:
     """One length of buckets.
 
-    most_seconds:  the length of its longest bucket
+    most_seconds:  the length of its longest bucket; buckets of seconds and minutes are all so long
     count, unit:   `5 minute`; other units than second and minute have the count 1
     keep_seconds:  how long a bucket is kept after its end; None for ever
     """
@@ -110,7 +110,7 @@ def parse_each(data: Sequence[tuple[str, int | None]]) -> tuple[Resolution, ...]
     units = {r.unit for r in each}
     if "week" in units and units & {"month", "quarter", "year"}:
         raise ValueError("a month doesn't begin with a week: use either weeks, or months and longer ones")
-    fixed = [r.count * UNITS[r.unit] for r in each if r.unit in FIXED]
+    fixed = [r.most_seconds for r in each if r.unit in FIXED]
     apart = next((b for a, b in pairwise(fixed) if b % a), None)
     if apart is not None:
         raise ValueError(f"buckets of {apart} seconds don't consist of whole shorter ones")

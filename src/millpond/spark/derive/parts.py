@@ -86,16 +86,7 @@ def over_salts(
     Raises:  NOT_DERIVABLE, which names the function whose parts can't be merged, or the column that
              uses the salt.
     """
-    merges = []
-    for aggregate, places in aggregates:
-        try:
-            merge = translate_aggregate(aggregate, places, definition.value_schema)
-            why = why_not_merged(merge, [f.type for f in definition.value_schema])
-        except NotExpressible as obstacle:
-            why = str(obstacle)
-        if why is not None:
-            raise not_derivable(definition.table, f"{why}.", "Leave it out, or aggregate it without salts.")
-        merges.append(merge)
+    merges = merges_of(definition, aggregates, "Leave it out, or aggregate it without salts.")
     values = []
     for column in definition.values:
         try:
@@ -103,8 +94,27 @@ def over_salts(
         except ValueError:
             why = f"the column {column.name!r} uses the salt."
             raise not_derivable(definition.table, why, "Leave it out: the salt says nothing of the whole group.") from None
-    parts = Parts(column=definition.key_schema[0], values=salts.values, merges=tuple(merges))
+    parts = Parts(column=definition.key_schema[0], values=salts.values, merges=merges)
     return replace(definition, values=tuple(values)).over_parts(parts)
+
+
+def merges_of(definition: TableDefinition, aggregates: list[tuple[Java, tuple[int, ...]]], hint: str) -> tuple[Expression, ...]:
+    """The functions that make one row of several, for each aggregate.
+
+    aggregates:  each with the places of its buffers
+    Raises:      NOT_DERIVABLE, which names the function whose buffers can't be merged.
+    """
+    types, merges = [f.type for f in definition.value_schema], []
+    for aggregate, places in aggregates:
+        try:
+            merge = translate_aggregate(aggregate, places, definition.value_schema)
+            why = why_not_merged(merge, types)
+        except NotExpressible as obstacle:
+            why = str(obstacle)
+        if why is not None:
+            raise not_derivable(definition.table, f"{why}.", hint)
+        merges.append(merge)
+    return tuple(merges)
 
 
 def _without_part(expression: Expression) -> Expression:

@@ -6,11 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from millpond.schema.definition.parts import why_not_merged
 from millpond.schema.definition.resolutions import COLUMNS, METADATA, Resolution, Resolutions, parse_each
 from millpond.schema.definition.table import TableDefinition
-from millpond.spark.derive.aggregate import translate_aggregate
-from millpond.spark.derive.expression import NotExpressible
+from millpond.spark.derive.parts import merges_of
 from millpond.spark.derive.plan import Java, not_derivable
 
 _DECLARE = "Declare the buckets with millpond.Aggregate."
@@ -57,17 +55,8 @@ def over_buckets(
             why = f"the column {column.name!r} uses the time of a bucket, which a sum of buckets doesn't have."
             raise not_derivable(definition.table, why, "Leave it out: totals and series say which span they are of.")
     _check_offsets(definition.table, each, zone)
-    merges = []
-    for aggregate, places in aggregates:
-        try:
-            merge = translate_aggregate(aggregate, places, definition.value_schema)
-            why_not = why_not_merged(merge, [f.type for f in definition.value_schema])
-        except NotExpressible as obstacle:
-            why_not = str(obstacle)
-        if why_not is not None:
-            raise not_derivable(definition.table, f"{why_not}.", "Leave it out, or aggregate it in a query without resolutions.")
-        merges.append(merge)
-    return replace(definition, resolutions=Resolutions(each=each, merges=tuple(merges), zone=zone))
+    merges = merges_of(definition, aggregates, "Leave it out, or aggregate it in a query without resolutions.")
+    return replace(definition, resolutions=Resolutions(each=each, merges=merges, zone=zone))
 
 
 def _check_offsets(table: str, each: tuple[Resolution, ...], zone: dict[str, Any]) -> None:

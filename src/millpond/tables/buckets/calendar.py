@@ -9,7 +9,7 @@ from __future__ import annotations
 from millpond.scalar.time.calendar import DAY_MICROS, MICROS, add_months
 from millpond.scalar.time.functions import offset_back, truncate_date
 from millpond.scalar.time.zones import Zone
-from millpond.schema.definition.resolutions import FIXED, UNITS, Resolution
+from millpond.schema.definition.resolutions import FIXED, Resolution
 
 _HOUR = 3600 * MICROS
 # Offsets from UTC, and so hours with a change of the clocks, are multiples of this since 1972.
@@ -23,7 +23,7 @@ class Calendar:
     def __init__(self, resolution: Resolution, zone: Zone) -> None:
         self.resolution = resolution
         self._unit, self._zone = resolution.unit, zone
-        self._fixed = resolution.count * UNITS[self._unit] * MICROS if self._unit in FIXED else None
+        self._fixed = resolution.most_seconds * MICROS if self._unit in FIXED else None
 
     def start(self, micros: int) -> int:
         """The start of the bucket that has this instant."""

@@ -103,9 +103,10 @@ class BucketReads(ABC):
             steps: dict[int, list[Row]] = {}
             for start, row in found:
                 steps.setdefault(reading.step_of(start), []).append(row)
-            rows = [Total(reading.merged(steps[start], start), read.cut) for start in sorted(steps)]
-            for answer, start in zip(rows, sorted(steps), strict=True):
-                _with_span(answer, (start, reading.end_of_step(start)), [])
+            rows = [
+                _with_span(Total(reading.merged(each, start), read.cut), (start, reading.end_of_step(start)), [])
+                for start, each in steps.items()
+            ]
             return _with_span(Series(rows, read.cut), span, used)
 
     def _group(self, key: Any, columns: dict[str, Any]) -> dict[str, Any]:
