@@ -1,12 +1,14 @@
-"""A Spark job alone and while an archiver copies each of its batches, by turns in one run: its rate, and how far the archive is.
+"""A Spark job alone, while its batches are archived, and while savepoints of it are made in a row, by turns in one run.
 
     python benchmarks/archive.py [--keys 500000] [--batches 20] [--rows 200000] [--rounds 4] [--write]
 
 The job counts and adds by a key of type long, 200,000 rows a batch over 500,000 keys; HDFS-backed provider, 8 partitions, no pause
-between batches.  Each run begins a new checkpoint in a session that is warm.  A round has three:
+between batches.  Each run begins a new checkpoint in a session that is warm.  A round has five:
 
     alone      nothing else runs
     archived   `millpond.archive` in a process of its own copies to a folder on the same disk
+    saved      a process of its own makes a savepoint of each batch, and deletes all but the last three
+    in a row   the same makes one savepoint after another, as fast as it can
     again      as `alone`: how much two equal runs differ is the noise
 
 A rate is that of all batches but the first, from the end of the first to the end of the last.  The archiver's lag is from a commit
@@ -29,7 +31,7 @@ from typing import Any
 from results import write_result
 from states import PROVIDERS, spark_session, start_job, stream, tree_bytes
 
-KINDS = ("alone", "archived", "again")
+KINDS = ("alone", "archived", "saved", "in a row", "again")
 ARCHIVER = """
 import json, sys, time
 from pathlib import Path
@@ -59,6 +61,33 @@ print(json.dumps({
     "processor_seconds": time.process_time(),
 }), flush=True)
 """
+SAVER = """
+import json, sys, time
+from pathlib import Path
+import millpond
+
+checkpoint, to, last, in_a_row = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4] == "in a row"
+seconds, batches = [], set()
+began = time.process_time()
+print("there", flush=True)
+
+def wait_for(batch):
+    while not (checkpoint / "commits" / str(batch)).exists():
+        time.sleep(0.005)
+
+wait_for(0)
+while not (checkpoint / "commits" / str(last)).exists():
+    if batches and not in_a_row:
+        wait_for(max(batches) + 1)
+    begin = time.perf_counter()
+    made = millpond.plan_savepoint(checkpoint, f"s{len(seconds)}").run()
+    seconds.append(time.perf_counter() - begin)
+    batches.add(made.manifest.batch)
+    if len(seconds) > 3:
+        millpond.plan_delete_savepoint(checkpoint, f"s{len(seconds) - 4}").run()
+print(json.dumps({"seconds": seconds, "batches": len(batches), "processor_seconds": time.process_time() - began}), flush=True)
+"""
+BESIDE = {"archived": ARCHIVER, "saved": SAVER, "in a row": SAVER}
 
 
 def run_job(spark: Any, source: Path, checkpoint: Path) -> float:
@@ -77,17 +106,18 @@ def measure(spark: Any, folder: Path, batches: int, rounds: int) -> list[dict[st
         result: dict[str, Any] = {}
         for kind in KINDS:
             checkpoint, archive = folder / "job", folder / "archive"
-            if kind != "archived":
+            if kind not in BESIDE:
                 result[kind] = run_job(spark, folder / "in", checkpoint)
             else:
-                command = [sys.executable, "-c", ARCHIVER, str(checkpoint), str(archive), str(batches - 1)]
-                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as archiver:
-                    assert archiver.stdout is not None
-                    assert archiver.stdout.readline() == "there\n"
+                command = [sys.executable, "-c", BESIDE[kind], str(checkpoint), str(archive), str(batches - 1), kind]
+                with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as beside:
+                    assert beside.stdout is not None
+                    assert beside.stdout.readline() == "there\n"
                     result[kind] = run_job(spark, folder / "in", checkpoint)
-                    result["archiver"] = json.loads(archiver.stdout.readline())
-                result["archiver"]["checkpoint_bytes"] = tree_bytes(checkpoint)
-                shutil.rmtree(archive)
+                    result[f"{kind} beside"] = json.loads(beside.stdout.readline())
+                result[f"{kind} beside"]["checkpoint_bytes"] = tree_bytes(checkpoint)
+                shutil.rmtree(archive, ignore_errors=True)
+                shutil.rmtree(f"{checkpoint}.millpond", ignore_errors=True)
             shutil.rmtree(checkpoint)
             subprocess.run(["sync"], check=True)
             time.sleep(0.5)
@@ -95,6 +125,19 @@ def measure(spark: Any, folder: Path, batches: int, rounds: int) -> list[dict[st
         if number:  # the first warms the JVM
             found.append(result)
     return found
+
+
+def _saved(rounds: list[dict[str, Any]], kind: str) -> dict[str, float]:
+    savers = [r[f"{kind} beside"] for r in rounds]
+    seconds = sorted(second for saver in savers for second in saver["seconds"])
+    return {
+        "as_multiple_of_alone": round(statistics.median(r[kind] * 2 / (r["alone"] + r["again"]) for r in rounds), 3),
+        "savepoints": round(statistics.median(len(saver["seconds"]) for saver in savers)),
+        "of_batches": round(statistics.median(saver["batches"] for saver in savers)),
+        "seconds_median": round(statistics.median(seconds), 4),
+        "seconds_highest": round(seconds[-1], 4),
+        "processor_seconds_each": round(statistics.median(s["processor_seconds"] / len(s["seconds"]) for s in savers), 4),
+    }
 
 
 def main() -> None:
@@ -113,13 +156,15 @@ def main() -> None:
         rows.selectExpr(f"pmod(xxhash64(id), {options.keys}) AS k", "id AS a").write.parquet(f"{folder}/in")
         rounds = measure(spark, Path(folder), options.batches, options.rounds)
         spark.stop()
-    archivers = [r["archiver"] for r in rounds]
+    archivers = [r["archived beside"] for r in rounds]
     lags = sorted(lag for archiver in archivers for lag in archiver["lags"])
     result = {
-        "what": "a job's rows a second while its batches are archived, beside the same job alone",
+        "what": "rows a second of a job that is archived, and of which savepoints are made in a row, beside the same job alone",
         "sizes": {name: getattr(options, name) for name in ("keys", "batches", "rows")},
         "median_rows_per_second": {kind: round(statistics.median(r[kind] for r in rounds)) for kind in KINDS},
         "archived_as_multiple_of_alone": round(statistics.median(r["archived"] * 2 / (r["alone"] + r["again"]) for r in rounds), 3),
+        "saved": _saved(rounds, "saved"),
+        "in_a_row": _saved(rounds, "in a row"),
         "again_as_multiple_of_alone": {
             "lowest": round(min(r["again"] / r["alone"] for r in rounds), 3),
             "median": round(statistics.median(r["again"] / r["alone"] for r in rounds), 3),

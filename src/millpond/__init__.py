@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from millpond.savepoint.manifest import Savepoint
     from millpond.savepoint.restore import plan_restore
     from millpond.savepoint.verify import verify_savepoint
-    from millpond.spark.aggregate import Aggregate
+    from millpond.spark.aggregate.declare import Aggregate
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
     from millpond.spark.job import Job
@@ -125,7 +125,7 @@ __all__ = [
     "verify_savepoint",
 ]
 _LATER = {
-    "Aggregate": "millpond.spark.aggregate",
+    "Aggregate": "millpond.spark.aggregate.declare",
     "Archiver": "millpond.savepoint.archive.archiver",
     "Finding": "millpond.spark.upgrade.finding",
     "HotKeys": "millpond.spark.salted.hot_keys",

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 LOG = "LOG"
 SMALL = {
+    "aggregates": "--rows 3000 --keys 20 --batches 3 --days 2 --rounds 1",
     "archive": "--keys 500 --batches 4 --rows 1000 --rounds 1",
     "broadcast": "--rows 500 --batches 3 --rounds 1 --shards 3",
     "cold_get": "--keys 2000 --rounds 1",

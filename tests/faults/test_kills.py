@@ -20,6 +20,7 @@ import pytest
 import millpond
 from millpond.schema.types import Field, atomic
 from spark_files.checkpoint import WrittenCheckpoint
+from suite.mounts import skip_without_mounts
 
 pytestmark = pytest.mark.faults
 SEED = int(os.environ.get("MILLPOND_SEED", "20261121"))
@@ -217,8 +218,7 @@ except MillpondError as refused:
 
 def test_a_disk_that_is_full_from_the_start_is_an_error_and_no_crash(tmp_path: Path) -> None:
     """LMDB maps its lock file.  A write to a mapped page ends the process by SIGBUS if the disk has no room for the page."""
-    if subprocess.run(["unshare", "-m", "true"], capture_output=True, check=False).returncode:
-        pytest.skip("mounting isn't allowed here")
+    skip_without_mounts()
     command = ["unshare", "-m", sys.executable, "-c", _FULL, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, "DISK_FULL\n"), done.stderr

@@ -9,8 +9,9 @@ from millpond.catalogue import savepoints_folder
 from millpond.savepoint.archive.expire import Window
 from millpond.savepoint.archive.layout import find_archive
 from millpond.savepoint.change.edit import EditPlan
-from millpond.savepoint.change.evolve import EvolvePlan, plan_new_columns
+from millpond.savepoint.change.evolve import EvolvePlan, plan_new_state
 from millpond.savepoint.manage.folder import open_savepoint
+from millpond.savepoint.rewrite.row_edit import NewColumns
 from millpond.schema.types import Field, atomic
 from millpond.schema.value_change import ValueChange
 from spark_files.checkpoint import KEY, VALUE, schema_file
@@ -22,11 +23,11 @@ def plan_evolved(place: str | Path, savepoint: str, name: str) -> EvolvePlan:
     """A `WrittenCheckpoint`'s rows get a second column, which begins with 7."""
     after = VALUE + ADDED
     change = ValueChange(operator=0, store="default", before=VALUE, after=after, places=(0, None), start=(None, 7))
-    return plan_new_columns(
+    return plan_new_state(
         open_savepoint(place, savepoint),
         savepoints_folder(place),
         name,
-        changes=(change,),
+        edits=(NewColumns(change),),
         schemas={"state/0/0/_metadata/schema": schema_file(KEY, after)},
         tables=(),
         lines=(),

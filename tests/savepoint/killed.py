@@ -18,10 +18,12 @@ from typing import Any
 
 NO_EXCHANGE = "MILLPOND_TEST_NO_EXCHANGE"
 """set for a file system where two names can't be exchanged"""
+ONLY_UPLOADS = "MILLPOND_TEST_ONLY_UPLOADS"
+"""set to count the files that are written to an object store, of which Python's audit events don't tell"""
 _STEPS = frozenset({"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.scandir", "ctypes.dlsym"})
 
 
-def run_killed(step: int, place: Path, *command: str) -> int:
+def run_killed(step: int, place: Path | str, *command: str) -> int:
     """Run it in a process of its own; returns how many steps it took, or -1 if it was killed.
 
     command:  the name of one of `_COMMANDS`, and its arguments
@@ -29,7 +31,8 @@ def run_killed(step: int, place: Path, *command: str) -> int:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    asked = {"step": step, "place": str(place), "command": command, "no_exchange": NO_EXCHANGE in os.environ}
+    own = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "MILLPOND_"))}
+    asked = {"step": step, "place": str(place), "command": command, "no_exchange": NO_EXCHANGE in os.environ, "environment": own}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
     ended, text = json.loads(server.stdout.readline())
@@ -67,6 +70,7 @@ def _serve() -> None:
 def _run_and_exit(asked: dict[str, Any], end: int) -> None:
     """The fork: it never returns."""
     code, text = 1, ""
+    os.environ.update(asked["environment"])
     try:
         text, code = str(_run(asked["step"], asked["place"], *asked["command"], no_exchange=asked["no_exchange"])), 0
     except BaseException:  # noqa: BLE001 - the test shows it
@@ -83,11 +87,14 @@ def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool
     if no_exchange:
         take_over.try_exchange = lambda _one, _other: False  # type: ignore[assignment]
     run = _COMMANDS[command](place, *arguments)
+    events = _STEPS
+    if ONLY_UPLOADS in os.environ:
+        events = frozenset({_tell_of_uploads()})
     steps = 0
 
     def count(event: str, _: Any) -> None:
         nonlocal steps
-        if event in _STEPS:
+        if event in events:
             steps += 1
             if steps == step:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -95,6 +102,20 @@ def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool
     sys.addaudithook(count)
     run()
     return steps
+
+
+def _tell_of_uploads() -> str:
+    """Raise an audit event before each file that is written to an object store; returns its name."""
+    from millpond.storage.object_store import ObjectStorage
+
+    event, write = "millpond.upload", ObjectStorage.write
+
+    def audited(storage: ObjectStorage, path: str, data: bytes) -> None:
+        sys.audit(event)
+        write(storage, path, data)
+
+    ObjectStorage.write = audited  # type: ignore[method-assign]
+    return event
 
 
 def _rescale(pond: str, partitions: str) -> Callable[[], Any]:
@@ -136,7 +157,9 @@ def _repair(checkpoint: str, target: str) -> Callable[[], Any]:
 def _erase(place: str, table: str, column: str, value: str, archive: str, export: str) -> Callable[[], Any]:
     import millpond
 
-    return millpond.plan_erase(place, table, {column: value}, archives=[archive], exports=[export]).run
+    return millpond.plan_erase(
+        place, table, {column: value}, archives=[archive] if archive else [], exports=[export] if export else []
+    ).run
 
 
 def _expire(archive: str, keep_seconds: str, now_ms: str) -> Callable[[], Any]:

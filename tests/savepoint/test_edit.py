@@ -27,7 +27,7 @@ from suite.sizes import a_few
 StateRow = millpond.StateRow
 TABLE = "job.aggregate_0"
 # Their rows can't be edited alone.
-REFUSED = ("join-", "-timers", "-ttl", "-avro", "-timeout", "two-keys", "chained", "repartitioned")
+REFUSED = ("join-", "-avro", "two-keys", "chained", "repartitioned")
 EDITABLE = [cell for cell in CELLS if not any(word in cell for word in REFUSED)]
 
 
@@ -210,3 +210,68 @@ def test_an_edit_that_changes_nothing_changes_no_byte_of_a_row(cell: str, tmp_pa
     before, after = rows_of(source, batch), rows_of(tmp_path / "thin", batch)
     assert {store: rows.items() <= before[store].items() for store, rows in after.items()} == dict.fromkeys(before, True)
     assert sum(map(len, after.values())) == sum(c.rows - c.removed for c in counts.values())
+
+
+TTL, TIMERS = "spark-4.3/transform-ttl-rocksdb-changelog", "spark-4.3/transform-event-timers-rocksdb-changelog"
+
+
+def values_of(row: StateRow) -> list[dict[str, Any]]:
+    return row.value if isinstance(row.value, list) else [row.value]
+
+
+@pytest.mark.parametrize("cell", [TTL, TIMERS])
+def test_expiry_times_and_timers_move(tmp_path: Path, cell: str) -> None:
+    """The rows in which Spark looks for what is due move with them."""
+    source = tmp_path / "job"
+    shutil.copytree(GOLDEN / cell / "checkpoint", source)
+    batch, later = plan_savepoint(source, "first").run().manifest.batch, 1000
+
+    def edit(row: StateRow) -> StateRow:
+        for columns in (row.key, *values_of(row)):
+            columns |= {name: columns[name] + later for name in ("expiryTimestampMs", "ttlExpirationMs") if name in columns}
+        return row
+
+    millpond.plan_edit_savepoint(source, "first", "later", edit=edit).run()
+    plan_restore(source, "later", tmp_path / "later").run()
+    before, after = whole_state(source, batch), whole_state(tmp_path / "later", batch)
+    assert len(after) == len(before)
+    assert len(set(after) - set(before)) > 10
+    later = -later
+    millpond.plan_edit_savepoint(source, "later", "back", edit=edit).run()
+    plan_restore(source, "back", tmp_path / "back").run()
+    assert whole_state(tmp_path / "back", batch) == before
+
+
+def test_timers_of_a_key_at_the_same_time_are_one(tmp_path: Path) -> None:
+    source = tmp_path / "job"
+    shutil.copytree(GOLDEN / TIMERS / "checkpoint", source)
+    batch = plan_savepoint(source, "first").run().manifest.batch
+
+    def edit(row: StateRow) -> StateRow:
+        if "expiryTimestampMs" in row.key:
+            row.key["expiryTimestampMs"] = 7
+        return row
+
+    plan = millpond.plan_edit_savepoint(source, "first", "one", edit=edit)
+    timers = plan.preview()["job.transform_0_timers"]
+    plan.run()
+    plan_restore(source, "one", tmp_path / "one").run()
+    (by_key,) = [rows for store, rows in rows_of(tmp_path / "one", batch).items() if "keyToTimestamp" in store]
+    assert 0 < len(by_key) == timers.rows - timers.merged < timers.rows
+
+
+@pytest.mark.parametrize(
+    ("cell", "column", "value", "expected"),
+    [(TIMERS, "key", {"user": "another"}, "UNSUPPORTED"), (TTL, "ttlExpirationMs", None, "INVALID_REQUEST")],
+)
+def test_a_timer_keeps_its_key_and_an_expiry_has_a_time(tmp_path: Path, cell: str, column: str, value: Any, expected: str) -> None:
+    source = tmp_path / "job"
+    shutil.copytree(GOLDEN / cell / "checkpoint", source)
+    plan_savepoint(source, "first").run()
+
+    def edit(row: StateRow) -> StateRow:
+        for columns in (row.key, *values_of(row)):
+            columns |= {name: value for name in columns if name == column}
+        return row
+
+    assert condition(millpond.plan_edit_savepoint(source, "first", "x", edit=edit).run) == expected

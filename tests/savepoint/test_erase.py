@@ -5,7 +5,10 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import re
 import shutil
+import subprocess
+import sys
 import time
 import uuid
 import zipfile
@@ -39,13 +42,15 @@ from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.verify import verify_savepoint
 from millpond.schema.types import Field, atomic
 from millpond.storage import open_storage
+from millpond.storage.below import files_below
 from millpond.tables.diff.sides import Source
 from millpond.tables.erase import ErasePlan, key_hash
-from savepoint.killed import run_killed
+from savepoint.killed import ONLY_UPLOADS, run_killed
 from savepoint.test_killed import points
-from servers.s3 import BUCKET, moto_server, use
-from spark_files.checkpoint import KEY, VALUE, UploadedCheckpoint, WrittenCheckpoint
-from spark_files.golden import CELLS
+from servers.s3 import BUCKET, moto_server, upload, use
+from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
+from spark_files.golden import CELLS, GOLDEN
+from suite.mounts import skip_without_mounts
 from suite.sizes import a_few
 from tables.test_parts import KEYS, PART, shares, written
 
@@ -63,7 +68,7 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def whole(place: Path, number: int) -> list[tuple[Row, set[Any]]]:
+def whole(place: Path | str, number: int) -> list[tuple[Row, set[Any]]]:
     """All rows of a state, also those that only Spark needs: store, key, value; and what is in the key."""
     storage, found = open_storage(place), []
     batch = read_batch(storage, Batch(number))
@@ -288,6 +293,104 @@ def test_a_killed_erasure_is_run_again(job: WrittenCheckpoint, tmp_path: Path) -
         assert bytes_left(tmp_path) == []
 
 
+def test_a_killed_erasure_in_rocksdb_is_run_again(tmp_path: Path) -> None:
+    """Savepoints share SSTs with each other, and the checkpoint changes in one exchange of names."""
+    place = tmp_path / "work/job"
+    shutil.copytree(GOLDEN / "counts-rocksdb-changelog/checkpoint", place)
+    batches = [int(batch) for batch in committed_batches(open_storage(place))][-3:]
+    for number in batches[1:]:
+        made = plan_savepoint(place, f"at-{number}", batch=number).run()
+    export_savepoint(made, place.parent / "one.tar")
+    found = a_key(place, random.Random(3))
+    assert found is not None
+    table, key, values = found
+    ((column, value),) = key.items()
+    marks = {repr(value) for value in values}
+
+    def states() -> dict[str, list[Row]]:
+        rows = {f"job {number}": whole(place, number) for number in batches}
+        for savepoint in list_savepoints(place).found:
+            assert verify_savepoint(savepoint).problems == ()
+            rows[savepoint.manifest.name] = whole(savepoint.checkpoint.local_path(), savepoint.manifest.batch)
+        return {name: sorted(row for row, inside in found if not (is_erased and marks <= inside)) for name, found in rows.items()}
+
+    is_erased = False
+    before = states()
+    is_erased = True
+    expected = states()
+    is_erased = False
+    assert all(len(expected[name]) < len(rows) for name, rows in before.items())
+    shutil.copytree(place.parent, tmp_path / "fresh")
+    command = ("erase", table, column, str(value), "", str(place.parent / "one.tar"))
+    steps = run_killed(0, place, *command)
+    ends = set()
+    for step in points(steps, 11):
+        shutil.rmtree(place.parent)
+        shutil.copytree(tmp_path / "fresh", place.parent)
+        assert run_killed(step, place, *command) == -1, step
+        for name, rows in states().items():
+            assert rows in (before[name], expected[name]), (step, name)
+            ends.add(rows == before[name])
+        millpond.plan_erase(place, table, key, exports=[place.parent / "one.tar"], take_over=True).run()
+        assert states() == expected
+    assert ends == {True, False}
+
+
+_FULL = """
+import json, sys
+from pathlib import Path
+import millpond
+from millpond.errors import MillpondError
+
+place, table, key, disk = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), Path(sys.argv[4])
+plan = millpond.plan_erase(place, table, key)
+with open(disk / "rest", "wb", buffering=0) as rest:
+    try:
+        while True:
+            rest.write(bytes(4096))
+    except OSError:
+        pass
+try:
+    plan.run()
+    print("no error")
+except MillpondError as error:
+    print(error.condition)
+(disk / "rest").unlink()
+rows = lambda: sorted(map(repr, millpond.read_arrow(place, table).to_pylist()))
+print(len(rows()))
+print([savepoint.manifest.name for savepoint in millpond.list_savepoints(place).found])
+print(millpond.plan_erase(place, table, key).run().data["places"][0]["records"], len(rows()))
+"""
+
+
+@pytest.mark.parametrize("cell", ["counts-hdfs", "counts-rocksdb-changelog"])
+def test_on_a_full_disk_nothing_is_half_erased(tmp_path: Path, cell: str) -> None:
+    """The disk is a file system of 8 MiB, in a mount namespace of its own."""
+    skip_without_mounts()
+    checkpoint = tmp_path / "work/job"
+    shutil.copytree(GOLDEN / cell / "checkpoint", checkpoint)
+    plan_savepoint(checkpoint, "first").run()
+    found = a_key(checkpoint, random.Random(3))
+    assert found is not None
+    table, key, _ = found
+    rows = len(millpond.read_arrow(checkpoint, table))
+    disk, parent = tmp_path / "disk", checkpoint.parent
+    disk.mkdir()
+    shell = 'mount -t tmpfs -o size=8m none "$1" && cp -r "$2/." "$1" && shift 2 && exec "$@"'
+    arguments = [sys.executable, "-c", _FULL, str(disk / checkpoint.name), table, json.dumps(key), str(disk)]
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell, "sh", str(disk), str(parent), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert said[:3] == ["NOT_WRITABLE", str(rows), "['first']"], done.stdout + done.stderr
+    records, left = map(int, said[3].split())
+    assert (records > 0, left) == (True, rows - 1)
+
+
 def test_what_is_refused(job: WrittenCheckpoint, tmp_path: Path) -> None:
     def condition(**more: Any) -> str:
         asked = {"place": tmp_path / "pond", "table": TABLE, "key": {"k": NAME}, **more}
@@ -401,13 +504,89 @@ def test_the_archive_goes_on_in_the_same_generation(job: WrittenCheckpoint, tmp_
     assert bytes_left(tmp_path / "archive") == []
 
 
-def test_a_job_in_a_bucket_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class Remote:
+    """A place's rows in a bucket: the checkpoint, its savepoints, and an archive."""
+
+    def __init__(self, place: str, archive: str, work: Path) -> None:
+        self.place, self.archive, self._work = place, archive, work
+
+    def rows(self) -> dict[str, list[Row]]:
+        """Each batch of each place; every savepoint is verified."""
+        storage = open_storage(self.place)
+        found = {f"job {n}": whole(self.place, n) for n in committed_batches(storage)[-3:]}
+        for root in (self.place, self.archive):
+            for savepoint in list_savepoints(root).found:
+                assert verify_savepoint(savepoint).problems == (), savepoint.manifest.name
+                target = self._work / uuid.uuid4().hex
+                restore_files(savepoint, open_storage(target), savepoint.manifest.job_id)
+                found[f"{root} {savepoint.manifest.name}"] = whole(target, savepoint.manifest.batch)
+                shutil.rmtree(target)
+        return {name: sorted(row for row, _ in rows) for name, rows in found.items()}
+
+    def names(self) -> list[str]:
+        """All files, without receipts and what says who writes."""
+        files = files_below(open_storage(self.place.rpartition("/")[0]))
+        return sorted(path for path in files if "/erasures/" not in path and "/writers/" not in path)
+
+
+def _alike(names: list[str]) -> list[str]:
+    """The same without the time in the name of an archived batch."""
+    return sorted(re.sub(r"(/batches/\d+)-\d+", r"\1", name) for name in names)
+
+
+@pytest.mark.parametrize("cell", a_few(["counts-rocksdb-changelog", "counts-hdfs"], 0))
+def test_a_job_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell: str) -> None:
+    """Its checkpoint, savepoints and archive lose the key; a killed command is run again."""
     use(monkeypatch, moto_server())
-    pond = f"s3://{BUCKET}/{tmp_path.name}/pond"
-    UploadedCheckpoint(open_storage(create_job(pond, "counts").checkpoint)).batch([(("a",), 1)])
-    with pytest.raises(MillpondError, match="local disk") as raised:
-        millpond.plan_erase(pond, "counts.aggregate_0", {"k": "a"})
-    assert raised.value.condition == "UNSUPPORTED"
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(ONLY_UPLOADS, "1")
+    root = f"s3://{BUCKET}/{tmp_path.name}/{cell}"
+    remote = Remote(f"{root}/job", f"{root}/archive", tmp_path)
+
+    def fill() -> None:
+        open_storage(root).delete_all()
+        upload(GOLDEN / cell / "checkpoint", remote.place)
+        for number in committed_batches(open_storage(remote.place))[-2:]:
+            plan_savepoint(remote.place, f"at-{number}", batch=int(number)).run()
+        with millpond.archive(remote.place, remote.archive) as archiver:
+            archiver.wait_for_batch(int(committed_batches(open_storage(remote.place))[-1]), timeout_seconds=20)
+
+    fill()
+    found = a_key(GOLDEN / cell / "checkpoint", random.Random(3))
+    assert found is not None
+    _, key, values = found
+    marks = {repr(value) for value in values}
+    gone = {row for row, inside in whole(remote.place, committed_batches(open_storage(remote.place))[-1]) if marks <= inside}
+    ((column, value),) = key.items()
+    before = remote.rows()
+    assert len(before) >= 6
+    assert gone
+
+    def plan(*, take_over: bool = False) -> ErasePlan:
+        return millpond.plan_erase(remote.place, table, key, archives=[remote.archive], take_over=take_over)
+
+    table = "job.aggregate_0"
+    shown = plan()
+    assert shown.records > 0
+    assert "older versions of objects" in shown.describe()
+    command = ("erase", table, column, str(value), remote.archive, "")
+    steps = run_killed(0, remote.place, *command)
+    expected = remote.rows()
+    assert expected.keys() == before.keys()
+    keys = {row[1] for row in gone}
+    assert expected == {name: [row for row in rows if row[1] not in keys] for name, rows in before.items()}
+    names = remote.names()
+    assert plan().records == 0
+    left = set()
+    for step in random.Random(cell).sample(range(2, steps + 1), 4):
+        fill()
+        assert run_killed(step, remote.place, *command) == -1, step
+        left.add(any(name.endswith("erasing.json") for name in remote.names()))
+        plan(take_over=True).run()
+        assert remote.rows() == expected, step
+        assert _alike(remote.names()) == _alike(names)
+        assert list((tmp_path / "home/erasing").iterdir()) == []
+    assert True in left, "no kill came while files were written over"
 
 
 def test_the_command_shows_and_then_erases(job: WrittenCheckpoint, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ other tests.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -119,7 +120,7 @@ def test_a_new_savepoint_is_whole_or_incomplete(
 
 
 def test_an_exported_file_is_the_old_or_the_new(job: WrittenCheckpoint, tmp_path: Path) -> None:
-    """What lies beside it has a temporary name, and is not read."""
+    """What lies beside it has a temporary name, is not read, and goes with the next export to this file."""
     first, out = plan_savepoint(job.path, "first").run(), tmp_path / "out"
     job.plan([(("more",), 1)], snapshot=True)
     job.commit()
@@ -147,8 +148,19 @@ def test_an_exported_file_is_the_old_or_the_new(job: WrittenCheckpoint, tmp_path
         assert all(name.startswith(".one.tar.") and name.endswith(".tmp") for name in there)
         assert files_of(tmp_path / "job.millpond") == before
         run_killed(0, job.path, "export", "second", str(file))
-        assert file.read_bytes() == newer
+        assert files_of(out) == {"one.tar": newer}
     assert "old" in ends
+
+
+def test_an_export_leaves_a_living_one_alone(job: WrittenCheckpoint, tmp_path: Path) -> None:
+    first = plan_savepoint(job.path, "first").run()
+    living, dead, other = (tmp_path / name for name in (".one.tar.1.tmp", ".one.tar.2.tmp", ".two.tar.3.tmp"))
+    for file in (living, dead, other):
+        file.write_bytes(b"half of it")
+    with open(living, "rb") as writes:
+        fcntl.flock(writes, fcntl.LOCK_EX)
+        millpond.export_savepoint(first, tmp_path / "one.tar")
+    assert [file.exists() for file in (living, dead, other)] == [True, False, True]
 
 
 def test_an_imported_savepoint_is_whole_or_incomplete(job: WrittenCheckpoint, tmp_path: Path) -> None:

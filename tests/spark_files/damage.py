@@ -7,7 +7,8 @@ import random
 import shutil
 from pathlib import Path
 
-WAYS = ("missing", "empty", "cut", "flip")
+WAYS = ("missing", "empty", "cut", "flip", "flip at its end")
+_END_BYTES = 24
 
 
 def hurt(file: Path, way: str, numbers: random.Random) -> None:
@@ -19,7 +20,7 @@ def hurt(file: Path, way: str, numbers: random.Random) -> None:
         os.utime(file, (1_000_000, 1_000_000))
         return
     data, stat = file.read_bytes(), file.stat()
-    at = numbers.randrange(max(1, len(data)))
+    at = numbers.randrange(max(0, len(data) - _END_BYTES) if way.endswith("end") else 0, max(1, len(data)))
     if way == "empty" or not data:
         data = b""
     elif way == "cut":

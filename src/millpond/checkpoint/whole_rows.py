@@ -67,6 +67,10 @@ class StoreCodec:
         self._numbers = {name: number for number, name in self._names.items()}
         self._codecs: dict[str, FamilyCodec] = {}
 
+    def over(self, store: WholeStore, numbers: Mapping[str, int]) -> StoreCodec:
+        """The same for rows with other column families."""
+        return StoreCodec(store, self._settings, numbers)
+
     def family_of(self, key: bytes) -> str:
         """The name of a row's family; that of the store if it has no families."""
         return self._names[key[:_FAMILY_BYTES]] if self._store.has_families else self._store.name

@@ -31,6 +31,8 @@ SECTIONS = {
         "scan": "Show the rows of a table, or of a part of its key.",
         "windows": "Show the windows of a key between two times.",
         "count": "Show how many rows a table has.",
+        "total": "Show one row for a span of time of a declared aggregate.",
+        "series": "Show the same with a row for each step.",
         "watch": "Show a row each time it changes.",
         "changes": "Show the changes of a table's rows.",
         "history": "Show all versions of a row.",

@@ -19,9 +19,11 @@ from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.cli.terminal import say, visible, write_json, write_line
+from millpond.schema.definition.resolutions import COLUMNS
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, to_text
 from millpond.tables.answer import Answer, Count, Cut, Row, Rows
+from millpond.tables.buckets.answer import Series, Total
 from millpond.tables.failed import FailedValue, FailingValues, errors_of, free_name
 from millpond.tables.history.versions import Versions
 from millpond.wire.answers import answer_json, members
@@ -72,6 +74,25 @@ def write_one(definition: TableDefinition, found: Answer | Count, names: tuple[s
     else:
         write_texts(list(names), [[_word(answer[name]) for name in names]])
     write_footer(found.cut)
+
+
+def write_merged(definition: TableDefinition, found: Total | Series, *, as_json: bool) -> None:
+    """Write the rows of a span of time; the footer has the span, and which buckets make it up."""
+    if as_json:
+        answer = members(answer_json(definition.table, found, row_writer(definition)))
+        for row in answer.pop("rows") if isinstance(found, Series) else [answer.pop("row")]:
+            if row is not None:
+                write_json(row)
+        write_json_footer({name: value for name, value in answer.items() if name != "untils"})
+        return
+    rows: Sequence[Row] = found if isinstance(found, Series) else [found] if found else []
+    names = set(rows[0]) if rows else set(definition.columns) - set(COLUMNS)
+    columns = [(name, write) for name, write in _text_columns(definition) if name in names]
+    grid = [column for column in _grid_columns(definition) if column.name in names]
+    write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), grid)
+    write_footer(found.cut)
+    used = ", ".join(f"{u.rows} × {u.resolution}" for u in found.used if u.rows) or "no buckets"
+    say(f"{definition.table} has no buckets of this group" if found.since is None else f"{found.since} until {found.until}: {used}")
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:

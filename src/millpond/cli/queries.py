@@ -26,12 +26,14 @@ class Queries:
     output_mode:  its own
     old:          None if no file was named
     settings:     what the options and the file set in the session
+    rules:        what the file says of state variables, for `evolve`
     """
 
     new: DataFrame
     output_mode: str
     old: DataFrame | None
     settings: dict[str, str]
+    rules: dict[str, Any]
 
 
 def query_options(command: Command) -> Command:
@@ -71,6 +73,7 @@ def load_queries(command: str, file: str, old: str | None, output_mode: str | No
         output_mode=output_mode or new.output_mode or "update",
         old=None if old is None else load_pipeline(old, spark).df,
         settings={name: value for name, value in spark.conf.getAll.items() if name in settings or before.get(name) != value},
+        rules=new.rules,
     )
 
 

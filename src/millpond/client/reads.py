@@ -21,11 +21,13 @@ from millpond.client.exchange import Exchange, Reply, Request, get, not_a_server
 from millpond.errors import MillpondError, RequestError
 from millpond.replica.row_stamp import as_final, stamp, stamp_at_most
 from millpond.schema.convert import to_python
+from millpond.schema.definition.resolutions import BUCKET
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn, key_parts, parse_definition
 from millpond.schema.moment import time_micros
 from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Row, Rows
+from millpond.tables.buckets.answer import Series, Span, Total
 from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.history.changes import Changes, RowChange
@@ -46,9 +48,12 @@ from millpond.wire.answers import (
     RowsAnswer,
     SavepointAnswer,
     SavepointsAnswer,
+    SeriesAnswer,
     TablesAnswer,
+    TotalAnswer,
     VersionJson,
     VersionsAnswer,
+    read_time,
 )
 from millpond.wire.questions import (
     Align,
@@ -56,8 +61,10 @@ from millpond.wire.questions import (
     CountRows,
     CreateSavepoint,
     FindEvent,
+    FindTotal,
     Keys,
     ListChanges,
+    ListSeries,
     ListVersions,
     Question,
     Scan,
@@ -104,6 +111,17 @@ class Known:
             rows.append(Row(self._values(row), cut, as_final(stored) if place in final else stored))
         return Rows(rows, cut, more=answer.more, token=answer.token)
 
+    def total(self, answer: TotalAnswer) -> Total:
+        """One row of a span."""
+        return Total.of(self._merged(answer.row or {}), answer.cut, answer.span)
+
+    def series(self, answer: SeriesAnswer) -> Series:
+        """A row for each step of a span."""
+        cut, rows = answer.cut, []
+        for row, until in zip(map(self._merged, answer.rows), answer.untils, strict=True):
+            rows.append(Total.of(row, cut, Span(row[BUCKET], read_time(until), ())))
+        return Series.of(rows, cut, answer.span)
+
     def change(self, change: ChangeJson) -> RowChange:
         """A change."""
         old, new, final = (None if row is None else self._values(row) for row in (change.old, change.new, change.final))
@@ -115,6 +133,9 @@ class Known:
 
     def _values(self, row: JsonRow) -> dict[str, Any]:
         return values_from_json({name: read(row[name]) for name, read in self._readers}, row.get(self._errors))
+
+    def _merged(self, row: JsonRow) -> dict[str, Any]:
+        return {name: read(row[name]) for name, read in self._readers if name in row}
 
     def _write(self, name: str, stored: Any) -> Json:
         convert, write = self._writers[name]
@@ -408,6 +429,37 @@ class TableReads:
         found = read_answer(reply, EventFound)
         return EventAnswer(found.cut, batch_read=found.batch_read, applied=found.applied, late=found.late, reason=found.reason)
 
+    def total(
+        self,
+        key: Any = None,
+        /,
+        *,
+        since: dt.datetime | str | None = None,
+        until: dt.datetime | str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Exchange[Total]:
+        """As `Table.total`."""
+        span = FindTotal(since=_edge(since), until=_edge(until), bounds=bounds)
+        known, reply = yield from self._ask("total", lambda known: structs.replace(span, key=known.key(key, columns)))
+        return known.total(read_answer(reply, TotalAnswer))
+
+    def series(
+        self,
+        key: Any = None,
+        /,
+        *,
+        step: str,
+        since: dt.datetime | str | None = None,
+        until: dt.datetime | str | None = None,
+        bounds: Bounds | None = None,
+        **columns: Any,
+    ) -> Exchange[Series]:
+        """As `Table.series`.  Raises ANSWER_TOO_LARGE if one answer can't have all rows."""
+        span = ListSeries(step=step, since=_edge(since), until=_edge(until), bounds=bounds)
+        known, reply = yield from self._ask("series", lambda known: structs.replace(span, key=known.key(key, columns)))
+        return known.series(read_answer(reply, SeriesAnswer))
+
     def _meant(self, as_of: AsOf) -> Self:
         """The same table in another state."""
         other = copy(self)
@@ -501,6 +553,11 @@ class TableReads:
 def _when(when: int | dt.datetime | str | None) -> int | str | None:
     """A batch, or a time as text.  Raises WRONG_TYPE for what isn't one."""
     return when if when is None or isinstance(when, int) else _time(when)
+
+
+def _edge(time: dt.datetime | str | None) -> str | None:
+    """A time as text, if there is one."""
+    return None if time is None else _time(time)
 
 
 def _time(time: dt.datetime | str) -> str:

@@ -126,6 +126,8 @@ class RemoteTable(_Table, ShownTable):
     changes = _of_table(TableReads.changes)
     history = _of_table(TableReads.history)
     find_event = _of_table(TableReads.find_event)
+    total = _of_table(TableReads.total)
+    series = _of_table(TableReads.series)
     cut = _of_table(TableReads.cut)
     load = _of_table(TableReads.load)
 
@@ -321,6 +323,8 @@ class AsyncRemoteTable(_Table):
     changes = _awaited_of_table(TableReads.changes)
     history = _awaited_of_table(TableReads.history)
     find_event = _awaited_of_table(TableReads.find_event)
+    total = _awaited_of_table(TableReads.total)
+    series = _awaited_of_table(TableReads.series)
     cut = _awaited_of_table(TableReads.cut)
     load = _awaited_of_table(TableReads.load)
 

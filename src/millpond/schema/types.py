@@ -233,3 +233,16 @@ def shape_of(type_: SparkType) -> Any:
         assert type_.value is not None
         return ("map", shape_of(type_.key), shape_of(type_.value))
     return type_.kind if type_.kind == "string" else type_.name
+
+
+# Numbers that hold every value of those before them.
+_WIDER = ("byte", "short", "integer", "long")
+
+
+def is_wider(old: SparkType, new: SparkType) -> bool:
+    """Whether a type has every value of another one, in the same stored form."""
+    if shape_of(old) == shape_of(new):
+        return True
+    if old.name in _WIDER and new.name in _WIDER:
+        return _WIDER.index(old.name) < _WIDER.index(new.name)
+    return (old.name, new.name) == ("float", "double")

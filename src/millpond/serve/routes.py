@@ -171,6 +171,28 @@ ROUTES = (
         ),
         posted="event_post",
     ),
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/total",
+            summary="one row of a declared aggregate: the buckets of a span, merged",
+            endpoint="total",
+            question=questions.FindTotal,
+            answer=answers.TotalAnswer,
+        ),
+        posted="total_post",
+    ),
+    *_both_ways(
+        RouteText(
+            method="GET",
+            path="/tables/{table}/series",
+            summary="the same with a row for each step",
+            endpoint="series",
+            question=questions.ListSeries,
+            answer=answers.SeriesAnswer,
+        ),
+        posted="series_post",
+    ),
     RouteText(
         method="GET",
         path="/tables/{table}/cut",

@@ -14,7 +14,7 @@ from msgspec import structs
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from millpond.errors import ReplicaError
+from millpond.errors import ReplicaError, RequestError
 from millpond.serve import replies
 from millpond.serve.events import Event, event_of, event_stream
 from millpond.serve.formats import ARROW, EVENTS, JSON, choose_format, write_pages, write_table
@@ -22,6 +22,7 @@ from millpond.serve.patience import Patience
 from millpond.serve.routes import RouteText
 from millpond.settings import ServeSettings
 from millpond.tables.answer import Rows
+from millpond.tables.buckets.answer import Series
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.scan.deadline import too_long
 from millpond.tables.table import Table
@@ -100,6 +101,13 @@ async def answer_call(call: Call, asked: Asked[Any]) -> Response:
 
     def read(bounds: Bounds | None) -> Response:
         found = call.read(structs.replace(question, bounds=bounds))
+        if isinstance(found, Series) and len(found) > call.settings.max_rows:
+            raise RequestError(
+                "ANSWER_TOO_LARGE",
+                f"The series has {len(found)} rows; one answer can have {call.settings.max_rows}.",
+                hint="Use longer steps or a shorter time.",
+                table=call.name,
+            )
         shape = call.shape
         is_definition = isinstance(question, Define)
         data = shape.definition.to_json() if is_definition else answer_json(call.name, found, shape.write)

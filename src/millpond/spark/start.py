@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from millpond.catalogue import JobFolder, create_beside, create_job, folders_of, job_of
 from millpond.checkpoint.log import committed_batches, newest_conf, read_batch
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+    from millpond.spark.aggregate.declare import Aggregate
+
 Sink = str | Callable[..., Any] | None
 OUTPUT_MODES = ("update", "complete", "append")
 PARTITIONS = "spark.sql.shuffle.partitions"
@@ -66,6 +68,7 @@ _FENCED = {
 _conf_lock = threading.Lock()
 
 
+@overload
 def start(
     df: DataFrame,
     *,
@@ -80,9 +83,46 @@ def start(
     strict: bool = False,
     fenced: bool = False,
     take_over: bool = False,
+) -> Job: ...
+
+
+@overload
+def start(
+    df: Aggregate,
+    source: DataFrame,
+    *,
+    pond: str | Path,
+    job: str | None = None,
+    trigger: str | None = None,
+    sink: Sink = None,
+    partitions: int | None = None,
+    history: str | None = None,
+    fenced: bool = False,
+    take_over: bool = False,
+) -> Job: ...
+
+
+def start(
+    df: DataFrame | Aggregate,
+    source: DataFrame | None = None,
+    *,
+    table: str | None = None,
+    pond: str | Path,
+    job: str | None = None,
+    trigger: str | None = None,
+    output_mode: str = "update",
+    sink: Sink = None,
+    partitions: int | None = None,
+    retention: Retention | None = None,
+    history: str | None = None,
+    strict: bool = False,
+    fenced: bool = False,
+    take_over: bool = False,
 ) -> Job:
     """Start a streaming job whose state can be read as tables, or continue from its checkpoint.
 
+    df:           a streaming DataFrame; or an `Aggregate`, whose table has its name
+    source:       of an `Aggregate`: the streaming DataFrame with its events
     table:        the name that readers use; for a join or transformWithState, the first part of its
                   tables' names (docs/operators.md)
     pond:         folder of jobs; made if it doesn't exist
@@ -101,6 +141,7 @@ def start(
     retention:    which expired rows and history every follower keeps of the tables, e.g.
                   Retention.parse(keep_closed="forever"); it is part of the definition, which each
                   start writes again.  None leaves it to the follower
+    history:      of an `Aggregate`, in place of `retention`: which changes every follower keeps
     strict:       refuse a state whose meaning can't be derived, instead of serving raw buffers with
                   a MillpondWarning
     fenced:       keep the state in RocksDB and checkpoint format 2, and end the JVM when the job
@@ -114,7 +155,27 @@ def start(
              query would never end; UNSUPPORTED if the sink function sets a real-time trigger; and
              Spark's own error if the query can't start.
     """
+    from millpond.spark.aggregate.declare import Aggregate  # which starts jobs by this function
+
+    if isinstance(df, Aggregate):
+        if source is None or (table, output_mode, retention, strict) != (None, "update", None, False):
+            raise _invalid(
+                "an aggregate needs a source, and has its own name, mode and retention", "Write start(aggregate, source, pond=…)."
+            )
+        return df.start(
+            source,
+            pond=pond,
+            job=job,
+            trigger=trigger,
+            sink=sink,
+            partitions=partitions,
+            history=history,
+            fenced=fenced,
+            take_over=take_over,
+        )
     require_classic(df, "_jdf")
+    if source is not None or history is not None or table is None:
+        raise _invalid("a DataFrame needs a table's name, and has no other source or history", "Write start(df, table=…, pond=…).")
     if output_mode not in OUTPUT_MODES:
         raise _invalid(f"output_mode is {output_mode!r}", f"Use one of {', '.join(OUTPUT_MODES)}.")
     if partitions is not None and partitions < 1:

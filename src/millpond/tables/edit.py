@@ -10,7 +10,6 @@ from typing import Any
 
 from millpond.catalogue import savepoints_folder
 from millpond.checkpoint.operators import SHORT_NAMES, read_operator_files
-from millpond.checkpoint.whole_store import read_whole_stores
 from millpond.errors import RequestError
 from millpond.savepoint.change.edit import Edit, EditedTable, EditPlan, Merge, check_editable
 from millpond.savepoint.manage.folder import check_free, open_savepoint
@@ -48,8 +47,7 @@ def plan_edit_savepoint(
                 has removed don't come back
     Raises:     UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW;
                 SAVEPOINT_EXISTS, INVALID_NAME, UNKNOWN_TABLE, INVALID_REQUEST, WRONG_TYPE;
-                UNSUPPORTED for tables whose rows can't be edited alone: of joins, timers, and with
-                a TTL.
+                UNSUPPORTED for tables whose rows can't be edited alone: those of joins.
     """
     found = open_savepoint(place, savepoint)
     root = savepoints_folder(place)
@@ -88,7 +86,6 @@ def _tables(savepoint: Savepoint, names: Collection[str] | None) -> tuple[Edited
     elif side.unread:
         raise side.unread[0].error
     operators = {operator.operator: operator for operator in read_operator_files(savepoint.checkpoint, side.batch.batch)}
-    stores = {(number, store.name): store for number, o in operators.items() for store in read_whole_stores(side.storage, o)}
     found: dict[tuple[int, str, str], EditedTable] = {}
     for name, definition in sorted(side.tables.items()):
         if names is not None and name not in names:
@@ -99,6 +96,6 @@ def _tables(savepoint: Savepoint, names: Collection[str] | None) -> tuple[Edited
             both = f"{other.name} and {name} are two views of the same rows."
             raise RequestError("INVALID_REQUEST", both, hint="Name one of them as the table to edit.")
         operator_name = operators[operator].name
-        check_editable(table, operator_name, stores[operator, store].families, is_known=operator_name in SHORT_NAMES)
+        check_editable(table, operator_name, is_known=operator_name in SHORT_NAMES)
         found[operator, store, table.family] = table
     return tuple(found.values())

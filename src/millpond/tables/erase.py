@@ -33,6 +33,7 @@ from millpond.ownership.lease import leased
 from millpond.ownership.take_over import finish
 from millpond.replica.folder import ReplicaPlace
 from millpond.savepoint.archive.layout import find_archive
+from millpond.savepoint.erase.bucket import RemotePlace
 from millpond.savepoint.erase.files import Written, as_json
 from millpond.savepoint.erase.key import ErasedColumn, ErasedKey, grouping_fields
 from millpond.savepoint.erase.place import FoundRows, Place, open_manifest
@@ -107,7 +108,7 @@ class ErasePlan:
     hot_keys: bool
     beyond: tuple[str, ...]
     take_over: bool = False
-    _folders: tuple[Place, ...] = field(repr=False)
+    _folders: tuple[Place | RemotePlace, ...] = field(repr=False)
     _exports: tuple[Path, ...] = field(repr=False)
 
     @property
@@ -128,9 +129,9 @@ class ErasePlan:
             lines.append(f"replica     {self.replica.path}: deleted with the history of all keys, and built again when it is used")
         if self.hot_keys:
             lines.append("hot keys    their list is deleted: the job finds them again")
-        left = [str(place.copy) for place in self._folders if place.has_left]
+        left = [place.left for place in self._folders if place.left is not None]
         left += [str(_work_of(path)) for path in self._exports if _work_of(path).exists()]
-        lines += [f"left        {path}, by a killed command: deleted" for path in left]
+        lines += [f"left        {path}, by a killed command: finished or deleted" for path in left]
         if not self.job.is_inside:
             lines.append(f"careful     {UNKNOWN}")
         lines += [f"beyond      {sentence}" for sentence in self.beyond]
@@ -161,7 +162,7 @@ class ErasePlan:
             receipt.write()
             written = Written()
             for done, place in enumerate(self._folders, 1):
-                receipt.add(place.kind, str(place.path), place.erase(self.key, written, check))
+                receipt.add(place.kind, place.uri, place.erase(self.key, written, check))
                 if progress is not None:
                     progress(done, steps)
             for done, path in enumerate(self._exports, 1 + len(self._folders)):
@@ -203,12 +204,12 @@ def plan_erase(
     folder, _ = find_stopped_job(place, job, take_over=take_over)
     side, definition = _opened(folder, table)
     erased = _key_of(side, definition, key)
-    folders = [Place(kind="checkpoint", path=_local(folder.open_checkpoint()))]
-    folders += [Place(kind="old copy", path=path) for path in _old_copies(folder)]
+    folders: list[Place | RemotePlace] = [_place("checkpoint", folder.open_checkpoint())]
+    folders += [_place("old copy", copy) for copy in _old_copies(folder)]
     beyond = _beyond(folder, side, definition)
     for savepoint in _savepoints(place):
         if savepoint.manifest.job == folder.job:
-            folders.append(Place(kind="savepoint", path=_local(savepoint.storage)))
+            folders.append(_place("savepoint", savepoint.storage))
         else:
             beyond.append(f"the savepoint {savepoint.manifest.name} of another job, {savepoint.manifest.job}")
     for archive in archives:
@@ -216,9 +217,11 @@ def plan_erase(
             raise RequestError("INVALID_REQUEST", f"{archive} is no archive.", hint="Name a folder of `millpond archive`.")
         if (of := found.facts().get("job")) != folder.job:
             raise RequestError("INVALID_REQUEST", f"{archive} is the archive of {of!r:.80}.", hint="Name archives of this job.")
-        folders.append(Place(kind="archive", path=_local(found.storage)))
+        folders.append(_place("archive", found.storage))
+    if any(isinstance(each, RemotePlace) for each in folders):
+        beyond.append("older versions of objects, where a bucket keeps them")
     tars = tuple(Path(path).absolute() for path in exports)
-    looked: list[tuple[str, str, FoundRows]] = [(each.kind, str(each.path), each.find(erased)) for each in folders]
+    looked: list[tuple[str, str, FoundRows]] = [(each.kind, each.uri, each.find(erased)) for each in folders]
     for path in tars:
         with _imported(path, folder.job) as exported:
             looked.append((_EXPORTED, str(path), exported.find(erased)))
@@ -297,13 +300,13 @@ def _column(definition: TableDefinition, store: WholeStore, column: KeyColumn, v
     return ErasedColumn(name=column.name, place=at, path=tuple(places), value=value)
 
 
-def _old_copies(folder: JobFolder) -> list[Path]:
+def _old_copies(folder: JobFolder) -> list[Storage]:
     """What `rescale` and `rollback` have kept beside the checkpoint."""
     if not folder.is_inside:
         return []
-    current = _local(folder.open_checkpoint())
-    names = [name for name in folder.storage.names() if name.startswith("checkpoint")]
-    return [path for name in sorted(names) if (path := _local(folder.storage) / name) != current and path.is_dir()]
+    current, files = folder.open_checkpoint().uri, folder.storage.sizes()
+    names = [name for name in folder.storage.names() if name.startswith("checkpoint") and name not in files]
+    return [copy for name in names if (copy := folder.storage.folder(name)).uri != current]
 
 
 def _savepoints(place: str | Path) -> list[Savepoint]:
@@ -348,16 +351,9 @@ def _root_of(folder: JobFolder) -> str:
     return folder.storage.uri.rpartition("/jobs/")[0]
 
 
-def _local(storage: Storage) -> Path:
+def _place(kind: str, storage: Storage) -> Place | RemotePlace:
     path = storage.local_path()
-    if path is None:
-        raise CheckpointError(
-            "UNSUPPORTED",
-            f"{storage.uri} isn't on a local disk, where a folder takes another's place in one step.",
-            hint="Nothing is erased: copy it to a disk, erase it there, and replace it; then delete older versions in the bucket.",
-            uri=storage.uri,
-        )
-    return path
+    return RemotePlace(kind=kind, storage=storage) if path is None else Place(kind=kind, path=path)
 
 
 def _seen(kind: str, uri: str, rows: FoundRows, key: ErasedKey) -> ErasedPlace:
@@ -380,7 +376,8 @@ def _imported(path: Path, job: str) -> Iterator[Place]:
     if work.exists():
         _delete(work)
     try:
-        folder = _local(import_savepoint(work / "tar", path).storage)
+        folder = import_savepoint(work / "tar", path).storage.local_path()
+        assert folder is not None
         if (of := open_manifest(open_storage(folder)).job) != job:
             raise RequestError("INVALID_REQUEST", f"{path} is a savepoint of {of!r:.80}.", hint="Name exports of this job.")
         yield Place(kind=_EXPORTED, path=folder)

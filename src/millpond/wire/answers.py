@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import msgspec
 from msgspec import Meta
@@ -18,11 +18,14 @@ from millpond.errors import MillpondError
 from millpond.replica.history.delete_cause import Kind
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.verify import Verified
+from millpond.schema.definition.default_table import TIMESTAMP
+from millpond.schema.definition.resolutions import COLUMNS
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.prepared import prepare
-from millpond.schema.values import Json, with_floats
+from millpond.schema.values import Json, from_json, to_json, with_floats
 from millpond.tables.answer import Answer, Count, Cut, Lag, Rows
+from millpond.tables.buckets.answer import Series, Span, Total, Used
 from millpond.tables.history.changes import Changes
 from millpond.tables.history.find_event import EventAnswer, Late
 from millpond.tables.history.versions import Versions
@@ -32,6 +35,10 @@ from millpond.wire.rows import JsonRow, WriteRow
 
 if TYPE_CHECKING:
     from millpond.tables.table import Table
+
+
+_write_time = to_json(TIMESTAMP)
+read_time = from_json(TIMESTAMP, column="since")
 
 
 def _ref(name: str) -> dict[str, str]:
@@ -133,6 +140,44 @@ class EventFound(FromCut, frozen=True, kw_only=True):
     applied: bool
     late: Late
     reason: str
+
+
+class UsedJson(msgspec.Struct, frozen=True, kw_only=True):
+    """Buckets of one resolution that an answer merges, and how many of them the group has."""
+
+    resolution: str
+    since: str
+    until: str
+    rows: int
+
+
+class OfSpan(FromCut, frozen=True, kw_only=True):
+    """An answer about a span of time, which begins and ends with a bucket; null if the group has none."""
+
+    since: str | None
+    until: str | None
+    used: list[UsedJson]
+
+    @property
+    def span(self) -> Span:
+        """The same with times."""
+        used = tuple(Used(u.resolution, read_time(u.since), read_time(u.until), u.rows) for u in self.used)
+        return Span(
+            None if self.since is None else read_time(self.since), None if self.until is None else read_time(self.until), used
+        )
+
+
+class TotalAnswer(OfSpan, frozen=True, kw_only=True):
+    """One row for a group; null if it has no event in the span."""
+
+    row: JsonRow | None
+
+
+class SeriesAnswer(OfSpan, frozen=True, kw_only=True):
+    """A row for each step in which the group has events."""
+
+    rows: list[JsonRow]
+    untils: Annotated[list[str], says("The end of each row's step.")]
 
 
 class CutAnswer(FromCut, frozen=True, kw_only=True):
@@ -327,6 +372,8 @@ prepare(
     ChangesAnswer,
     VersionsAnswer,
     EventFound,
+    TotalAnswer,
+    SeriesAnswer,
     CutAnswer,
     TableAnswer,
     TablesAnswer,
@@ -367,6 +414,12 @@ def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bo
     """
     source: dict[str, Any] = {"table": table, **_of(answer.cut)}
     match answer:
+        case Total():
+            return TotalAnswer(**source, **_of_span(answer), row=_write_merged(answer, write))
+        case Series():
+            steps = cast("list[Total]", answer)
+            rows = [_write_merged(row, write) or {} for row in steps]
+            return SeriesAnswer(**source, **_of_span(answer), rows=rows, untils=[_write_time(row.until) for row in steps])
         case Rows():
             there = answer if gaps else [row for row in answer if row]
             return RowsAnswer(
@@ -413,6 +466,20 @@ def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bo
         case CutToken():
             return CutAnswer(**source, cut_token=answer.token, seconds=answer.seconds)
     raise AssertionError(answer)
+
+
+def _of_span(answer: Total | Series) -> dict[str, Any]:
+    since, until = (None if time is None else _write_time(time) for time in (answer.since, answer.until))
+    used = [
+        UsedJson(resolution=u.resolution, since=_write_time(u.since), until=_write_time(u.until), rows=u.rows) for u in answer.used
+    ]
+    return {"since": since, "until": until, "used": used}
+
+
+def _write_merged(row: Total, write: WriteRow) -> JsonRow | None:
+    """A merged row, which lacks the columns that tell buckets apart."""
+    written = write({**dict.fromkeys(COLUMNS), **row}) if row else None
+    return None if written is None else {name: value for name, value in written.items() if name not in COLUMNS or name in row}
 
 
 def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:

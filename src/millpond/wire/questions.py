@@ -239,6 +239,32 @@ class FindEvent(Question, frozen=True, kw_only=True):
         return answer
 
 
+class FindTotal(Question, frozen=True, kw_only=True):
+    """The buckets of a group from one time until another, merged to one row."""
+
+    key: Annotated[Key, says("The columns of the group, by name.")] = {}
+    since: Annotated[str | None, says("From the bucket that has this time; without it, from the first one.")] = None
+    until: Annotated[str | None, says("Only before this time; without it, all until now.")] = None
+    is_large: ClassVar[bool] = True
+
+    def typed(self, definition: TableDefinition) -> Self:
+        return _typed(self, definition, "key")  # type: ignore[no-any-return]
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.total(self.key, since=self.since, until=self.until, bounds=self.bounds)
+        return answer
+
+
+class ListSeries(FindTotal, frozen=True, kw_only=True):
+    """The same with a row for each step."""
+
+    step: Annotated[str, says('The length of a step, as "1 hour": one of the resolutions, or a longer one.')]
+
+    def ask(self, table: Any) -> Answer:
+        answer: Answer = table.series(self.key, step=self.step, since=self.since, until=self.until, bounds=self.bounds)
+        return answer
+
+
 class KeepCut(Question, frozen=True, kw_only=True):
     """The newest batch, which stays readable for a while."""
 
@@ -283,5 +309,18 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 prepare(
-    Keys, Scan, CountRows, ListVersions, ListChanges, FindEvent, KeepCut, Define, Align, CreateSavepoint, VerifySavepoint, Ready
+    Keys,
+    Scan,
+    CountRows,
+    ListVersions,
+    ListChanges,
+    FindEvent,
+    FindTotal,
+    ListSeries,
+    KeepCut,
+    Define,
+    Align,
+    CreateSavepoint,
+    VerifySavepoint,
+    Ready,
 )

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import json
 import random
 from zoneinfo import ZoneInfo
 
+import httpx
 import pytest
+from click.testing import CliRunner
 
 import millpond
 from inputs.event_file import write_event_file
 from millpond.catalogue import open_jobs
+from millpond.cli import main
 from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.tables.buckets.answer import Total
 from suite.sizes import examples
 
 BEGIN = dt.datetime(2026, 3, 6, 22, 0, tzinfo=dt.UTC)
@@ -73,8 +79,75 @@ def read_stream(spark, folder):
     return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(folder))
 
 
+def said(read) -> object:
+    """What a read says, with the span and the resolutions; of one that is refused, why."""
+    try:
+        answer = read()
+    except MillpondError as error:
+        return error.condition, error.message
+    each = [] if isinstance(answer, Total) else [(r.since, r.until) for r in answer]
+    rows = dict(answer) if isinstance(answer, Total) else [dict(r) for r in answer]
+    return rows, answer.since, answer.until, answer.used, each, answer.batch
+
+
+def same_on_the_command_line(views, place: str, home: str, months: int) -> None:
+    """The commands write the rows that Python reads, in both forms, and which buckets make them up."""
+    runner = CliRunner(env={"MILLPOND_HOME": home})
+    ran = runner.invoke(main, ["total", place, views.name, "page=/a", "--json"])
+    whole = views.total(page="/a")
+    assert json.loads(ran.stdout)["hits"] == whole["hits"]
+    footer = json.loads(ran.stderr.splitlines()[-1])
+    assert [(u["resolution"], u["rows"]) for u in footer["used"]] == [(u.resolution, u.rows) for u in whole.used]
+    ran = runner.invoke(main, ["series", place, views.name, "page=/a", "--step", "1 month"])
+    assert len(ran.stdout.splitlines()) == months + 1, ran.output
+    assert "resolution" not in ran.output
+    assert (
+        f"{whole.used[-1].rows} × {whole.used[-1].resolution}"
+        in runner.invoke(main, ["total", place, views.name, "page=/a"]).stderr
+    )
+    ran = runner.invoke(main, ["total", place, views.name, "page=/nobody"])
+    assert (ran.exit_code, len(ran.stdout.splitlines())) == (0, 1), ran.output
+    assert "has no buckets of this group" in ran.stderr
+    ran = runner.invoke(main, ["series", place, views.name, "page=/a", "--step", "1 second"])
+    assert "[INVALID_REQUEST]" in ran.stderr
+
+
+async def same_over_every_door(views, url, spans, too_long) -> None:
+    """Every question has the same answer in both clients and over HTTP as in Python."""
+    questions = [("total", {"key": {"page": "/nobody"}}), ("total", {"key": {}}), ("total", {"key": {"page": "/", "x": 1}})]
+    questions += [("total", {"key": {"page": "/"}, **span}) for span in [{}, *spans, {"since": "noon"}, {"since": too_long}]]
+    questions += [("total", {"key": {"page": "/"}, "since": BEGIN, "until": BEGIN})]
+    questions += [("series", {"key": {"page": "/a"}, "step": step}) for step in ("1 day", "1 month", "7 days", "1 second", "")]
+    questions += [("series", {"key": {"page": "/a"}, "step": "1 minute", "since": too_long, "until": BEGIN})]
+    async with millpond.connect_async(url) as server:
+        with millpond.connect(url) as remote:
+            table = remote[views.name]
+            awaited = server[views.name]
+            for name, question in questions:
+                options = {**question}
+                key = options.pop("key")
+                here = said(lambda name=name, key=key, options=options: getattr(views, name)(key, **options))
+                assert said(lambda name=name, key=key, options=options: getattr(table, name)(key, **options)) == here
+                try:
+                    answer = await getattr(awaited, name)(key, **options)
+                except MillpondError as error:
+                    assert (error.condition, error.message) == here
+                else:
+                    assert said(lambda answer=answer: answer) == here
+            with pytest.raises(RequestError) as error:
+                table.series(page="/a", step="1 hour")
+            assert error.value.condition == "ANSWER_TOO_LARGE"
+    url_form = httpx.get(f"{url}/tables/{views.name}/total?page=/a").json()
+    whole = views.total(page="/a")
+    assert url_form["row"]["hits"] == whole["hits"]
+    assert [u["resolution"] for u in url_form["used"]] == [u.resolution for u in whole.used]
+    daily = httpx.get(f"{url}/tables/{views.name}/series?page=/a&_step=1%20day").json()
+    assert [r["hits"] for r in daily["rows"]] == [r["hits"] for r in views.series(page="/a", step="1 day")]
+    assert httpx.get(f"{url}/tables/{views.name}/series?page=/a").json()["error"]["condition"] == "INVALID_REQUEST"
+
+
 @pytest.mark.parametrize("zone", ["UTC", pytest.param("America/New_York", marks=pytest.mark.long)])
-def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path, zone):
+def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path, serve, zone):
     random_ = random.Random(zone)
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", zone)
@@ -119,6 +192,11 @@ def test_totals_and_series_are_those_of_all_events_of_their_span(spark, tmp_path
             with pytest.raises(ReplicaError) as error:
                 views.series(page="/a", step="1 minute", since=BEGIN - dt.timedelta(days=3), until=end)
             assert error.value.condition == "HISTORY_GONE"
+            with serve(tmp_path / "pond", "--max-rows", str(len(series))) as (url, _):
+                spans = [{"since": t.since, "until": t.until} for t in kept.values()]
+                for place in (str(tmp_path / "pond"), url):
+                    same_on_the_command_line(views, place, str(tmp_path / "home"), len(months))
+                asyncio.run(same_over_every_door(views, url, spans, too_long=BEGIN - dt.timedelta(days=3)))
     finally:
         spark.conf.set("spark.sql.session.timeZone", before)
 

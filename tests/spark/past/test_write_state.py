@@ -110,7 +110,7 @@ LONG = [(name, provider) for name in QUERIES for provider in PROVIDERS if not (n
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "provider"), a_few(LONG, 0, long=11))
+@pytest.mark.parametrize(("name", "provider"), a_few(LONG, 0, long=7))
 def test_every_operator_begins_with_its_past(spark: SparkSession, tmp_path: Path, name: str, provider: str) -> None:
     check_equal(Jobs(spark, tmp_path, name, seed=LONG.index((name, provider)), **PROVIDERS[provider]))
 

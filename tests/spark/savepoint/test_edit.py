@@ -35,7 +35,7 @@ def turned(value: Any) -> Any:
     return ~value if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-@pytest.mark.parametrize("name", a_few(EDITABLE, 1, long=5))
+@pytest.mark.parametrize("name", a_few(EDITABLE, 1, long=4))
 def test_what_was_edited_there_and_back_goes_on_as_if_nothing_had_happened(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """In between Spark reads as many rows, with other values."""
     case = Case(spark, tmp_path, name)

@@ -80,7 +80,7 @@ class Case:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", a_few(HDFS, 0, long=5))
+@pytest.mark.parametrize("name", a_few(HDFS, 0, long=3))
 def test_a_job_goes_on_under_another_number_of_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """From two to five, from five to three, in other codecs and with checksums: at the end the state has the same rows."""
     case = Case(spark, tmp_path, name)
@@ -89,7 +89,7 @@ def test_a_job_goes_on_under_another_number_of_partitions(spark: SparkSession, t
     case.run(three)
 
 
-@pytest.mark.parametrize("name", a_few(ROCKSDB + SNAPSHOTS, 1, long=9))
+@pytest.mark.parametrize("name", a_few(ROCKSDB + SNAPSHOTS, 1, long=6))
 def test_a_job_in_rocksdb_goes_on_under_another_number_of_partitions(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The same, in the end in the other checkpoint format.  Spark counts its keys as if nothing had happened."""
     case = Case(spark, tmp_path, name)
@@ -100,7 +100,7 @@ def test_a_job_in_rocksdb_goes_on_under_another_number_of_partitions(spark: Spar
     assert (three / "commits" / str(last_batch(three))).read_text().startswith("v1" if is_two else "v2")
 
 
-@pytest.mark.parametrize("name", a_few(HDFS, 1, long=5))
+@pytest.mark.parametrize("name", a_few(HDFS, 1, long=3))
 def test_a_job_moves_to_rocksdb(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """With change logs and without, in both checkpoint formats; and back again."""
     case = Case(spark, tmp_path, name)
@@ -117,7 +117,7 @@ def test_a_job_moves_to_rocksdb(spark: SparkSession, tmp_path: Path, name: str) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", a_few(TO_HDFS, 0, long=5))
+@pytest.mark.parametrize("name", a_few(TO_HDFS, 0, long=3))
 def test_a_job_moves_from_rocksdb_to_the_hdfs_backed_provider(spark: SparkSession, tmp_path: Path, name: str) -> None:
     case = Case(spark, tmp_path, name)
     hdfs = case.restore(case.job.checkpoint, f"run-{case.job.runs}", "hdfs", provider="hdfs")

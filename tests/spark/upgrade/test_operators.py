@@ -54,7 +54,7 @@ class Inputs:
 Query = Callable[[Inputs], "DataFrame"]
 
 
-def counting(states: dict[str, tuple[str, str]], time_mode: str = "none", mode: str = "update") -> Query:
+def counting(states: dict[str, tuple[str, str]], time_mode: str = "none", mode: str = "update", ttl_ms: int = 0) -> Query:
     """transformWithState with these variables: name -> (kind, schema)."""
 
     def query(inputs: Inputs) -> DataFrame:
@@ -64,7 +64,8 @@ def counting(states: dict[str, tuple[str, str]], time_mode: str = "none", mode: 
         class Counting(StatefulProcessor):
             def init(self, handle: Any) -> None:
                 get = {"value": handle.getValueState, "list": handle.getListState}
-                self._states = [(schema, get[kind](name, schema)) for name, (kind, schema) in states.items()]
+                ttl = (ttl_ms,) if ttl_ms else ()
+                self._states = [(schema, get[kind](name, schema, *ttl)) for name, (kind, schema) in states.items()]
 
             def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:
                 for row in rows:
@@ -202,12 +203,13 @@ CASES = {
     "tws, variable removed": Case(counting({**ONE, "m": ("value", "s string")}), counting(ONE), "compatible", None, ROCKSDB),
     "tws, variable renamed": Case(counting(ONE), counting({"m": ONE["n"]}), "silently_wrong", None, ROCKSDB),
     "tws, time mode": Case(
-        counting(ONE), counting(ONE, "processingTime"), "refused", "STATE_STORE_INVALID_CONFIG_AFTER_RESTART", ROCKSDB
+        counting(ONE), counting(ONE, "processingTime"), "fixable", "STATE_STORE_INVALID_CONFIG_AFTER_RESTART", ROCKSDB
     ),
+    "tws, a TTL": Case(counting(ONE), counting(ONE, "processingTime", ttl_ms=60_000), "fixable", VALUE, ROCKSDB),
     "tws, output mode": Case(
         counting(ONE),
         counting(ONE, mode="append"),
-        "refused",
+        "fixable",
         "STATE_STORE_INVALID_CONFIG_AFTER_RESTART",
         ROCKSDB,
         {},

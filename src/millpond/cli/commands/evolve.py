@@ -32,7 +32,12 @@ def evolve(
     """Make a savepoint of SAVEPOINT with which the changed query of FILE goes on.
 
     Aggregates that the state has go on; new ones begin as Spark begins a group; others are dropped.
-    SAVEPOINT stays as it is.  FILE defines query(spark), as for check-upgrade.
+    Variables of transformWithState and their columns go on by their names.  SAVEPOINT stays as it is.
+
+    FILE defines query(spark), as for check-upgrade.  For state variables it may also have
+    expire = {"visits": "30 days"} (the values of a variable that gets a TTL), renamed = {"new": "old"},
+    and value_of(variable, value), which gets a value as a dict, and returns it with the new columns.
+    For an aggregation that groups by fewer columns it has merge(first, second), which makes one value of two.
 
     \b
     Examples:
@@ -42,5 +47,7 @@ def evolve(
     queries = load_queries("evolve", file, old, output_mode, conf)
     from millpond.spark.upgrade.evolve import plan_evolve
 
-    plan = plan_evolve(queries.new, place, savepoint, name, output_mode=queries.output_mode, old=queries.old, note=note)
+    plan = plan_evolve(
+        queries.new, place, savepoint, name, output_mode=queries.output_mode, old=queries.old, note=note, **queries.rules
+    )
     show_or_run(plan, yes=yes)

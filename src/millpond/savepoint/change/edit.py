@@ -7,35 +7,30 @@ function.  The rows of state that only Spark needs stay as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import COUNTER, Columns, FamilyCodec, StoreCodec
+from millpond.checkpoint.whole_rows import FamilyCodec, StoreCodec
 from millpond.checkpoint.whole_store import read_whole_stores
-from millpond.errors import CheckpointError, MillpondError, RequestError
+from millpond.errors import CheckpointError, RequestError
 from millpond.savepoint.change.new_savepoint import make_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.savepoint.restore import read_tables
 from millpond.savepoint.rewrite.rewrite import count_edited
-from millpond.savepoint.rewrite.row_edit import Row
+from millpond.savepoint.rewrite.row_edit import Row, RowEdit
+from millpond.savepoint.rewrite.row_values import NamedColumns, call_user, wrong
+from millpond.savepoint.rewrite.twins import BY_KEY, EXPIRES, family_beside, has_expiry, rows_beside
 from millpond.savepoint.threads import Progress
-from millpond.schema.convert import to_python, to_stored
-from millpond.schema.definition.table import unique_names
 from millpond.schema.far_time import write_millis
-from millpond.schema.types import Field
-from millpond.schema.values import to_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
 _BOUNDS = FileBounds()
 _SAMPLES = 5
-_NESTED = frozenset({"struct", "array", "map"})
-# Equal values of these are the same to the bit.
-_EXACT = frozenset({int, str, bytes, bool})
 # Operators that keep nothing else of a key, so that the key may change.
 _MAY_MOVE = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", "flatMapGroupsWithState"})
 
@@ -203,7 +198,7 @@ class EditPlan:
             target.write(path, with_watermark(target.read(path, _BOUNDS.log_bytes), path, self.watermark_ms))
 
 
-class _StoreEdit:
+class _StoreEdit(RowEdit):
     """A `RowEdit` by the user's functions.
 
     tables:    column family -> the name of its table; rows of others stay as they are
@@ -222,8 +217,8 @@ class _StoreEdit:
         for row in rows:
             table = self._table(row[0], codec)
             if table is None:
-                if codec.family_of(row[0]).removeprefix(COUNTER) not in self._tables:
-                    yield row  # else the edited list counts its elements itself
+                if family_beside(codec.family_of(row[0])) not in self._tables:
+                    yield row  # else it is made anew from the edited rows
                 continue
             counts = self.counts[table.name]
             counts.rows += 1
@@ -237,7 +232,7 @@ class _StoreEdit:
                 counts.removed += 1
             elif edited != row:
                 counts.changed += 1
-                if edited[0] != row[0] and not self._may_move:
+                if edited[0] != row[0] and not self._may_move and not table.is_same_timer(edited, row):
                     raise _refused(
                         f"A row of {table.name} gets another key, and Spark keeps more than this row under its key.",
                         "Leave its key as it is.",
@@ -246,14 +241,15 @@ class _StoreEdit:
                 self._sample(counts, table, row, after)
             if edited is not None:
                 yield edited
-                yield from table.counters(edited)
-
-    def last(self, codec: StoreCodec) -> Iterable[Row]:  # noqa: ARG002
-        return ()
+                yield from table.beside(edited)
 
     def merge(self, rows: list[Row], codec: StoreCodec) -> Row:
         table = self._table(rows[0][0], codec)
-        assert table is not None
+        if table is None:
+            return rows[0]  # a row beside timers that are one now
+        if table.is_of_timers:
+            self.counts[table.name].merged += len(rows) - 1
+            return rows[0]
         merged = table.read(rows[0])
         if self._merge is None:
             raise RequestError(
@@ -264,12 +260,12 @@ class _StoreEdit:
         for row in rows[1:]:
             found = self._call("The merge", table, rows[0], self._merge, merged, table.read(row))
             if found is None:
-                raise _wrong(f"The merge of two rows of {table.name} gives None", "Return the row that takes the place of both.")
+                raise wrong(f"The merge of two rows of {table.name} gives None", "Return the row that takes the place of both.")
             merged = found
         self.counts[table.name].merged += len(rows) - 1
         written = table.write(merged, rows[0])
         if written is None or written[0] != rows[0][0]:
-            raise _wrong(f"The merge of two rows of {table.name} gives another key", "Leave the key as it is.")
+            raise wrong(f"The merge of two rows of {table.name} gives another key", "Leave the key as it is.")
         return written
 
     def _table(self, key: bytes, codec: StoreCodec) -> _TableRows | None:
@@ -277,22 +273,14 @@ class _StoreEdit:
         if family not in self._tables:
             return None
         if family not in self._open:
-            counter = codec.of(COUNTER + family) if codec.has(COUNTER + family) else None
-            self._open[family] = _TableRows(self._tables[family], codec.of(family), counter)
+            self._open[family] = _TableRows(self._tables[family], codec, family)
         return self._open[family]
 
     def _call(self, what: str, table: _TableRows, row: Row, function: Callable[..., Any], *rows: StateRow) -> StateRow | None:
-        try:
-            found = function(*rows)
-        except (MillpondError, KeyboardInterrupt):
-            raise
-        except Exception as error:
-            ended = f"ends with {type(error).__name__}: {error!s:.300}"
-            # Read again: the function may have changed what it got.
-            key = table.read(row).key
-            raise _wrong(f"{what} of {table.name}, key {key!r:.200}, {ended}", "Mend it, and try again.") from error
+        # The row is read again: the function may have changed what it got.
+        found = call_user(lambda: f"{what} of {table.name}, key {table.read(row).key!r:.200},", function, *rows)
         if found is not None and not isinstance(found, StateRow):
-            raise _wrong(f"{what} of {table.name} gives {type(found).__name__}", "Return the row, a StateRow, or None.")
+            raise wrong(f"{what} of {table.name} gives {type(found).__name__}", "Return the row, a StateRow, or None.")
         return found
 
     def _sample(self, counts: EditCounts, table: _TableRows, row: Row, after: StateRow | None) -> None:
@@ -303,57 +291,17 @@ class _StoreEdit:
             )
 
 
-class _Columns:
-    """Columns of a key or a value, under names of their own."""
-
-    def __init__(self, fields: Sequence[Field], table: str) -> None:
-        self._table = table
-        self.names = unique_names([f.name for f in fields])
-        self._fields = list(fields)
-        self._read = [to_python(f.type) for f in fields]
-        self._write = [to_stored(f.type, column=name) for name, f in zip(self.names, fields, strict=True)]
-        self._json = [to_json(f.type) for f in fields]
-
-    def read(self, stored: Columns) -> dict[str, Any]:
-        return {name: read(value) for name, read, value in zip(self.names, self._read, stored, strict=True)}
-
-    def write(self, row: Any, before: Columns | None) -> Columns:
-        """Stored form; what didn't change keeps the form that it had, to the bit."""
-        if not isinstance(row, dict) or row.keys() != set(self.names):
-            hint = f"Give a dict of exactly: {', '.join(self.names)}."
-            raise _wrong(f"A row of {self._table} has other columns: {row!r:.200}", hint)
-        out = []
-        for i, (name, of) in enumerate(zip(self.names, self._fields, strict=True)):
-            value = row[name]
-            if before is not None and _same(value, self._read[i](before[i]), is_nested=of.type.kind in _NESTED):
-                out.append(before[i])
-                continue
-            if value is None and not of.nullable:
-                raise RequestError("WRONG_TYPE", f"{name} of {self._table} can't be NULL.", hint="Give a value.", column=name)
-            out.append(self._write[i](value))
-        return tuple(out)
-
-    def to_json(self, row: Mapping[str, Any]) -> dict[str, Json]:
-        return {name: write(row[name]) for name, write in zip(self.names, self._json, strict=True)}
-
-
-def _same(value: Any, before: Any, *, is_nested: bool) -> bool:
-    if is_nested:
-        return bool(value == before)
-    # -0.0 is another value than 0.0, True than 1, and NaN is the same as NaN.
-    if type(value) is not type(before):
-        return False
-    return bool(value == before) if type(value) in _EXACT else value is before or repr(value) == repr(before)
-
-
 class _TableRows:
     """Rows of one table, between bytes and `StateRow`."""
 
-    def __init__(self, name: str, codec: FamilyCodec, counter: FamilyCodec | None) -> None:
+    def __init__(self, name: str, store: StoreCodec, family: str) -> None:
         self.name = name
-        self._codec, self._counter = codec, counter
-        self._key = _Columns(codec.schema.key, name)
-        self._value = _Columns(codec.schema.value, name)
+        self.is_of_timers = family.endswith(BY_KEY)
+        self._store, self._family = store, family
+        self._codec: FamilyCodec = store.of(family)
+        self._expires = has_expiry(store, family)
+        self._key = NamedColumns(self._codec.schema.key, name)
+        self._value = NamedColumns(self._codec.schema.value, name)
 
     def read(self, row: Row) -> StateRow:
         key, value = self._codec.read_key(row[0]), [self._value.read(v) for v in self._codec.read_value(row[1])]
@@ -362,47 +310,39 @@ class _TableRows:
     def write(self, row: StateRow, before: Row) -> Row | None:
         """The row's bytes; None for a list without elements."""
         if row.table != self.name:
-            raise _wrong(f"A row of {self.name} becomes one of {row.table!r:.80}", "Leave its table as it is.")
+            raise wrong(f"A row of {self.name} becomes one of {row.table!r:.80}", "Leave its table as it is.")
         key = self._key.write(row.key, self._codec.read_key(before[0]))
         elements, was = row.value if self._codec.is_list else [row.value], self._codec.read_value(before[1])
         if not isinstance(elements, list):
-            raise _wrong(f"The value of a row of {self.name} isn't a list", "Give a list of dicts.")
+            raise wrong(f"The value of a row of {self.name} isn't a list", "Give a list of dicts.")
         if not elements:
             return None
         stored = [self._value.write(v, was[i] if i < len(was) else None) for i, v in enumerate(elements)]
+        if self._expires and any(element[-1] is None for element in stored):
+            raise wrong(f"A row of {self.name} has no time at which it expires", f"Give {EXPIRES} in milliseconds since 1970.")
         return self._codec.write_key(key), self._codec.write_value(stored)
 
-    def counters(self, row: Row) -> Iterator[Row]:
-        """The row in which Spark counts the elements of a list."""
-        if self._counter is not None and self._codec.is_list:
-            elements = len(self._codec.read_value(row[1]))
-            yield self._counter.write_key(self._codec.read_key(row[0])), self._counter.write_value([(elements,)])
+    def is_same_timer(self, edited: Row, before: Row) -> bool:
+        """Whether two rows are timers of the same key, so that only the time may differ."""
+        return self.is_of_timers and self._codec.read_key(edited[0])[0] == self._codec.read_key(before[0])[0]
+
+    def beside(self, row: Row) -> Iterator[Row]:
+        """The rows that Spark keeps beside it."""
+        return rows_beside(self._store, self._family, self._codec.read_key(row[0]), self._codec.read_value(row[1]))
 
     def to_json(self, row: StateRow) -> dict[str, Json]:
         values = [self._value.to_json(v) for v in row.value] if self._codec.is_list else self._value.to_json(row.value)
         return {"key": self._key.to_json(row.key), "value": values}
 
 
-def check_editable(table: EditedTable, operator_name: str, families: Iterable[str], *, is_known: bool) -> None:
+def check_editable(table: EditedTable, operator_name: str, *, is_known: bool) -> None:
     """Raise UNSUPPORTED if the rows of a table can't be edited alone.
 
-    families:  all column families of its store
     is_known:  whether Millpond knows the operator
     """
     if not is_known or operator_name == "symmetricHashJoin":
         raise _refused(f"{table.name} is state of {operator_name}, whose rows belong together.", "Name the tables to edit.")
-    twins = sorted(name for name in families if name in {f"${what}_{table.family}" for what in ("ttl", "min", "count")})
-    if table.family.startswith("$"):
-        raise _refused(f"{table.name} has timers, which Spark keeps in two orders.", "Name the tables to edit.")
-    if twins:
-        raise _refused(
-            f"{table.name} has a TTL, for which Spark keeps other rows ({', '.join(twins):.200}).", "Name the tables to edit."
-        )
 
 
 def _refused(message: str, hint: str) -> CheckpointError:
     return CheckpointError("UNSUPPORTED", message, hint=hint)
-
-
-def _wrong(what: str, hint: str) -> RequestError:
-    return RequestError("INVALID_REQUEST", f"{what}.", hint=hint)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from millpond.savepoint.change.new_savepoint import check_partitions, make_savepoint
 from millpond.savepoint.manage.folder import check_free
 from millpond.savepoint.manifest import Savepoint
-from millpond.savepoint.rewrite.row_edit import NewColumns
+from millpond.savepoint.restore import anchored_file
+from millpond.savepoint.rewrite.row_edit import NewColumns, RowEdit
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.operator_name import Entry
-from millpond.schema.value_change import ValueChange
 from millpond.storage import Storage
+from millpond.storage.names import hadoop_uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,10 @@ class EvolvePlan:
     savepoint:   the one that it begins with
     name, note:  of the new savepoint
     root:        the folder of all savepoints
-    changes:     for each store whose rows change
-    schemas:     path below the checkpoint -> the schema file of the new query
+    edits:       for each store whose rows change
+    schemas:     path below the checkpoint -> the schema file of the new query, or an operator's
+                 metadata
+    removed:     schema files that nothing names any more
     tables:      the definitions of the job's tables with the new query
     lines:       what goes on, begins and is dropped, in words
     """
@@ -35,8 +38,9 @@ class EvolvePlan:
     name: str
     note: str
     root: Storage
-    changes: tuple[ValueChange, ...]
+    edits: tuple[RowEdit, ...]
     schemas: Mapping[str, bytes]
+    removed: tuple[str, ...]
     tables: tuple[Entry, ...]
     lines: tuple[str, ...]
 
@@ -51,15 +55,15 @@ class EvolvePlan:
                 f"to          {self.root.uri}/{self.name}",
                 f"rows        {'not counted' if None in rows else f'{known:,}'}",
                 *self.lines,
-                *([] if self.changes else ["state       has all that the new query needs, and stays the same"]),
+                *([] if self.edits or self.schemas else ["state       has all that the new query needs, and stays the same"]),
             ]
         )
 
     def run(self, progress: Progress | None = None) -> Savepoint:
         """Make it.
 
-        Raises:  SAVEPOINT_EXISTS, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, NOT_WRITABLE, what the
-                 storages raise.
+        Raises:  INVALID_REQUEST or WRONG_TYPE for what `value_of` raises or gives; SAVEPOINT_EXISTS,
+                 SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, NOT_WRITABLE, what the storages raise.
         """
         return make_savepoint(
             self.savepoint,
@@ -67,24 +71,28 @@ class EvolvePlan:
             self.name,
             note=self.note,
             tables=self.tables,
-            edits=[NewColumns(change) for change in self.changes],
+            edits=self.edits,
             also=self._write_schemas,
-            check=check_partitions,
+            # Of variables, rows that only Spark needs come and go.
+            check=check_partitions if all(isinstance(edit, NewColumns) for edit in self.edits) else lambda *_: None,
             progress=progress,
         )
 
     def _write_schemas(self, target: Storage) -> None:
         for path, text in self.schemas.items():
-            target.write(path, text)
+            target.write(path, anchored_file(text, path, hadoop_uri(target.uri)) if "/_metadata/v2/" in path else text)
+        for path in self.removed:
+            target.delete(path)
 
 
-def plan_new_columns(
+def plan_new_state(
     savepoint: Savepoint,
     root: Storage,
     name: str,
     *,
-    changes: tuple[ValueChange, ...],
+    edits: tuple[RowEdit, ...],
     schemas: Mapping[str, bytes],
+    removed: tuple[str, ...] = (),
     tables: tuple[Entry, ...],
     lines: tuple[str, ...],
     note: str = "",
@@ -97,5 +105,13 @@ def plan_new_columns(
     """
     check_free(root, name)
     return EvolvePlan(
-        savepoint=savepoint, name=name, note=note, root=root, changes=changes, schemas=schemas, tables=tables, lines=lines
+        savepoint=savepoint,
+        name=name,
+        note=note,
+        root=root,
+        edits=edits,
+        schemas=schemas,
+        removed=removed,
+        tables=tables,
+        lines=lines,
     )

@@ -104,7 +104,7 @@ class RedistributePlan:
         )
 
 
-class _Shards:
+class _Shards(RowEdit):
     """Collects the rows of all shards; `last` gives those of the new ones."""
 
     store = _STORE
@@ -119,9 +119,6 @@ class _Shards:
             columns = codec.of(family).read_key(key)
             self.found.setdefault(family, {}).setdefault(_shard_of(columns), []).append((columns, value))
         yield from ()
-
-    def merge(self, rows: list[Row], codec: StoreCodec) -> Row:  # noqa: ARG002
-        raise AssertionError("each shard's keys are its own")
 
 
 class _Variables(_Shards):

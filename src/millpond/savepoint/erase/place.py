@@ -20,7 +20,7 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -96,15 +96,18 @@ class Place:
         return self.path.with_name(_COPY + self.path.name)
 
     @property
-    def has_left(self) -> bool:
-        """Whether a killed command has left something."""
-        return self.copy.exists()
+    def uri(self) -> str:
+        """Where it is."""
+        return str(self.path)
+
+    @property
+    def left(self) -> str | None:
+        """What a killed command has left; None if there is nothing."""
+        return str(self.copy) if self.copy.exists() else None
 
     def find(self, key: ErasedKey) -> FoundRows:
         """What it has of the key; nothing changes.  Raises what its files and `find_rows` raise."""
-        found = FoundRows()
-        for eraser in _erasers(open_storage(self.path), self.kind, key, found):
-            found.files += eraser.find()
+        found = find_in(open_storage(self.path), self.kind, key)
         # What a killed writer has left may have the key too, and nobody needs it.
         for path in sorted(self.path.rglob(".*.tmp")):
             digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -120,7 +123,7 @@ class Place:
         """
         found = FoundRows()
         try:
-            if self.has_left:
+            if self.left is not None:
                 shutil.rmtree(self.copy)
             if not (before := self.find(key).files):
                 return found
@@ -158,9 +161,14 @@ class Place:
             ) from broken
         return found
 
-    def erase_private(self, key: ErasedKey) -> FoundRows:
-        """Erase the key from a folder that only this command knows."""
-        found, storage = FoundRows(), open_storage(self.path)
+    def erase_private(self, key: ErasedKey, done: Iterable[ErasedFile] = ()) -> FoundRows:
+        """Erase the key from a folder that only this command knows.
+
+        done:  files that are without the key already, while manifests may name the old ones
+        """
+        found, storage = FoundRows(files=list(done)), open_storage(self.path)
+        if found.files:
+            self._renew(storage, found)
         for eraser in _erasers(storage, self.kind, key, found):
             found.files += eraser.erase(Written())
         if found.files:
@@ -176,6 +184,14 @@ class Place:
                 raise damaged(storage.uri, f"isn't whole: {problems[0].message}")
         elif self.kind == "archive":
             _renew_archive(storage, found)
+
+
+def find_in(storage: Storage, kind: str, key: ErasedKey) -> FoundRows:
+    """What a place has of the key; nothing changes.  Raises what its files and `find_rows` raise."""
+    found = FoundRows()
+    for eraser in _erasers(storage, kind, key, found):
+        found.files += eraser.find()
+    return found
 
 
 def open_manifest(storage: Storage) -> Manifest:
@@ -250,7 +266,7 @@ def _renewed(manifest: Manifest, changes: Mapping[str, ErasedFile], prefix: str)
     grown: dict[str, int] = {}
     for file in manifest.files:
         change = changes.get(file.path)
-        if change is None:
+        if change is None or (change.path == change.new_path and file.sha256 == change.new_sha256):
             files.append(file)
             continue
         if file.sha256 != change.sha256:

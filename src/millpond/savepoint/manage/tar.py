@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import io
 import os
 import tarfile
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +24,7 @@ from millpond.storage.copying import Hashing
 
 _BOUNDS = FileBounds()
 _PIECE_BYTES = 4 << 20
+_TEMPORARY = ".tmp"
 
 
 def export_savepoint(savepoint: Savepoint, file: str | Path, progress: Progress | None = None) -> None:
@@ -29,10 +33,12 @@ def export_savepoint(savepoint: Savepoint, file: str | Path, progress: Progress 
     Raises:  SAVEPOINT_DAMAGED if a file isn't as the manifest says; NOT_WRITABLE.
     """
     target = Path(file)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}{_TEMPORARY}")
     try:
+        _delete_left(target)
         try:
             with open(temporary, "xb") as out:
+                fcntl.flock(out, fcntl.LOCK_EX)
                 _write_tar(savepoint, out, progress)
                 out.flush()
                 os.fsync(out.fileno())
@@ -47,6 +53,14 @@ def export_savepoint(savepoint: Savepoint, file: str | Path, progress: Progress 
             hint="Choose a folder that this user may write to, on a disk with room.",
             path=str(target),
         ) from broken
+
+
+def _delete_left(target: Path) -> None:
+    """Delete what killed exports to the same file have left: a living one holds a lock on its own."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.*{_TEMPORARY}"):
+        with suppress(OSError), open(left, "rb") as there:  # another export may do the same
+            fcntl.flock(there, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            left.unlink()
 
 
 def import_savepoint(

@@ -6,6 +6,8 @@ the same rows.  Spark does so by itself since 4.1.
 
 from __future__ import annotations
 
+import re
+
 from millpond.checkpoint.log import CommittedBatch
 from millpond.checkpoint.state import StateReader
 from millpond.errors import CheckpointError
@@ -13,7 +15,9 @@ from millpond.savepoint.repair.whole_files import WholeFiles
 from millpond.savepoint.restart_files import partition_files
 from millpond.schema.store import StoreSchema
 from millpond.storage import Storage
+from millpond.storage.names import NUMBER
 
+_CHANGE_LOG = re.compile(rf"({NUMBER})(?:_.*)?\.changelog")
 _SNAPSHOTS = (".snapshot", ".zip")
 _OF_SNAPSHOTS = (*_SNAPSHOTS, ".sst")
 
@@ -59,6 +63,15 @@ def leave_out_snapshots(
         left_out[path] = error
         view.delete(path)
     return left_out
+
+
+def has_every_change(view: Storage, batch: CommittedBatch, store: StoreSchema, partition: int) -> bool:
+    """Whether a partition has the change log of each version, so that Spark needs no snapshot.
+
+    Millpond does: only snapshots number the column families.
+    """
+    versions = {int(found[1]) for name in view.names(store.folder(partition)) if (found := _CHANGE_LOG.fullmatch(name))}
+    return versions.issuperset(range(1, batch.batch + 2))
 
 
 def is_of_snapshot(path: str) -> bool:

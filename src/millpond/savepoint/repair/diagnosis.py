@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from millpond.checkpoint.log import CommittedBatch, encode_commit, job_id, read_batch
 from millpond.checkpoint.operators import metadata_path, read_operator_files
 from millpond.checkpoint.position import Batch
 from millpond.errors import CheckpointError, StorageError
-from millpond.savepoint.repair.chains import below, chain_problems, leave_out_snapshots
+from millpond.savepoint.repair.chains import below, chain_problems, has_every_change, leave_out_snapshots
 from millpond.savepoint.repair.finding import Diagnosis, Effect, Finding
 from millpond.savepoint.repair.logs import Logs, is_readable, read_logs, source_problems
 from millpond.savepoint.repair.operators import make_up, needs_schema_files
@@ -247,12 +248,16 @@ def _base(logs: Logs) -> int | None:
 
 
 def _state(storage: Storage, view: PatchedStorage, batch: CommittedBatch, files: WholeFiles) -> Iterator[Finding]:
-    found = False
+    named = set()
     for operator in numbers(storage.names("state")):
         for finding in _operator(storage, view, batch, files, operator):
-            found = True
+            named.add(finding.path)
             yield finding
-    if not found and batch.settings.codec != "lz4":
+    for path in sorted(files.differing_beside.keys() - named):
+        means = f"Spark fails ({_LOAD}) if it copies the file: it compares it with its hidden checksum."
+        remedy = "Delete the hidden checksum; a repaired copy has no such files."
+        yield _file(storage, path, files.differing_beside[path], "may fail", means, remedy)
+    if not named and batch.settings.codec != "lz4":
         for (operator, _, partition), rows in count_rows(view, batch):
             if isinstance(rows, StorageError):
                 raise rows
@@ -300,7 +305,11 @@ def _partition(
         except CheckpointError:
             pass  # one of the problems
     for path, error in problems.items():
-        yield _state_file(storage, path, error, files, is_made_good=is_made_good)
+        finding = _state_file(storage, path, error, files, is_made_good=is_made_good)
+        if finding.effect == "fails" and not path.endswith(".changelog") and has_every_change(view, batch, store, partition):
+            means = f"Spark makes the state anew from all changes since the first, or fails ({_LOAD})."
+            finding = replace(finding, effect="may fail", means=means)
+        yield finding
 
 
 def _described(
@@ -311,7 +320,10 @@ def _described(
     try:
         found = read_operator_files(view, batch.batch, only=operator)
     except CheckpointError as error:
-        yield below(storage, error, path), error
+        if needs_schema_files(storage, operator) and storage.stamp(path) is None:
+            yield f"state/{operator}/_metadata/v2/0", error
+        else:
+            yield below(storage, error, path), error
         return
     for operator_files in found:
         for file in schema_files(operator_files):
@@ -353,6 +365,9 @@ def _state_file(storage: Storage, path: str, error: CheckpointError, files: Whol
         return _file(storage, path, error, "may fail", means, remedy)
     if path.endswith(".sst") and error.condition == "CORRUPT_FILE" and "SST has" not in error.message:
         return _file(storage, path, error, "may fail", "Spark fails once it reads the damaged block.", remedy)
+    if path in files.unread:
+        means = "Spark reads all of the state before it comes to the damage. It fails if a hidden checksum shows the damage."
+        return _file(storage, path, error, "may fail", means, remedy)
     if path in files.differing:
         return _file(storage, path, error, "may fail", f"Spark fails ({_LOAD}), or takes a damaged row for true.", remedy)
     return _file(storage, path, error, "fails", f"Spark fails ({_LOAD}).", remedy)

@@ -132,13 +132,16 @@ def _rewrite_store(
 ) -> None:
     old = open_state(source, batch, store)
     families = old.families if isinstance(old, RocksDbState) else None
+    becomes = store
+    if edit is not None:
+        becomes, families = edit.store_after(store), None if families is None else edit.numbers_after(families)
     is_hdfs = after.settings.provider == "hdfs"
-    new: State = HdfsState(target, after, store) if is_hdfs else RocksDbState(target, after, store, families)
+    new: State = HdfsState(target, after, becomes) if is_hdfs else RocksDbState(target, after, becomes, families)
     read, written, back = _Rows(), _Rows(), _turns(batch.settings.provider, after.settings.provider, store)[1]
-    with _collected(old, batch, after, store, edit, read) as rows_of:
-        for partition in partitions_of(after, store.files):  # 5
+    with _collected(old, batch, after, store, edit, read, None if becomes is store else (new, becomes)) as rows_of:
+        for partition in partitions_of(after, becomes.files):  # 5
             new.write(partition, rows_of(partition))
-    for partition in partitions_of(after, store.files):  # 6
+    for partition in partitions_of(after, becomes.files):  # 6
         for key, value in new.iter_rows(partition):
             written.add(back.key(key), back.value(value))
     if read != written:
@@ -153,19 +156,31 @@ def count_edited(source: Storage, batch: CommittedBatch, store: WholeStore, edit
 
 @contextmanager
 def _collected(
-    old: State, batch: CommittedBatch, after: CommittedBatch, store: WholeStore, edit: RowEdit | None, read: _Rows
+    old: State,
+    batch: CommittedBatch,
+    after: CommittedBatch,
+    store: WholeStore,
+    edit: RowEdit | None,
+    read: _Rows,
+    other: tuple[State, WholeStore] | None = None,
 ) -> Iterator[Callable[[int], Iterable[Row]]]:
     """Steps 1 to 4: a function from a new partition to its rows, of the new provider.
 
-    read:  gets these rows, of the old provider
+    read:   gets these rows, of the old provider
+    other:  the state with other columns, and its store
     """
     provider = after.settings.provider
     forth, back = _turns(batch.settings.provider, provider, store)
-    count, codec = len(partitions_of(after, store.files)), StoreCodec(store, batch.settings, old.numbers)
-    hash_key = _first_partition if store.is_single else _once(old.hasher())
+    codec = StoreCodec(store, batch.settings, old.numbers)
+    hash_key = hash_edited = _first_partition if store.is_single else _once(old.hasher())
+    becomes = store
+    if other is not None:
+        new, becomes = other
+        hash_edited = _first_partition if becomes.is_single else _once(new.hasher())
+    count = len(partitions_of(after, becomes.files))
     with Spills(count) as spills:
         for rows in _edited(old, batch, store, edit, codec, hash_key):
-            turned = _turned(rows, forth, back, store.id, hash_key)
+            turned = _turned(rows, forth, back, store.id, hash_edited)
             is_sorted = edit is None and (provider == "hdfs" or not isinstance(old, HdfsState))
             for run in (turned,) if is_sorted else _sorted_runs(turned):
                 for hashed, key, new_key, value in run:

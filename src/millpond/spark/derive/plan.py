@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.errors import DefinitionError, importing_pyspark, real_time_mode
 from millpond.schema.types import WINDOW_METADATA, Field, SparkType, is_window, parse_type
+from millpond.spark.shards import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -155,7 +156,7 @@ def is_time_zone(jvm: Java, name: str) -> bool:
 
 def is_deterministic(df: DataFrame, names: Sequence[str]) -> bool:
     """Whether these columns of a row keep their values when a task runs again."""
-    selected = df.select(*[df["`" + name.replace("`", "``") + "`"] for name in names])
+    selected = df.select(*[df[quoted(name)] for name in names])
     optimizer = df.sparkSession._jsparkSession.sessionState().optimizer()
     return bool(optimizer.execute(selected._jdf.queryExecution().analyzed()).deterministic())
 

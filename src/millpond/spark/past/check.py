@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from millpond.program import call_program
 from millpond.spark.derive.plan import class_name, every_node, stateful_nodes
 from millpond.spark.past.source import invalid, single_source
+from millpond.spark.shards import quoted
 from millpond.spark.start import OUTPUT_MODES
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ def events_of(past: DataFrame, source: DataFrame, folder: str) -> DataFrame:
 
 def _column(df: DataFrame, name: str) -> Column:
     """A column whose name may have dots."""
-    return df["`" + name.replace("`", "``") + "`"]
+    return df[quoted(name)]
 
 
 def _never_null(df: DataFrame, name: str) -> Column:

@@ -28,8 +28,8 @@ from millpond.schema.store import StoreSchema
 from millpond.spark.derive.definition import meanings_of
 from millpond.spark.derive.plan import has_watermark, require_classic, zone_of_session
 from millpond.spark.start import OUTPUT_MODES
-from millpond.spark.upgrade.compare import Known, compare_operators
-from millpond.spark.upgrade.finding import Finding, Upgrade
+from millpond.spark.upgrade.compare import EVOLVE, Known, compare_operators
+from millpond.spark.upgrade.finding import Finding, Kind, Upgrade
 from millpond.spark.upgrade.rehearsal import Rehearsal, rehearse
 from millpond.spark.upgrade.sources import compare_sources, sources_of
 from millpond.storage import Storage
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _AVRO = "avro"
+# Of a transformWithState with another time mode or output mode.
+_OTHER_MODE = "STATE_STORE_INVALID_CONFIG_AFTER_RESTART"
 _REFUSALS = ("refused", "fixable")
 _Words = tuple[Meaning | None, str | None]
 """the words of an operator's state, and the session's time zone in them"""
@@ -85,7 +87,7 @@ def check_upgrade(
         if rehearsal.invalid is None:
             findings += _state(folder, checkpoint, batch, rehearsal, df, old, output_mode)
             findings += _watermarks(checkpoint, batch, rehearsal, has_watermark(df._jdf.queryExecution().analyzed()))
-        findings = list(_as_spark_says(findings, rehearsal))  # 4
+        findings = list(_as_spark_says(findings, rehearsal, is_avro=batch.settings.encoding == _AVRO))  # 4
     return Upgrade(job=folder.job, batch=batch.batch, findings=tuple(findings))
 
 
@@ -174,7 +176,7 @@ def _delays(delays: set[int]) -> str:
     return " and ".join(f"{delay / 1000:g} s" for delay in sorted(delays)) or "none"
 
 
-def _as_spark_says(findings: list[Finding], rehearsal: Rehearsal) -> Iterator[Finding]:
+def _as_spark_says(findings: list[Finding], rehearsal: Rehearsal, *, is_avro: bool) -> Iterator[Finding]:
     """The findings, as Spark's own answer confirms them."""
     if rehearsal.invalid is not None:
         yield from findings
@@ -199,4 +201,7 @@ def _as_spark_says(findings: list[Finding], rehearsal: Rehearsal) -> Iterator[Fi
     if error is not None and not is_named:
         what = f"Spark doesn't go on from this checkpoint: {error.message}"
         hint = "Restore the old code, or start it as a new job, with a checkpoint of its own."
-        yield Finding(kind="refused", operator=None, what=what, spark_error=error.name, hint=hint)
+        kind: Kind = "refused"
+        if error.name == _OTHER_MODE and not is_avro:
+            kind, hint = "fixable", f"{EVOLVE}  Another time mode needs a state without timers."
+        yield Finding(kind=kind, operator=None, what=what, spark_error=error.name, hint=hint)

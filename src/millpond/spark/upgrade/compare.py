@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from millpond.schema.definition.meaning import Meaning
 from millpond.schema.store import StoreSchema
-from millpond.schema.types import Field, SparkType, shape_of
+from millpond.schema.types import Field, SparkType, is_wider, shape_of
 from millpond.spark.derive.state_words import OF_SESSION
 from millpond.spark.upgrade.finding import Finding, Kind
 
@@ -25,10 +25,8 @@ _JOIN = "symmetricHashJoin"
 _OTHER_OPERATOR = "STREAMING_STATEFUL_OPERATOR_NOT_MATCH_IN_STATE_METADATA"
 _OTHER_KEY = "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE"
 _OTHER_VALUE = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
-# Numbers that hold every value of those before them.
-_WIDER = ("byte", "short", "integer", "long")
 _BACK = "Restore the old code, or start it as a new job, with a checkpoint of its own."
-_EVOLVE = "Make a savepoint, and one of it for the new code: millpond evolve DIR SAVEPOINT FILE --name NEW."
+EVOLVE = "Make a savepoint, and one of it for the new code: millpond evolve DIR SAVEPOINT FILE --name NEW."
 _EVOLVE_OLD = "  Name the old code there (--old): nothing says what the aggregates of the state mean."
 
 
@@ -99,7 +97,7 @@ def _keys(operator: int, before: Known, now: Known, old: StoreSchema, new: Store
     what = f"The key was ({_columns(old.key)}), and would be ({_columns(new.key)})."
     lost = _lost(before, now)
     if lost is not None and now.name in _AGGREGATIONS:
-        hint = f"The rows would have to be merged without {lost}; until then: {_BACK}"
+        hint = f"Rows that differ by {lost} alone become one, by the function `merge` of FILE.  {EVOLVE}"
         yield Finding(kind="fixable", operator=operator, what=what, spark_error=_OTHER_KEY, hint=hint)
     else:
         yield Finding(kind="refused", operator=operator, what=what, spark_error=_OTHER_KEY, hint=_BACK)
@@ -122,7 +120,7 @@ def _values(operator: int, before: Known, now: Known, old: StoreSchema, new: Sto
     kind: Kind = "refused"
     hint = _BACK
     if now.name in _AGGREGATIONS:
-        kind, hint = "fixable", f"{_changed_aggregates(before, now)}{_EVOLVE}{_EVOLVE_OLD if before.meaning is None else ''}"
+        kind, hint = "fixable", f"{_changed_aggregates(before, now)}{EVOLVE}{_EVOLVE_OLD if before.meaning is None else ''}"
     elif _can_convert(old.value, new.value):
         kind, hint = "fixable", f"{_changed_columns(old.value, new.value)}{_BACK}"
     yield Finding(kind=kind, operator=operator, what=what, spark_error=_OTHER_VALUE, hint=hint)
@@ -154,16 +152,7 @@ def _can_convert(old: tuple[Field, ...], new: tuple[Field, ...]) -> bool:
     """Whether each column that stays keeps its type, or gets a wider one."""
     was, would_be = dict(_leaves(old)), dict(_leaves(new))
     stay = [name for name in would_be if name in was]
-    return bool(stay) and all(_is_wider(was[name], would_be[name]) for name in stay)
-
-
-def _is_wider(old: SparkType, new: SparkType) -> bool:
-    if shape_of(old) == shape_of(new):
-        return True
-    pair = (old.name, new.name)
-    if all(name in _WIDER for name in pair):
-        return _WIDER.index(pair[0]) < _WIDER.index(pair[1])
-    return pair == ("float", "double")
+    return bool(stay) and all(is_wider(was[name], would_be[name]) for name in stay)
 
 
 def _same_shapes(operator: int, title: str, old: tuple[Field, ...], new: tuple[Field, ...]) -> Iterator[Finding]:
@@ -239,14 +228,15 @@ def _variables(operator: int, before: Known, now: Known, *, by_name: bool) -> It
     for name in added:
         twin = next((n for n in removed if _is_twin(there[n], wanted[name])), None)
         if twin is None:
-            yield Finding(kind="noted", operator=operator, what=f"The variable {name} is new: it begins empty.")
+            if wanted[name].variable != "timer":  # these come with a time mode
+                yield Finding(kind="noted", operator=operator, what=f"The variable {name} is new: it begins empty.")
             continue
         removed.remove(twin)
         yield Finding(
             kind="silently_wrong",
             operator=operator,
             what=f"The variable {twin} is gone, and {name} of the same type begins empty, as after a rename without its values.",
-            hint="Keep the old name.",
+            hint=f'Keep the old name, or say renamed = {{"{name}": "{twin}"}} in FILE.  {EVOLVE}',
         )
     for name in removed:
         what = f"The variable {name} is gone: its values stay in the state, and nothing reads them."
@@ -267,22 +257,24 @@ def _variable(operator: int, old: StoreSchema, new: StoreSchema, *, by_name: boo
     elif old.variable != new.variable or old.ttl != new.ttl:
         was, would_be = (f"{s.variable}{' with a TTL' if s.ttl else ''}" for s in (old, new))
         what = f"{title} was a {was}, and would be a {would_be}."
-        yield Finding(kind="refused", operator=operator, what=what, spark_error=_OTHER_VALUE, hint=_BACK)
+        kind: Kind = "fixable" if old.variable == new.variable and not by_name else "refused"
+        hint = EVOLVE if kind == "fixable" else _BACK
+        yield Finding(kind=kind, operator=operator, what=what, spark_error=_OTHER_VALUE, hint=hint)
     elif by_name:
         yield from _evolved(operator, title, old.value, new.value)
     elif _shapes(old.value) == _shapes(new.value):
         yield from _same_shapes(operator, title, old.value, new.value)
     else:
         what = f"{title} was ({_columns(old.value)}), and would be ({_columns(new.value)})."
-        kind: Kind = "fixable" if _can_convert(old.value, new.value) else "refused"
-        hint = _changed_columns(old.value, new.value) + _BACK
+        kind = "fixable" if _can_convert(old.value, new.value) else "refused"
+        hint = _changed_columns(old.value, new.value) + (EVOLVE if kind == "fixable" else _BACK)
         yield Finding(kind=kind, operator=operator, what=what, spark_error=_OTHER_VALUE, hint=hint)
 
 
 def _evolved(operator: int, title: str, old: tuple[Field, ...], new: tuple[Field, ...]) -> Iterator[Finding]:
     """Avro finds columns by name: others begin as NULL."""
     was, would_be = dict(_leaves(old)), dict(_leaves(new))
-    narrowed = [n for n in would_be if n in was and not _is_wider(was[n], would_be[n])]
+    narrowed = [n for n in would_be if n in was and not is_wider(was[n], would_be[n])]
     if narrowed:
         what = f"{title} was ({_columns(old)}), and would be ({_columns(new)})."
         error = "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION"

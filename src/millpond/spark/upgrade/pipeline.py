@@ -7,15 +7,15 @@
 
 The function gets a session and returns the streaming DataFrame; nothing is started.  If the file has
 a function `source(spark)`, too, then `query` gets the stream that it returns, as `write-state` wants
-it.  While the file is loaded, a query that it starts is refused: it would go on with the job's real
-checkpoint.
+it.  For `evolve` it may have `expire`, `renamed`, `value_of` and `merge`, see `plan_evolve`.  While the file is
+loaded, a query that it starts is refused: it would go on with the job's real checkpoint.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millpond.program import call_program, function_of, importable, wrong_program
 from millpond.spark.program import import_queries, without_starts
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _FUNCTION = "query"
 _MODE = "output_mode"
 _SOURCE = "source"
+_RULES = ("expire", "renamed", "value_of", "merge")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,12 @@ class Pipeline:
 
     df:           the streaming DataFrame
     output_mode:  as the file says it; None if it doesn't
+    rules:        its names `expire`, `renamed`, `value_of` and `merge`, as far as it has them
     """
 
     df: DataFrame
     output_mode: str | None
+    rules: dict[str, Any]
 
 
 def load_pipeline(spec: str, spark: SparkSession) -> Pipeline:
@@ -58,7 +61,8 @@ def load_pipeline(spec: str, spark: SparkSession) -> Pipeline:
             f"{function} of {path} returns no streaming DataFrame", "Return what the job starts, before writeStream."
         )
     mode = getattr(found, _MODE, None)
-    return Pipeline(df, None if mode is None else str(mode))
+    rules = {name: getattr(found, name) for name in _RULES if hasattr(found, name)}
+    return Pipeline(df, None if mode is None else str(mode), rules)
 
 
 def _split(spec: str) -> tuple[Path, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
 
 from millpond.schema.far_time import FarTime
-from millpond.tables.answer import Row, Rows
+from millpond.tables.answer import Cut, Row, Rows
 
 Time = dt.datetime | FarTime
 
@@ -23,6 +24,14 @@ class Used(NamedTuple):
     rows: int
 
 
+class Span(NamedTuple):
+    """Of what time an answer is, and which buckets it merges: as the members of `Total`."""
+
+    since: Time | None
+    until: Time | None
+    used: tuple[Used, ...]
+
+
 class Total(Row):
     """One row for a group: the merged buckets of a span.  Empty if the group has no event in it.
 
@@ -37,6 +46,13 @@ class Total(Row):
     until: Time | None
     used: tuple[Used, ...]
 
+    @classmethod
+    def of(cls, values: Any, cut: Cut, span: Span) -> Self:
+        """The row of a span."""
+        total = cls(values, cut)
+        total.since, total.until, total.used = span
+        return total
+
 
 class Series(Rows):
     """A row for each step of a span in which the group has events, in the order of time.
@@ -47,3 +63,10 @@ class Series(Rows):
     since: Time | None
     until: Time | None
     used: tuple[Used, ...]
+
+    @classmethod
+    def of(cls, rows: Iterable[Total], cut: Cut, span: Span) -> Self:
+        """The rows of a span."""
+        series = cls(rows, cut)
+        series.since, series.until, series.used = span
+        return series

@@ -66,7 +66,7 @@ class Calendar:
 
     def _expiry(self, start: int) -> int:
         # An hour expires after 60 minutes, even if the clocks make it longer: see
-        # `spark.aggregate`.
+        # `spark.aggregate.declare`.
         return start + _HOUR if self._unit == "hour" else self.end(start)
 
     def _first_day(self, local: int) -> int:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import datetime as dt
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 from millpond.errors import ReplicaError, RequestError
 from millpond.replica.row_stamp import without_stamp
@@ -23,6 +23,7 @@ from millpond.schema.definition.default_table import TIMESTAMP
 from millpond.schema.definition.resolutions import BUCKET, COLUMNS, EXPIRES, RESOLUTION, Resolution, Resolutions, parse_each
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.moment import time_micros
+from millpond.tables.buckets import answer as buckets
 from millpond.tables.buckets.answer import Series, Total, Used
 from millpond.tables.buckets.calendar import Calendar
 from millpond.tables.buckets.cover import Cover, Piece
@@ -33,10 +34,10 @@ from millpond.tables.scan.key_range import Span, range_span
 from millpond.tables.scan.keys import KeyReader
 from millpond.tables.scan.open_read import OpenRead
 
-Answer = TypeVar("Answer", Total, Series)
 Row = tuple[Any, ...]
 When = dt.datetime | str | None
 _show_time = to_python(TIMESTAMP)
+_NO_SPAN = buckets.Span(None, None, ())
 
 
 class BucketReads(ABC):
@@ -71,10 +72,10 @@ class BucketReads(ABC):
             reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self._deadline())
             span = reading.span(since, until)
             if span is None:
-                return _with_span(Total((), read.cut), None, [])
+                return Total.of((), read.cut, _NO_SPAN)
             rows, used = reading.rows(reading.cover.pieces(*span))
             values = reading.merged([row for _, row in rows]) if rows else {}
-            return _with_span(Total(values, read.cut), span, used)
+            return Total.of(values, read.cut, _span(*span, used))
 
     def series(
         self,
@@ -98,16 +99,16 @@ class BucketReads(ABC):
             reading = _Reading(read, self.definition, self._keys, self._group(key, columns), self._deadline(), step)
             span = reading.span(since, until)
             if span is None:
-                return _with_span(Series((), read.cut), None, [])
+                return Series.of((), read.cut, _NO_SPAN)
             found, used = reading.rows(reading.cover.pieces(*span))
             steps: dict[int, list[Row]] = {}
             for start, row in found:
                 steps.setdefault(reading.step_of(start), []).append(row)
             rows = [
-                _with_span(Total(reading.merged(each, start), read.cut), (start, reading.end_of_step(start)), [])
+                Total.of(reading.merged(each, start), read.cut, _span(start, reading.end_of_step(start), []))
                 for start, each in steps.items()
             ]
-            return _with_span(Series(rows, read.cut), span, used)
+            return Series.of(rows, read.cut, _span(*span, used))
 
     def _group(self, key: Any, columns: dict[str, Any]) -> dict[str, Any]:
         """The group's columns in stored form.
@@ -275,7 +276,5 @@ def _not_longer(resolutions: Resolutions, step: str, table: str) -> tuple[Resolu
     return each
 
 
-def _with_span(answer: Answer, span: tuple[int, int] | None, used: list[Used]) -> Answer:
-    answer.since, answer.until = (None, None) if span is None else (_show_time(span[0]), _show_time(span[1]))
-    answer.used = tuple(used)
-    return answer
+def _span(start: int, end: int, used: list[Used]) -> buckets.Span:
+    return buckets.Span(_show_time(start), _show_time(end), tuple(used))

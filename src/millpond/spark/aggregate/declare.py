@@ -34,8 +34,10 @@ from millpond.schema.definition.resolutions import (
 )
 from millpond.schema.definition.table import check_table_name
 from millpond.settings import Retention
+from millpond.spark.aggregate.program import write_program
 from millpond.spark.derive.plan import require_classic
 from millpond.spark.job import Job
+from millpond.spark.shards import quoted
 from millpond.spark.start import Sink, start
 
 if TYPE_CHECKING:
@@ -117,7 +119,7 @@ class Aggregate:
         taken = [name for name in columns if name.lower() in (*COLUMNS, _ROW)]
         if taken:
             raise self._invalid(f"the source has a column {', '.join(taken)} already", "Rename that column.")
-        time = source[_quoted(self.event_time)]
+        time = source[quoted(self.event_time)]
         each = {str(r): r.keep_seconds for r in self.resolutions}
         rows = sf.array(*(_bucket(time, resolution) for resolution in self.resolutions))
         apart = sf.when(time.isNull(), sf.array(_apart(UNTIMED)))
@@ -125,7 +127,7 @@ class Aggregate:
             future = time > sf.current_timestamp() + sf.expr(f"INTERVAL {self._skew_seconds} SECONDS")
             apart = apart.when(future, sf.array(_apart(FUTURE)))
         exploded = source.select("*", sf.explode(apart.otherwise(rows)).alias(_ROW)).select(
-            *[_quoted(name) for name in source.columns],
+            *[quoted(name) for name in source.columns],
             sf.col(f"{_ROW}.{RESOLUTION}").alias(RESOLUTION, metadata={METADATA: each}),
             sf.col(f"{_ROW}.{BUCKET}").alias(BUCKET),
             sf.col(f"{_ROW}.{EXPIRES}").alias(EXPIRES),
@@ -133,8 +135,29 @@ class Aggregate:
         delay = self._delay_seconds()
         if delay is not None:
             exploded = exploded.withWatermark(EXPIRES, f"{delay} seconds")
-        grouped = exploded.groupBy(*[_quoted(name) for name in self.key], RESOLUTION, BUCKET, EXPIRES)
+        grouped = exploded.groupBy(*[quoted(name) for name in self.key], RESOLUTION, BUCKET, EXPIRES)
         return grouped.agg(*(value.alias(name) for name, value in self.values.items()))
+
+    def program(self, source: DataFrame) -> str:
+        """The PySpark program that `on` stands for: of a DataFrame `source` it makes `aggregated`.
+
+        Raises:  as `on`; UNSUPPORTED if a value has no text in SQL, such as a Python function.
+        """
+        self.on(source)
+        return write_program(
+            self.name,
+            source,
+            key=self.key,
+            event_time=self.event_time,
+            values=self.values,
+            resolutions=self.resolutions,
+            skew_seconds=self._skew_seconds,
+            delay_seconds=self._delay_seconds(),
+        )
+
+    def explain(self, source: DataFrame) -> None:
+        """Print the program of `program`.  Raises as `program`."""
+        print(self.program(source))
 
     def start(
         self,
@@ -147,13 +170,14 @@ class Aggregate:
         partitions: int | None = None,
         history: str | None = None,
         fenced: bool = False,
+        take_over: bool = False,
     ) -> Job:
-        """Start the job of this aggregate, or continue it from its checkpoint.
+        """Start the job of this aggregate, or continue it from its checkpoint; `millpond.start` does the same.
 
         Expired rows aren't kept: that is what the retention of a resolution says.
 
         history:  which changes every follower keeps, as for `Retention.parse`; None for none
-        pond, job, trigger, sink, partitions, fenced:  as for `millpond.start`
+        pond, job, trigger, sink, partitions, fenced, take_over:  as for `millpond.start`
         Raises:   as `on` and `millpond.start`; NOT_DERIVABLE if the buckets of a value can't be
                   merged.
         """
@@ -168,6 +192,7 @@ class Aggregate:
             retention=Retention.parse(keep_closed="no", history=history),
             strict=True,
             fenced=fenced,
+            take_over=take_over,
         )
 
     def _delay_seconds(self) -> int | None:
@@ -209,7 +234,3 @@ def _never() -> Column:
     from pyspark.sql import functions as sf
 
     return sf.lit(None).cast("timestamp")
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
