@@ -19,7 +19,7 @@ from rich.text import Text
 
 from millpond.cli.grid import GridColumn, apart, rounded, show_rows
 from millpond.cli.terminal import say, visible, write_json, write_line
-from millpond.schema.definition.resolutions import COLUMNS
+from millpond.schema.definition.resolutions import OF_BUCKETS
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.values import Json, to_text
 from millpond.tables.answer import Answer, Count, Cut, Row, Rows
@@ -86,7 +86,7 @@ def write_merged(definition: TableDefinition, found: Total | Series, *, as_json:
         write_json_footer({name: value for name, value in answer.items() if name != "untils"})
         return
     rows: Sequence[Row] = found if isinstance(found, Series) else [found] if found else []
-    names = set(rows[0]) if rows else set(definition.columns) - set(COLUMNS)
+    names = set(rows[0]) if rows else set(definition.columns) - set(OF_BUCKETS)
     columns = [(name, write) for name, write in _text_columns(definition) if name in names]
     grid = [column for column in _grid_columns(definition) if column.name in names]
     write_texts([name for name, _ in columns], ([write(row) for _, write in columns] for row in rows), grid)

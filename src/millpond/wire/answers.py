@@ -19,7 +19,7 @@ from millpond.replica.history.delete_cause import Kind
 from millpond.savepoint.manifest import Manifest
 from millpond.savepoint.verify import Verified
 from millpond.schema.definition.default_table import TIMESTAMP
-from millpond.schema.definition.resolutions import COLUMNS
+from millpond.schema.definition.resolutions import OF_BUCKETS
 from millpond.schema.definition.retention import retention_json
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.prepared import prepare
@@ -478,8 +478,8 @@ def _of_span(answer: Total | Series) -> dict[str, Any]:
 
 def _write_merged(row: Total, write: WriteRow) -> JsonRow | None:
     """A merged row, which lacks the columns that tell buckets apart."""
-    written = write({**dict.fromkeys(COLUMNS), **row}) if row else None
-    return None if written is None else {name: value for name, value in written.items() if name not in COLUMNS or name in row}
+    written = write({**dict.fromkeys(OF_BUCKETS), **row}) if row else None
+    return None if written is None else {name: value for name, value in written.items() if name not in OF_BUCKETS or name in row}
 
 
 def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:

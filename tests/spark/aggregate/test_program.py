@@ -44,11 +44,15 @@ def declared(draw: random.Random) -> millpond.Aggregate:
 
     names = draw.sample(sorted(RESOLUTIONS), draw.randint(1, 4))
     chosen = draw.sample(sorted(values()), draw.randint(1, 5))
+    options = {"future_skew": draw.choice([None, "10 minutes", "3 hours"])}
+    if draw.random() < 0.4:
+        options = {"dedupe": ("host", "2 days"), "future_skew": "1 hour"}
     return declare(
         key=draw.choice([["page"], ["host", "page"], []]),
         resolutions={name: draw.choice(RESOLUTIONS[name]) for name in names},
-        future_skew=draw.choice([None, "10 minutes", "3 hours"]),
+        dead_letters=draw.choice([None, "4 hours", "7 days"]),
         values={name: F.expr(values()[name]) for name in chosen},
+        **options,
     )
 
 
@@ -67,8 +71,12 @@ def test_what_is_printed_is_the_same_query(spark, tmp_path: Path, capsys: pytest
     odd = spark.createDataFrame([[row[name] for name in ("at", "page", "bytes", "host")] for row in rows], schema)
     batch = spark.read.schema("at timestamp, page string, bytes long, host string").json(str(folder))
     batch = batch.union(odd.selectExpr("cast(at as timestamp)", "page", "bytes", "host")).cache()
+    stream = spark.readStream.schema(batch.schema).json(str(folder))
     for _ in range(examples(40)):
         aggregate = declared(draw)
+        checkpoint = draw.choice([None, str(tmp_path / "checkpoint"), "s3://bucket/checkpoint"])
+        printed = run(aggregate.program(stream, checkpoint=checkpoint), stream)
+        assert analyzed(printed) == analyzed(aggregate.on(stream, checkpoint=checkpoint))
         aggregate.explain(batch)
         program = capsys.readouterr().out
         mine, printed = aggregate.on(batch), run(program, batch)
@@ -79,12 +87,22 @@ def test_what_is_printed_is_the_same_query(spark, tmp_path: Path, capsys: pytest
 
 def plan_of(df: Any) -> list[str]:
     """What Spark does after it has simplified the query: its operators, without the numbers of columns."""
-    text = str(df._jdf.queryExecution().optimizedPlan().toString())
+    return words_of(df._jdf.queryExecution().optimizedPlan())
+
+
+def analyzed(df: Any) -> list[str]:
+    """Of a stream, which Spark simplifies only when it runs."""
+    return words_of(df.sparkSession._jsparkSession.sessionState().optimizer().execute(df._jdf.queryExecution().analyzed()))
+
+
+def words_of(plan: Any) -> list[str]:
+    text = str(plan.toString())
     text = re.sub(r"20\d\d-\d\d-\d\d \d\d:[\d:.]+", "now", text)
     names = dict.fromkeys(re.findall(r"#\d+L?", text))
     for number, name in enumerate(names):
         text = re.sub(rf"{name}\b", f"#<{number}>", text)
-    return re.sub(r"__\w*bucket", "bucket", text).splitlines()
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "id", text)  # of a watermark
+    return re.sub(r"__(millpond_)?(bucket|clock|seen|apart|watermark)", r"\2", text).splitlines()
 
 
 @pytest.mark.long

@@ -1,8 +1,10 @@
 """Tables whose rows are buckets of time, in several resolutions, each with how long it is kept.
 
 The key of such a table has three columns more than the group's own: `resolution` is the bucket's
-length as text, `bucket_start` its first instant, and `expires_at` when Spark may remove the row,
-NULL if never.  The job's side describes the resolutions in the metadata of the first:
+length as text, `bucket_start` its first instant, and `expires_at` when Spark removes the row, NULL
+if never.  A table that lists dead letters, the events that no bucket has, has a fourth:
+`dead_letter` is such an event as JSON, and `resolution` is the reason; in rows of buckets it is
+NULL.  The job's side describes the resolutions in the metadata of the first column:
 
     {"millpond_resolutions": {"1 minute": 172800, "1 day": null}}
 
@@ -21,10 +23,14 @@ from millpond.schema.definition.expression import Expression, parse_expression
 
 Json = Any
 METADATA = "millpond_resolutions"
-RESOLUTION, BUCKET, EXPIRES = "resolution", "bucket_start", "expires_at"
+RESOLUTION, BUCKET, EXPIRES, LETTER = "resolution", "bucket_start", "expires_at", "dead_letter"
 COLUMNS = (RESOLUTION, BUCKET, EXPIRES)
-FUTURE, UNTIMED = "future", "no time"
-"""In place of a resolution: events too far in the future, and events without a time."""
+"""What every table of buckets has."""
+OF_BUCKETS = (*COLUMNS, LETTER)
+"""The columns of a key that aren't the group's own."""
+FUTURE, UNTIMED, NO_ID, LATE = "future", "no time", "no id", "late: "
+"""In place of a resolution: events too far in the future, without a time, without an id, and those
+that came after their bucket of a resolution had expired (`late: 1 minute`)."""
 UNITS = {
     "second": 1, "minute": 60, "hour": 3600, "day": 25 * 3600, "week": 7 * 86_400 + 3600,
     "month": 31 * 86_400 + 3600, "quarter": 92 * 86_400 + 3600, "year": 366 * 86_400 + 3600,
@@ -52,10 +58,7 @@ class Resolution:
     @property
     def keep_words(self) -> str:
         """How long a bucket is kept, for people."""
-        if self.keep_seconds is None:
-            return "ever"
-        seconds, unit = next((s, u) for u, s in reversed(_SECONDS.items()) if self.keep_seconds % s == 0)
-        return f"{self.keep_seconds // seconds} {unit}s"
+        return "ever" if self.keep_seconds is None else words_of_seconds(self.keep_seconds)
 
     def __str__(self) -> str:
         return f"{self.count} {self.unit}{'s' if self.count > 1 else ''}"
@@ -136,6 +139,12 @@ def parse_length(text: str) -> tuple[int, str]:
     if found is None:
         raise ValueError(f"{text!r:.40} isn't a length of time: write 1 minute, 10 minutes, 90 days")
     return int(found["count"]), found["unit"]
+
+
+def words_of_seconds(seconds: int) -> str:
+    """A length of time, for people."""
+    each, unit = next((s, u) for u, s in reversed(_SECONDS.items()) if seconds % s == 0)
+    return f"{seconds // each} {unit}{'s' if seconds != each else ''}"
 
 
 def parse_seconds(text: str) -> int:

@@ -1,49 +1,29 @@
-"""A declared aggregate: groups by key and by buckets of event time, in several resolutions.
-
-The declaration compiles to plain Structured Streaming:
-
-1. Each event becomes one row for each resolution, with the start of its bucket and with
-   `expires_at`: the bucket's end plus the time for which that resolution is kept.
-2. The watermark is on `expires_at`, late by the longest retention and the longest bucket, so that
-   it is never ahead of the events.  `expires_at` is a grouping column: Spark removes a row, and
-   rejects an event for it, once the watermark has passed that row's own time.  Each resolution thus
-   expires by itself, and nobody chooses a watermark.
-3. Events without a time, or too far in the future, are aggregated under `no time` and `future`.
-   They would move the watermark, and so expire everything.
-"""
+"""The declaration of an aggregate by key and by buckets of event time: `compile.py` says what runs."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millpond.catalogue import job_of
+from millpond.checkpoint.log import newest_conf
 from millpond.errors import RequestError
-from millpond.schema.definition.resolutions import (
-    BUCKET,
-    COLUMNS,
-    EXPIRES,
-    FIXED,
-    FUTURE,
-    METADATA,
-    RESOLUTION,
-    UNTIMED,
-    Resolution,
-    parse_each,
-    parse_seconds,
-)
+from millpond.schema.definition.resolutions import OF_BUCKETS, parse_each, parse_seconds
 from millpond.schema.definition.table import check_table_name
 from millpond.settings import Retention
+from millpond.spark.aggregate.compile import PREFIX, compile_aggregate
+from millpond.spark.aggregate.cost import describe_state
+from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration, Dedupe
 from millpond.spark.aggregate.program import write_program
 from millpond.spark.derive.plan import require_classic
 from millpond.spark.job import Job
-from millpond.spark.shards import quoted
 from millpond.spark.start import Sink, start
+from millpond.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_ROW = "__millpond_bucket"
 
 
 class Aggregate:
@@ -57,9 +37,13 @@ class Aggregate:
     resolutions:  length of buckets -> how long to keep them after their end (`2 days`), None for
                   ever.  Lengths are seconds or minutes that divide the next longer unit, and 1
                   hour, day, week, month, quarter or year of the session's time zone
-    future_skew:  events later than the clock by more than this are counted under the resolution
-                  `future`, apart from the others; None takes every time as it is, and then one wrong
-                  clock can expire all that is kept
+    future_skew:  events later than the clock by more than this are dead letters; None takes every
+                  time as it is, and then one wrong clock can expire all that is kept
+    dedupe:       a column that tells events apart, and for how long it is remembered, as
+                  ("event_id", "2 days"): an event with the same value is dropped, whatever else it
+                  says.  The time begins when an event comes.  None takes every event
+    dead_letters: how long events that are in no bucket, or too late for one, are listed with the
+                  reason; None only counts them, and not those that are late
     Raises:       INVALID_REQUEST, INVALID_NAME.
     """
 
@@ -72,6 +56,8 @@ class Aggregate:
         values: Mapping[str, Column],
         resolutions: Mapping[str, str | None],
         future_skew: str | None = "10 minutes",
+        dedupe: tuple[str, str] | None = None,
+        dead_letters: str | None = "7 days",
     ) -> None:
         self.name = check_table_name(name)
         if isinstance(key, str) or any(not isinstance(column, str) for column in key):
@@ -79,85 +65,60 @@ class Aggregate:
         if not values:
             raise self._invalid("it has no values", 'Name at least one: values={"hits": F.count("*")}.')
         names = [*key, *values]
-        taken = next((n for n in names if n.lower() in COLUMNS or [m.lower() for m in names].count(n.lower()) > 1), None)
+        taken = next((n for n in names if n.lower() in OF_BUCKETS or [m.lower() for m in names].count(n.lower()) > 1), None)
         if taken is not None:
             raise self._invalid(
-                f"{taken!r} is there twice, or is a column of buckets", f"Name it otherwise than {', '.join(COLUMNS)}."
+                f"{taken!r} is there twice, or is a column of buckets", f"Name it otherwise than {', '.join(OF_BUCKETS)}."
             )
-        self.key, self.event_time, self.values = tuple(key), event_time, dict(values)
         try:
             keeps = {length: None if keep is None else parse_seconds(keep) for length, keep in resolutions.items()}
-            self.resolutions = parse_each(list(keeps.items()))
-            self._skew_seconds = None if future_skew is None else parse_seconds(future_skew)
-        except (ValueError, AttributeError) as wrong:
-            raise self._invalid(f"its resolutions or future_skew can't be used: {wrong}", "Mend that length.") from None
+            self._declared = Declaration(
+                name=self.name,
+                key=tuple(key),
+                event_time=event_time,
+                values=dict(values),
+                resolutions=parse_each(list(keeps.items())),
+                skew_seconds=None if future_skew is None else parse_seconds(future_skew),
+                dedupe=None if dedupe is None else _dedupe(*dedupe),
+                letters_seconds=None if dead_letters is None else parse_seconds(dead_letters),
+            )
+        except (ValueError, AttributeError, TypeError) as wrong:
+            raise self._invalid(f"a length of time can't be used: {wrong}", "Mend that length.") from None
+        self._check_lengths()
 
     def __repr__(self) -> str:
-        return f"<Aggregate {self.name}: by {', '.join(self.key) or 'nothing'}, {', '.join(map(str, self.resolutions))}>"
+        declared = self._declared
+        return f"<Aggregate {self.name}: by {', '.join(declared.key) or 'nothing'}, {', '.join(map(str, declared.resolutions))}>"
 
-    def on(self, source: DataFrame) -> DataFrame:
+    def on(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> DataFrame:
         """The aggregate of a source: the streaming DataFrame that `start` runs.
 
         Of a batch DataFrame it is the same from scratch, as of now, with all buckets.
 
-        Raises:  INVALID_REQUEST if the source lacks a column, or its time is no timestamp;
-                 SPARK_CONNECT.
+        checkpoint:  where the job's checkpoint is or will be, for a job that you start yourself;
+                     without it, events that are late aren't listed
+        Raises:  INVALID_REQUEST if the source lacks a column, or its time is no timestamp, or it
+                 has a watermark; SPARK_CONNECT.
         """
         require_classic(source, "_jdf")
-        from pyspark.sql import functions as sf
-        from pyspark.sql.types import TimestampType
+        self._check_source(source)
+        return compile_aggregate(self._declared, source, self._late_by(source, checkpoint))
 
-        columns = {field.name: field.dataType for field in source.schema.fields}
-        missing = [name for name in (*self.key, self.event_time) if name not in columns]
-        if missing:
-            raise self._invalid(f"the source has no column {', '.join(missing)}", f"Its columns are {', '.join(columns)}.")
-        if not isinstance(columns[self.event_time], TimestampType):
-            found = columns[self.event_time].simpleString()
-            raise self._invalid(
-                f"{self.event_time} is a {found}", f'Convert it: .withColumn("{self.event_time}", …cast("timestamp")).'
-            )
-        taken = [name for name in columns if name.lower() in (*COLUMNS, _ROW)]
-        if taken:
-            raise self._invalid(f"the source has a column {', '.join(taken)} already", "Rename that column.")
-        time = source[quoted(self.event_time)]
-        each = {str(r): r.keep_seconds for r in self.resolutions}
-        rows = sf.array(*(_bucket(time, resolution) for resolution in self.resolutions))
-        apart = sf.when(time.isNull(), sf.array(_apart(UNTIMED)))
-        if self._skew_seconds is not None:
-            future = time > sf.current_timestamp() + sf.expr(f"INTERVAL {self._skew_seconds} SECONDS")
-            apart = apart.when(future, sf.array(_apart(FUTURE)))
-        exploded = source.select("*", sf.explode(apart.otherwise(rows)).alias(_ROW)).select(
-            *[quoted(name) for name in source.columns],
-            sf.col(f"{_ROW}.{RESOLUTION}").alias(RESOLUTION, metadata={METADATA: each}),
-            sf.col(f"{_ROW}.{BUCKET}").alias(BUCKET),
-            sf.col(f"{_ROW}.{EXPIRES}").alias(EXPIRES),
-        )
-        delay = self._delay_seconds()
-        if delay is not None:
-            exploded = exploded.withWatermark(EXPIRES, f"{delay} seconds")
-        grouped = exploded.groupBy(*[quoted(name) for name in self.key], RESOLUTION, BUCKET, EXPIRES)
-        return grouped.agg(*(value.alias(name) for name, value in self.values.items()))
-
-    def program(self, source: DataFrame) -> str:
+    def program(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> str:
         """The PySpark program that `on` stands for: of a DataFrame `source` it makes `aggregated`.
 
         Raises:  as `on`; UNSUPPORTED if a value has no text in SQL, such as a Python function.
         """
         self.on(source)
-        return write_program(
-            self.name,
-            source,
-            key=self.key,
-            event_time=self.event_time,
-            values=self.values,
-            resolutions=self.resolutions,
-            skew_seconds=self._skew_seconds,
-            delay_seconds=self._delay_seconds(),
-        )
+        return write_program(self._declared, source, self._late_by(source, checkpoint))
 
-    def explain(self, source: DataFrame) -> None:
+    def explain(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> None:
         """Print the program of `program`.  Raises as `program`."""
-        print(self.program(source))
+        print(self.program(source, checkpoint=checkpoint))
+
+    def describe_state(self) -> str:
+        """How many rows a group has in the state, and for how long, as text."""
+        return describe_state(self._declared)
 
     def start(
         self,
@@ -181,8 +142,11 @@ class Aggregate:
         Raises:   as `on` and `millpond.start`; NOT_DERIVABLE if the buckets of a value can't be
                   merged.
         """
+        folder = job_of(pond, job or self.name)
+        if not newest_conf(open_storage(folder.checkpoint)):
+            print(self.describe_state(), file=sys.stderr)
         return start(
-            self.on(source),
+            self.on(source, checkpoint=folder.checkpoint),
             table=self.name,
             pond=pond,
             job=job,
@@ -195,42 +159,51 @@ class Aggregate:
             take_over=take_over,
         )
 
-    def _delay_seconds(self) -> int | None:
-        """How far the watermark is behind the latest `expires_at`; None if every bucket is kept for ever."""
-        kept = [(r.keep_seconds, r.most_seconds) for r in self.resolutions if r.keep_seconds is not None]
-        return max(keep for keep, _ in kept) + max(most for _, most in kept) if kept else None
+    @staticmethod
+    def _late_by(source: DataFrame, checkpoint: str | Path | None) -> str | None:
+        return str(checkpoint) if checkpoint is not None and source.isStreaming else None
+
+    def _check_lengths(self) -> None:
+        """Refuse lengths of time by which Spark would reject events that are to count.  Raises INVALID_REQUEST."""
+        declared = self._declared
+        skew = declared.skew_seconds
+        for name, seconds in (
+            ("dedupe", declared.dedupe and declared.dedupe.horizon_seconds),
+            ("dead_letters", declared.letters_seconds),
+        ):
+            if seconds is not None and skew is not None and seconds <= skew:
+                raise self._invalid(f"{name} isn't longer than future_skew", "Choose a longer one.")
+        if declared.dedupe is not None and skew is None:
+            raise self._invalid(
+                "dedupe goes by the clock, and without future_skew events may be ahead of it", 'Leave future_skew at "10 minutes".'
+            )
+
+    def _check_source(self, source: DataFrame) -> None:
+        """Raises INVALID_REQUEST."""
+        from pyspark.sql.types import TimestampType
+
+        declared = self._declared
+        columns = {field.name: field.dataType for field in source.schema.fields}
+        wanted = [*declared.key, declared.event_time, *([] if declared.dedupe is None else [declared.dedupe.column])]
+        missing = [name for name in wanted if name not in columns]
+        if missing:
+            raise self._invalid(f"the source has no column {', '.join(missing)}", f"Its columns are {', '.join(columns)}.")
+        if not isinstance(columns[declared.event_time], TimestampType):
+            found = columns[declared.event_time].simpleString()
+            raise self._invalid(
+                f"{declared.event_time} is a {found}", f'Convert it: .withColumn("{declared.event_time}", …cast("timestamp")).'
+            )
+        taken = [name for name in columns if name.lower() in OF_BUCKETS or name.lower().startswith(PREFIX)]
+        if taken:
+            raise self._invalid(f"the source has a column {', '.join(taken)} already", "Rename that column.")
+        if any(EVENT_TIME in field.metadata for field in source.schema.fields):
+            raise self._invalid("the source has a watermark", "Leave withWatermark out: an aggregate has one of its own.")
 
     def _invalid(self, found: str, hint: str) -> RequestError:
         return RequestError("INVALID_REQUEST", f"The aggregate {self.name} can't be used: {found}.", hint=hint)
 
 
-def _bucket(time: Column, resolution: Resolution) -> Column:
-    """A row of a resolution for an event: its name, the bucket's start, and when it expires.
-
-    Shape:  as `tables.buckets.calendar` computes them
-    """
-    from pyspark.sql import functions as sf
-
-    unit, keep = resolution.unit, resolution.keep_seconds
-    if unit in FIXED:
-        seconds = resolution.most_seconds
-        begin = sf.timestamp_seconds(sf.unix_seconds(time) - sf.pmod(sf.unix_seconds(time), sf.lit(seconds)))
-        end = begin + sf.expr(f"INTERVAL {seconds} SECONDS")
-    else:
-        begin = sf.date_trunc(unit, time)
-        after = begin + sf.expr({"hour": "INTERVAL 1 HOUR", "quarter": "INTERVAL 3 MONTHS"}.get(unit, f"INTERVAL 1 {unit.upper()}"))
-        end = after if unit == "hour" else sf.date_trunc(unit, after)
-    expires = _never() if keep is None else end + sf.expr(f"INTERVAL {keep} SECONDS")
-    return sf.struct(sf.lit(str(resolution)).alias(RESOLUTION), begin.alias(BUCKET), expires.alias(EXPIRES))
-
-
-def _apart(name: str) -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.struct(sf.lit(name).alias(RESOLUTION), _never().alias(BUCKET), _never().alias(EXPIRES))
-
-
-def _never() -> Column:
-    from pyspark.sql import functions as sf
-
-    return sf.lit(None).cast("timestamp")
+def _dedupe(column: str, horizon: str) -> Dedupe:
+    if not isinstance(column, str):
+        raise ValueError(f"{column!r:.40} isn't the name of a column")
+    return Dedupe(column, parse_seconds(horizon))

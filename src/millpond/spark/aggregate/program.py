@@ -1,4 +1,4 @@
-"""A declared aggregate as the PySpark program that it stands for.
+"""A declared aggregate as the PySpark program that it stands for: what `compile.py` does, as text.
 
 Values are printed as SQL.  Spark parses each text again, and it must give the same expression: what
 has no text, such as a Python function, can't be printed.
@@ -7,23 +7,28 @@ has no text, such as a Python function, can't be printed.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from millpond.errors import RequestError
 from millpond.schema.definition.resolutions import (
     BUCKET,
-    COLUMNS,
     EXPIRES,
     FIXED,
     FUTURE,
+    LATE,
+    LETTER,
     METADATA,
+    NO_ID,
     RESOLUTION,
     UNTIMED,
     Resolution,
 )
+from millpond.spark.aggregate.compile import TIME_FORMAT, columns_of, length_of
+from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration
 from millpond.spark.derive.plan import Java, elements
 from millpond.spark.shards import quoted
+from millpond.storage import open_storage
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -32,92 +37,167 @@ _HEAD = """\
 from pyspark.sql import functions as F
 
 time = F.col({time})
+now = F.current_timestamp()
 never = F.lit(None).cast("timestamp")
 
 
-def bucket(resolution, begin, expires):
-    return F.struct(F.lit(resolution).alias("{resolution}"), begin.alias("{bucket}"), expires.alias("{expires}"))
+def after(time, seconds):
+    return time + F.expr(f"INTERVAL {{seconds}} SECONDS")
+
 """
-# Each is printed if it is used.
-_HELPERS = {
-    "of_seconds(": """
+_BUCKET = """
+event = F.to_json(F.struct({columns}), {{"timestampFormat": "{time_format}"}})
+
+
+def bucket(resolution, begin, expires):
+    return F.struct(F.lit(resolution).alias("{resolution}"), begin.alias("{bucket}"), expires.alias("{expires}"){no_letter})
+
+
+def apart(reason):
+    return F.struct(F.lit(reason).alias("{resolution}"), never.alias("{bucket}"), {apart}.alias("{expires}"){event})
+"""
+_UNLESS_LATE = """
+def unless_late(resolution, begin, expires):
+    row = bucket(resolution, begin, expires)
+    return F.when(expires <= F.col("__millpond_watermark"), apart("{late}" + resolution)).otherwise(row)
+"""
+_UNITS = """
 def of_seconds(seconds):
     return F.timestamp_seconds(F.unix_seconds(time) - F.pmod(F.unix_seconds(time), F.lit(seconds)))
-""",
-    "after(": """
-def after(begin, length, keep_seconds):
-    return begin + F.expr(f"INTERVAL {length}") + F.expr(f"INTERVAL {keep_seconds} SECONDS")
-""",
-    "after_unit(": """
-def after_unit(begin, unit, length, keep_seconds):
+
+
+def end_of(unit, length):
     # The end of a unit of the calendar: a day may have 23 or 25 hours.
-    return F.date_trunc(unit, begin + F.expr(f"INTERVAL {length}")) + F.expr(f"INTERVAL {keep_seconds} SECONDS")
-""",
-}
+    return F.date_trunc(unit, F.date_trunc(unit, time) + F.expr(f"INTERVAL {length}"))
+"""
+_WATERMARK = """
+@F.udf("long", useArrow=False)
+def millpond_watermark_ms(_):
+    # By which watermark Spark rejects rows of this batch: that of the batch before.
+    import json
+
+    from pyspark import TaskContext
+
+    batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
+    if batch == 0:
+        return None
+    with open(f"{checkpoint}/offsets/{batch - 1}") as log:
+        return json.loads(log.read().splitlines()[1])["batchWatermarkMs"]
 
 
-def write_program(
-    name: str,
-    source: DataFrame,
-    *,
-    key: Sequence[str],
-    event_time: str,
-    values: Mapping[str, Column],
-    resolutions: Iterable[Resolution],
-    skew_seconds: int | None,
-    delay_seconds: int | None,
-) -> str:
+watermark = source.sparkSession.range(1).select(
+    F.timestamp_millis(millpond_watermark_ms.asNondeterministic()("id")).alias("__millpond_watermark")
+)
+"""
+_WATERMARK_ELSEWHERE = """
+from millpond.spark.aggregate.late import watermark_before
+
+watermark = watermark_before(source.sparkSession, checkpoint)
+"""
+
+
+def write_program(declared: Declaration, source: DataFrame, checkpoint: str | None) -> str:
     """The program, which makes `aggregated` of a DataFrame `source`.
 
-    Raises:  UNSUPPORTED if a value has no text.
+    checkpoint:  as for `compile_aggregate`
+    Raises:      UNSUPPORTED if a value has no text.
     """
-    each = list(resolutions)
-    buckets = [f"    {_bucket(resolution)},  # kept for {resolution.keep_words}" for resolution in each]
-    lines = [f"# {name}: `source` is a DataFrame, `aggregated` the aggregate of it.", _HEAD.format(**_names(event_time))]
-    lines += [text for call, text in _HELPERS.items() if any(call in bucket for bucket in buckets)]
-    lines += ["", "each_event = F.array(", *buckets]
-    lines += [")", f'buckets = F.when(time.isNull(), F.array(bucket("{UNTIMED}", never, never)))']
-    if skew_seconds is not None:
-        future = f'time > F.current_timestamp() + F.expr("INTERVAL {skew_seconds} SECONDS")'
-        lines.append(f'buckets = buckets.when({future}, F.array(bucket("{FUTURE}", never, never)))')
-    kept = {str(r): r.keep_seconds for r in each}
-    grouping = ", ".join([*(_literal(_column(column)) for column in key), *(f'"{column}"' for column in COLUMNS)])
-    lines += [
-        "",
-        'rows = source.select("*", F.explode(buckets.otherwise(each_event)).alias("__bucket")).select(',
-        '    "*",',
-        f'    F.col("__bucket.{RESOLUTION}").alias("{RESOLUTION}", metadata={{{_literal(METADATA)}: {_dict(kept)}}}),',
-        f'    "__bucket.{BUCKET}",',
-        f'    "__bucket.{EXPIRES}",',
-        ")",
-    ]
-    if delay_seconds is not None:
-        lines.append(f'rows = rows.withWatermark("{EXPIRES}", "{delay_seconds} seconds")')
-    texts = sql_of(name, source, values)
-    lines += [
-        f"aggregated = rows.groupBy({grouping}).agg(",
-        *(f"    F.expr({_literal(text)}).alias({_literal(column)})," for column, text in texts.items()),
-        ")",
-    ]
-    return "\n".join(lines) + "\n"
+    texts = sql_of(declared.name, source, declared.values)
+    event = [_literal(_column(name)) for name in source.columns]
+    lines = [f"# {declared.name}: `source` is a DataFrame, `aggregated` the aggregate of it.", _HEAD.format(time=_time(declared))]
+    knows_late = checkpoint is not None and declared.reads_watermark
+    lines += _functions(declared, event, knows_late)
+    if knows_late:
+        path = open_storage(str(checkpoint)).local_path()
+        lines += ["", f"checkpoint = {_literal(str(path or checkpoint))}", _WATERMARK if path else _WATERMARK_ELSEWHERE]
+    lines += ["", "each_event = F.array(", *(f"    {_bucket(r, knows_late)}," for r in declared.resolutions), ")"]
+    lines += [*_reasons(declared), "", "rows = source"]
+    if knows_late:
+        lines.append("rows = rows.crossJoin(F.broadcast(watermark))")
+        event.append('"__millpond_watermark"')
+    if declared.expires:
+        clock = "time" if declared.skew_seconds is None else f"F.when(~({_future(declared)}), time)"
+        lines.append(f'rows = rows.withColumn("__clock", {clock}).withWatermark("__clock", "0 seconds")')
+    lines += _duplicates(declared, source, event)
+    letter = [] if declared.letters_seconds is None else [f'    F.col("__bucket.{LETTER}"),']
+    kept = {str(r): r.keep_seconds for r in declared.resolutions}
+    grouping = ", ".join([*(_literal(_column(column)) for column in declared.key), *(f'"{name}"' for name in columns_of(declared))])
+    return "\n".join(
+        [
+            *lines,
+            f'rows = rows.select({", ".join(event)}, F.explode(rows_of_event).alias("__bucket")).select(',
+            f"    {', '.join(event)},",
+            f'    F.col("__bucket.{RESOLUTION}").alias("{RESOLUTION}", metadata={{{_literal(METADATA)}: {_dict(kept)}}}),',
+            f'    F.col("__bucket.{BUCKET}"),',
+            f'    F.col("__bucket.{EXPIRES}").alias("{EXPIRES}", metadata={{"{EVENT_TIME}": 0}}),',
+            *letter,
+            ")",
+            f"aggregated = rows.groupBy({grouping}).agg(",
+            *(f"    F.expr({_literal(text)}).alias({_literal(column)})," for column, text in texts.items()),
+            ")",
+            "",
+        ]
+    )
 
 
-def _names(event_time: str) -> dict[str, str]:
-    return {"time": _literal(_column(event_time)), "resolution": RESOLUTION, "bucket": BUCKET, "expires": EXPIRES}
+def _time(declared: Declaration) -> str:
+    return _literal(_column(declared.event_time))
 
 
-def _bucket(resolution: Resolution) -> str:
+def _functions(declared: Declaration, event: list[str], knows_late: bool) -> list[str]:
+    listed = declared.letters_seconds is not None
+    since = 'F.greatest(now, F.col("__millpond_watermark"))' if knows_late else "now"
+    bucket = _BUCKET.format(
+        resolution=RESOLUTION,
+        bucket=BUCKET,
+        expires=EXPIRES,
+        no_letter=f', F.lit(None).cast("string").alias("{LETTER}")' if listed else "",
+        event=f', event.alias("{LETTER}")' if listed else "",
+        columns=", ".join(event),
+        time_format=TIME_FORMAT,
+        apart=f"after({since}, {declared.letters_seconds})" if listed else "never",
+    )
+    return [bucket, *([_UNLESS_LATE.format(late=LATE)] if knows_late else []), _UNITS]
+
+
+def _bucket(resolution: Resolution, knows_late: bool) -> str:
     unit, keep = resolution.unit, resolution.keep_seconds
     if unit in FIXED:
-        begin, length = f"of_seconds({resolution.most_seconds})", f"{resolution.most_seconds} SECONDS"
+        begin = f"of_seconds({resolution.most_seconds})"
+        end = f"after({begin}, {resolution.most_seconds})"
     else:
         begin = f'F.date_trunc("{unit}", time)'
-        length = {"hour": "1 HOUR", "quarter": "3 MONTHS"}.get(unit, f"1 {unit.upper()}")
-    expires = "never"
-    if keep is not None:
-        is_fixed = unit in (*FIXED, "hour")
-        expires = f'after({begin}, "{length}", {keep})' if is_fixed else f'after_unit({begin}, "{unit}", "{length}", {keep})'
-    return f'bucket("{resolution}", {begin}, {expires})'
+        end = f'{begin} + F.expr("INTERVAL 1 HOUR")' if unit == "hour" else f'end_of("{unit}", "{length_of(unit)}")'
+    function = "unless_late" if knows_late and keep is not None else "bucket"
+    return f'{function}("{resolution}", {begin}, {"never" if keep is None else f"after({end}, {keep})"})'
+
+
+def _future(declared: Declaration) -> str:
+    return f"time > after(now, {declared.skew_seconds})"
+
+
+def _reasons(declared: Declaration) -> list[str]:
+    """Lines which put events that are in no bucket apart; the last reason that holds wins."""
+    reasons = [] if declared.skew_seconds is None else [(_future(declared), FUTURE)]
+    reasons.append(("time.isNull()", UNTIMED))
+    if declared.dedupe is not None:
+        reasons.append((f"F.col({_literal(_column(declared.dedupe.column))}).isNull()", NO_ID))
+    lines = [f'rows_of_event = F.when({holds}, F.array(apart("{reason}"))).otherwise(rows_of_event)' for holds, reason in reasons]
+    return ["rows_of_event = each_event", *lines]
+
+
+def _duplicates(declared: Declaration, source: DataFrame, event: list[str]) -> list[str]:
+    if declared.dedupe is None:
+        return []
+    column = declared.dedupe.column
+    drop = "dropDuplicatesWithinWatermark" if source.isStreaming else "dropDuplicates"
+    return [
+        "# Spark takes all NULLs for one id: such events are compared as a whole.",
+        f"no_id = F.when(F.col({_literal(_column(column))}).isNull(), event)",
+        f"seen = after(now, {declared.dedupe.horizon_seconds})",
+        f'rows = rows.select({", ".join(event)}, no_id.alias("__apart"), seen.alias("__seen", metadata={{"{EVENT_TIME}": 0}}))',
+        f'rows = rows.{drop}([{_literal(column)}, "__apart"])',
+    ]
 
 
 def _literal(text: str) -> str:

@@ -20,7 +20,16 @@ from millpond.replica.scan import iter_range
 from millpond.scalar.time.zones import parse_zone
 from millpond.schema.convert import to_python
 from millpond.schema.definition.default_table import TIMESTAMP
-from millpond.schema.definition.resolutions import BUCKET, COLUMNS, EXPIRES, RESOLUTION, Resolution, Resolutions, parse_each
+from millpond.schema.definition.resolutions import (
+    BUCKET,
+    EXPIRES,
+    LETTER,
+    OF_BUCKETS,
+    RESOLUTION,
+    Resolution,
+    Resolutions,
+    parse_each,
+)
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.moment import time_micros
 from millpond.tables.buckets import answer as buckets
@@ -62,7 +71,7 @@ class BucketReads(ABC):
         It uses the longest buckets that fit.  If the span's ends aren't ends of buckets, it becomes
         longer, up to the ends of the shortest buckets that are kept there: the answer says which
         span it is of, and which resolutions it used.  Name every column of the key but
-        `resolution`, `bucket_start` and `expires_at`.
+        `resolution`, `bucket_start`, `expires_at` and `dead_letter`.
 
         since, until:  aware datetimes, ISO texts, or None for all buckets that are kept
         Raises:  INVALID_REQUEST if the table has no resolutions; HISTORY_GONE if all buckets at
@@ -124,7 +133,7 @@ class BucketReads(ABC):
                 table=definition.table,
             )
         given = self._keys.stored(self._keys.given(key, columns))
-        wanted = [c.name for c in definition.key if c.name not in COLUMNS]
+        wanted = [c.name for c in definition.key if c.name not in OF_BUCKETS]
         wrong = [name for name in given if name not in wanted]
         missing = [name for name in wanted if name not in given]
         if wrong or missing:
@@ -209,7 +218,7 @@ class _Reading:
             key[self._columns[name]] = value
         key[self._columns[BUCKET]] = start
         finished = self._binding.finish(tuple(key), self._merge(rows)) or {}
-        left_out = {RESOLUTION, EXPIRES} if start is not None else set(COLUMNS)
+        left_out = set(OF_BUCKETS) - ({BUCKET} if start is not None else set())
         return {name: value for name, value in finished.items() if name not in left_out}
 
     def step_of(self, start: int) -> int:
@@ -235,7 +244,8 @@ class _Reading:
 
     def _iterate(self, resolution: str, start: int | None, end: int | None, *, reverse: bool = False) -> Iterator[tuple[int, Row]]:
         """Start and buffers of the buckets that haven't expired, from `start` on and before `end`."""
-        span = self._range({**self._group, RESOLUTION: resolution}, start, end)
+        no_letter = {LETTER: None} if LETTER in self._columns else {}
+        span = self._range({**self._group, RESOLUTION: resolution, **no_letter}, start, end)
         decode_key, decode_value = self._binding.codec.decode, self._binding.decode_value
         bucket, expires, watermark = self._columns[BUCKET], self._columns[EXPIRES], self._watermark
         pairs = iter_range(self._rows, self._binding.table, *span.keys, reverse=reverse)
