@@ -49,7 +49,7 @@ spark: java ## Tests against live Spark jobs
 faults: java ## Tests that kill processes
 	$(call group,faults,faults and not long,2)
 
-long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 400 random queries, sanitizers
+long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: $(READY)
 	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7)
@@ -60,8 +60,8 @@ long-spark: java
 long-faults: java
 	$(call group,long-faults,long and faults,15)
 
-every: java ## Every cell of the matrices of savepoints, of which the long tests take some: hours
-	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark/savepoint tests/spark/past tests/spark/upgrade
+every: java ## All cases of which the long tests take some: savepoints, random queries, benchmarks: hours
+	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark/savepoint tests/spark/past tests/spark/upgrade tests/random_queries tests/benchmarks
 
 soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from inputs.real_log import first_lines
+from suite.sizes import a_few
 
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -46,9 +47,8 @@ ELSEWHERE = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.spark
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", a_few(SMALL, 0, long=11))
 def test_a_benchmark_runs(name: str, tmp_path: Path) -> None:
     log = tmp_path / "log.tsv"
     log.write_bytes(first_lines())
