@@ -335,6 +335,29 @@ class ClientSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BackupSettings:
+    """What a server does for the safety of its jobs; by default nothing.
+
+    savepoint_every:  make a savepoint of each job at this interval: 15m, 1h, 1d
+    keep_last, keep_for, keep_daily: which of these stay, as for `millpond savepoint schedule`
+    archive:          a folder or bucket, in which each job gets an archive by its name
+    archive_keep_for: how long archived batches stay: 12h, 7d; None for ever
+    """
+
+    savepoint_every: str | None = None
+    keep_last: int = 0
+    keep_for: str | None = None
+    keep_daily: int = 0
+    archive: str | None = None
+    archive_keep_for: str | None = None
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there is anything to do."""
+        return self.savepoint_every is not None or self.archive is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """How the HTTP door answers.
 

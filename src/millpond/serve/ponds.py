@@ -15,6 +15,7 @@ from typing import Any
 
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, ReplicaError, RequestError
+from millpond.serve.backups import Backups
 from millpond.tables.cold.report import inspect_job
 from millpond.tables.cut import PondCut
 from millpond.tables.default_tables import unknown_table
@@ -35,6 +36,7 @@ class Ponds:
         self._ponds = ponds
         self._owners: dict[str, list[str]] = {}
         self._looked_at = 0.0
+        self.backups: Backups | None = None
         self._only: Pond | None = next(iter(ponds.values())) if len(ponds) == 1 else None
 
     def __getitem__(self, name: str) -> Table:
@@ -112,12 +114,18 @@ class Ponds:
         return True, "ready"
 
     def statistics(self) -> dict[str, dict[str, Any]]:
-        """`Pond.statistics` of each job; with several ponds, the pond's name precedes the job's."""
-        return {
+        """`Pond.statistics` of each job; with several ponds, the pond's name precedes the job's.
+
+        In the process that makes them, also what `Backups.facts` has.
+        """
+        found = {
             job if self._only is not None else f"{name}/{job}": facts
             for name, pond in self._ponds.items()
             for job, facts in pond.statistics().items()
         }
+        for job, facts in self.backups.facts().items() if self.backups is not None else ():
+            found.setdefault(job, {}).update(facts)
+        return found
 
     def _find(self, name: str) -> tuple[str, str]:
         pond, slash, table = name.partition("/")
@@ -155,10 +163,16 @@ class Ponds:
 
 
 @contextmanager
-def open_ponds(names: Iterable[str], open_pond: Callable[[str], Pond]) -> Iterator[Ponds]:
-    """All ponds, each opened with `open_pond` by its name, and closed at the end."""
+def open_ponds(names: Iterable[str], open_pond: Callable[[str], Pond], backups: Backups | None = None) -> Iterator[Ponds]:
+    """All ponds, each opened with `open_pond` by its name, and closed at the end.
+
+    backups:  which this process makes
+    """
     with ExitStack() as opened:
-        yield Ponds({name: opened.enter_context(open_pond(name)) for name in names})
+        ponds = Ponds({name: opened.enter_context(open_pond(name)) for name in names})
+        if backups is not None:
+            ponds.backups = opened.enter_context(backups)
+        yield ponds
 
 
 def name_places(words: Iterable[str]) -> dict[str, str]:

@@ -19,14 +19,24 @@ from millpond.errors import RequestError
 from millpond.logs import FORMATS, LEVELS, EventLog, write_logs
 from millpond.serve.access.access import check_exposure
 from millpond.serve.access.tokens import read_tokens
-from millpond.serve.ponds import check_room, name_places, open_ponds
+from millpond.serve.backups import Backups
+from millpond.serve.ponds import check_room, name_places
 from millpond.serve.process.server import address_of, check_libraries, open_certificate, open_listener, serve_http
 from millpond.serve.process.shared import shared_folder
 from millpond.serve.process.workers import Plan, serve_workers
 from millpond.serve.retention_options import check_retention, parse_retention, retention_by_pond
-from millpond.settings import ServeSettings
+from millpond.settings import BackupSettings, ServeSettings
 
 log = EventLog(__name__)
+# The option of each field of BackupSettings.
+_BACKUPS = {
+    "savepoint_every": "savepoint_every",
+    "keep_last": "savepoint_keep_last",
+    "keep_for": "savepoint_keep_for",
+    "keep_daily": "savepoint_keep_daily",
+    "archive": "archive",
+    "archive_keep_for": "archive_keep_for",
+}
 _DEFAULT = ServeSettings()
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
@@ -60,6 +70,16 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
     "--history", metavar="TABLE=N|24h|forever", multiple=True, help="Keep a table's changes: of N batches, or for this long."
 )
 @click.option("--keep-closed", metavar="TABLE=24h|forever|no", multiple=True, help="How long to keep a table's expired rows.")
+@click.option("--savepoint-every", metavar="15m|1h|1d", help="Make a savepoint of each job at this interval.")
+@click.option(
+    "--savepoint-keep-last", type=click.IntRange(min=0), default=0, metavar="N", help="Of these, keep the newest N of each job."
+)
+@click.option("--savepoint-keep-for", metavar="12h|30d", help="Of these, keep those that are younger.")
+@click.option(
+    "--savepoint-keep-daily", type=click.IntRange(min=0), default=0, metavar="DAYS", help="Of these, keep the newest of each day."
+)
+@click.option("--archive", metavar="DIR|URI", help="Archive each batch of each job, in a folder here with the job's name.")
+@click.option("--archive-keep-for", metavar="12h|30d", help="How long archived batches stay; without it, for ever.")
 @click.option("--log-level", type=click.Choice(LEVELS), default=_DEFAULT.log_level, show_default=True, help="What is logged.")
 @click.option(
     "--log-format", type=click.Choice(FORMATS), default=_DEFAULT.log_format, show_default=True, help="The form of log lines."
@@ -101,6 +121,7 @@ def serve(
     places = places or tuple((ctx.default_map or {}).get("places", ()))
     if not places:
         raise RequestError("INVALID_REQUEST", "No pond is named.", hint="Name a folder: millpond serve ./pond.")
+    backups = BackupSettings(**{name: limits.pop(option) for name, option in _BACKUPS.items()})
     settings, arguments = replace(_DEFAULT, **limits), _arguments()
     write_logs(settings.log_level, settings.log_format)
     check_libraries()
@@ -109,6 +130,7 @@ def serve(
     if settings.tokens is not None:
         read_tokens(settings.tokens)
     named, retention = name_places(places), parse_retention(history, keep_closed)
+    Backups(named, backups)  # an interval that isn't one is said now
     for name in check_retention(retention, named, allow):
         log.warning(
             "retention.waits", table=name, message="there is no such table yet; its retention applies as soon as there is one"
@@ -139,13 +161,14 @@ def serve(
             shared=shared,
             allow=allow,
             read_again=again,
+            backups=backups,
         )
         if shared is not None:
             port = first.getsockname()[1]
             more = [opened.enter_context(open_listener(settings.host, port, shared=True)) for _ in range(settings.workers - 1)]
             serve_workers(plan, [first, *more], on_ready=announce)
         else:
-            with open_ponds(named, lambda name: plan.open_pond(name, follow=True)) as ponds:
+            with plan.open_ponds(follow=True) as ponds:
                 serve_http(ponds, first, settings=settings, read_again=again, on_ready=announce)
         log.info("serve.ended")
 

@@ -38,6 +38,8 @@ FOLLOWER_COUNTS = (
     "errors",
     "journal_errors",
 )
+# What a process that makes backups counts besides: `serve.backups.Backups.facts`.
+BACKUP_COUNTS = ("savepoints_made", "savepoint_errors", "archived_batches", "archive_errors")
 
 
 class Process(msgspec.Struct, kw_only=True):
@@ -45,6 +47,7 @@ class Process(msgspec.Struct, kw_only=True):
 
     started:      when the first of them began, by the system's clock
     cpu_seconds:  processor time, including that of processes that have ended
+    failing_backups:  savepoints at intervals and archives whose last try went wrong
     """
 
     started: float = 0.0
@@ -54,10 +57,11 @@ class Process(msgspec.Struct, kw_only=True):
     connections: int = 0
     streams: int = 0
     waits: int = 0
+    failing_backups: int = 0
 
 
 # Facts that only a running process has.  A file that is older than so many seconds is that of a process that has ended.
-_PASSING = ("memory_bytes", "descriptors", "connections", "streams", "waits")
+_PASSING = ("memory_bytes", "descriptors", "connections", "streams", "waits", "failing_backups")
 _STALE_SECONDS = 5.0
 
 
@@ -67,7 +71,7 @@ class Counts(msgspec.Struct, kw_only=True):
     requests:   route -> status -> number of answers
     durations:  route -> number of answers in each bucket, and in one more above the last
     seconds:    route -> sum of durations
-    followers:  job -> counts of its follower, by the names of FOLLOWER_COUNTS
+    followers:  job -> counts of its follower, by the names of FOLLOWER_COUNTS and BACKUP_COUNTS
     process:    the state of the process
     looked_at:  when `process` was read, by the machine's monotonic clock
     """
@@ -119,6 +123,8 @@ class Meter:
         for job, facts in statistics.items():
             if "batches_applied" in facts:
                 self.counts.followers[job] = {name: facts[name] for name in FOLLOWER_COUNTS}
+                self.counts.followers[job] |= {name: facts[name] for name in BACKUP_COUNTS if name in facts}
+        self.counts.process.failing_backups = sum(len(facts.get("backup_errors", ())) for facts in statistics.values())
 
     def write(self) -> None:
         """Write the counts for the other processes.  If the disk is full, only the counts are lost."""

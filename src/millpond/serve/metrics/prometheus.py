@@ -37,6 +37,10 @@ _COUNTERS = {
     "millpond_bootstrap_seconds": ("bootstrap_seconds", "Time spent building replicas."),
     "millpond_follower_errors": ("errors", "Errors of followers, which continue by themselves."),
     "millpond_journal_errors": ("journal_errors", "How often expired rows couldn't be flushed; it is tried again."),
+    "millpond_savepoints_made": ("savepoints_made", "Savepoints that this server made at intervals."),
+    "millpond_savepoint_errors": ("savepoint_errors", "How often one couldn't be made or deleted; it is tried again."),
+    "millpond_archived_batches": ("archived_batches", "Batches that this server archived."),
+    "millpond_archive_errors": ("archive_errors", "How often one couldn't be archived; it is tried again."),
 }
 
 
@@ -44,6 +48,7 @@ _LOADS = {
     "millpond_connections": ("connections", "Open connections."),
     "millpond_streams": ("streams", "Open event streams."),
     "millpond_waits": ("waits", "Requests that wait for a batch."),
+    "millpond_backups_failing": ("failing_backups", "Savepoints at intervals and archives whose last try went wrong."),
     "process_resident_memory_bytes": ("memory_bytes", "Memory of all processes."),
     "process_open_fds": ("descriptors", "Open files of all processes."),
     "process_start_time_seconds": ("started", "When the first process began, since 1970."),

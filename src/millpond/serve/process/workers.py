@@ -22,7 +22,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
@@ -30,12 +30,13 @@ from pathlib import Path
 from typing import Any
 
 from millpond.logs import EventLog, write_logs
+from millpond.serve.backups import Backups
 from millpond.serve.metrics.counts import Meter
-from millpond.serve.ponds import open_ponds
+from millpond.serve.ponds import Ponds, open_ponds
 from millpond.serve.process.server import serve_http
 from millpond.serve.process.shared import staying_in
 from millpond.serve.process.signals import ENDING, Terminal, hangups_blocked, say_end
-from millpond.settings import ReplicaSettings, RetentionWords, ServeSettings
+from millpond.settings import BackupSettings, ReplicaSettings, RetentionWords, ServeSettings
 from millpond.tables.pond import Pond, open
 
 log = EventLog(__name__)
@@ -68,6 +69,15 @@ class Plan:
     shared: Path | None
     read_again: Callable[[], ServeSettings] | None = None
     allow: tuple[str, ...] = ()
+    backups: BackupSettings = field(default_factory=BackupSettings)
+
+    def open_ponds(self, *, follow: bool) -> AbstractContextManager[Ponds]:
+        """All ponds; the process that follows them also makes savepoints and archives.
+
+        Raises:  INVALID_REQUEST if an interval isn't one; as `millpond.open`.
+        """
+        backups = Backups(self.places, self.backups, self.allow) if follow else None
+        return open_ponds(self.places, lambda name: self.open_pond(name, follow=follow), backups)
 
     def open_pond(self, name: str, *, follow: bool) -> Pond:
         """The pond of that name, opened for this server."""
@@ -199,7 +209,7 @@ def _answer(plan: Plan, listener: socket.socket, ready: Any) -> None:
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides when to end
-    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=False)) as ponds:
+    with staying_in(plan.shared), plan.open_ponds(follow=False) as ponds:
         serve_http(ponds, listener, settings=plan.settings, shared=plan.shared, read_again=plan.read_again, on_ready=ready.release)
 
 
@@ -211,7 +221,7 @@ def _follow(plan: Plan) -> None:
     _end_with_parent()
     write_logs(plan.settings.log_level, plan.settings.log_format)
     meter = Meter(plan.shared)
-    with staying_in(plan.shared), open_ponds(plan.places, lambda name: plan.open_pond(name, follow=True)) as ponds:
+    with staying_in(plan.shared), plan.open_ponds(follow=True) as ponds:
         while not stop.wait(_METER_SECONDS):
             meter.note_followers(ponds.statistics())
             meter.write()
