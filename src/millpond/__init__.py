@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from millpond.spark.upgrade.check import check_upgrade
     from millpond.spark.upgrade.evolve import plan_evolve
     from millpond.spark.upgrade.finding import Finding, Upgrade
+    from millpond.tables.buckets.retention import plan_retention
     from millpond.tables.diff.read import read_diff
     from millpond.tables.edit import plan_edit_savepoint
     from millpond.tables.erase import plan_erase
@@ -106,6 +107,7 @@ __all__ = [
     "plan_repair",
     "plan_rescale",
     "plan_restore",
+    "plan_retention",
     "plan_rollback",
     "plan_savepoint",
     "plan_write_state",
@@ -153,6 +155,7 @@ _LATER = {
     "plan_repair": "millpond.tables.repair",
     "plan_rescale": "millpond.savepoint.in_place.rescale",
     "plan_restore": "millpond.savepoint.restore",
+    "plan_retention": "millpond.tables.buckets.retention",
     "plan_rollback": "millpond.savepoint.in_place.rollback",
     "plan_savepoint": "millpond.savepoint.create",
     "plan_write_state": "millpond.spark.past.write",

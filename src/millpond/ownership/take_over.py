@@ -8,8 +8,9 @@
    checkpoint's place never changes; a hidden file in the copy shows afterwards that they did.
    Elsewhere the copy lies under a new name in the job's folder, and one conditional write of
    job.json names it.
-3. Give the old one its lasting name; let the log of a file sink become the prepared one; remove the
-   rest and the journal.
+3. Give the old one its lasting name; let the log of a file sink become the prepared one; put
+   definitions of the job's tables that were prepared into its folder; remove the rest and the
+   journal.
 
 A command that was killed before the second step has changed nothing, and `finish` removes what it
 left.  After that step `finish` completes the third one.  `start` calls it, and so does each command
@@ -30,6 +31,7 @@ from millpond.errors import CheckpointError, SetupError
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage, open_storage
+from millpond.storage.below import files_below
 from millpond.storage.copying import copy_file
 from millpond.storage.exchange import rename, try_exchange
 from millpond.storage.names import last_name
@@ -38,10 +40,12 @@ JOURNAL = "take-over.json"
 _FORMAT = 1
 _CHECKPOINT = "checkpoint"
 _SINK = "sink"
+_JOB_FILES = "job"
 _BOUNDS = FileBounds()
 # Whoever may write to the pond can write a journal, by which files are deleted: nothing but a
 # checkpoint of the job, and logs of file sinks.
 _NAMES = re.compile(r"[0-9a-f]+/(checkpoint(?:-[0-9]+)?)/checkpoint(?:-[0-9]+)?/\1(?:\.before-[0-9A-Za-z-]+)?")
+_PREPARED = re.compile(r"tables/[^/]+\.json|origin\.json")
 _LOGS = re.compile(r"([^\n]*/_spark_metadata)\n\1\.before-[0-9A-Za-z-]+")
 
 
@@ -111,6 +115,11 @@ class TakeOver:
         return self.work.folder(_SINK)
 
     @property
+    def prepared(self) -> JobFolder:
+        """The job's folder as it will be: files that are written here come into the real one with the copy."""
+        return replace(self.folder, storage=self.work.folder(_JOB_FILES))
+
+    @property
     def mark(self) -> str:
         """A hidden file in the copy."""
         return f".take-over-{self.id}"
@@ -163,6 +172,9 @@ class TakeOver:
                     rename(old, kept)
                 except OSError as broken:
                     raise _not_writable(self.folder, broken) from broken
+        prepared = self.prepared.storage
+        for path in filter(_PREPARED.fullmatch, files_below(prepared)):
+            self.folder.storage.write(path, prepared.read(path, _BOUNDS.definition_bytes))
         self.work.delete_all()
         self._forget()
         self.folder.storage.delete(f"{self.new}/{self.mark}")

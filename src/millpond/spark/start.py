@@ -34,7 +34,7 @@ from millpond.spark.derive.plan import (
     require_classic,
     zone_of_session,
 )
-from millpond.spark.derive.same_state import check_same_state
+from millpond.spark.derive.same_state import check_same_state, with_history
 from millpond.spark.guard import JvmGuard
 from millpond.spark.job import Job, JobLease
 from millpond.spark.session import default_partitions
@@ -186,12 +186,13 @@ def start(
     definition = derive(df, table=table, strict=strict, output_mode=output_mode, aggregation_format=pinned_format(pinned))
     _check_pond(definition, pond)
     definition = replace(definition, retention=retention)
-    check_same_state(folder, definition)
     if fenced and pinned:
         _check_can_fence(folder)
     lease = _take_lease(spark, folder, fenced=fenced, take_over=take_over)
     try:
         finish(folder)  # a command that changed the checkpoint may have been killed
+        check_same_state(folder, definition)
+        definition = with_history(folder, definition)
         folder = create_job(pond, folder.job)
         writer = df.writeStream.queryName(folder.job).outputMode(output_mode)
         writer = _with_trigger(with_sink(writer, sink), trigger).option("checkpointLocation", hadoop_uri(folder.checkpoint))
@@ -381,6 +382,7 @@ def pinned_format(pinned: dict[str, str]) -> int | None:
 def _put(definition: Entry, checkpoint: str, pond: str | Path | None, name: str | None) -> Entry:
     folder = create_beside(checkpoint) if pond is None else create_job(pond, name or definition.table, checkpoint)
     check_same_state(folder, definition)
+    definition = with_history(folder, definition)
     folder.write_definition(definition)
     return definition
 

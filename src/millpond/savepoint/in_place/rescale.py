@@ -166,7 +166,7 @@ class RescalePlan:
         def also() -> None:
             nonlocal rows
             if found.unfinished is not None:
-                _copy_plan(source, number, found.unfinished, copy)  # 3
+                copy_plan(source, number, found.unfinished, copy)  # 3
             whole = PatchedStorage(copy)  # as it will be with Spark's file `metadata`
             whole.write(METADATA, encode_metadata(made.manifest.job_id))
             rows = _check_rows(made, whole)  # 4
@@ -210,7 +210,7 @@ def plan_rescale(
     return RescalePlan(job=folder, batch=newest, before=before, partitions=partitions, target=target, take_over=take_over)
 
 
-def _copy_plan(source: Storage, committed: int, planned: int, copy: Storage) -> None:
+def copy_plan(source: Storage, committed: int, planned: int, copy: Storage) -> None:
     """Copy the plan of a batch that isn't committed, with the settings that the copy has after the rewrite."""
     old, new = (read_conf(storage, Batch(committed)) for storage in (source, copy))
     changed = {name: value for name, value in new.items() if old.get(name) != value}

@@ -144,14 +144,14 @@ class RollbackPlan:
 
         def make(over: TakeOver) -> None:
             self._copy(over.folder, over.work, over.copy, over.place, progress)
+            if self.savepoint is not None:
+                restore_tables(over.prepared, self.savepoint.manifest)
             if self.sink is not None and over.sink is not None:
                 self._write_log(self.sink, over.sink_log)
                 _copy_log(open_storage(over.sink.log), open_storage(over.sink.kept))
 
         log = None if self.sink is None else f"{self.sink.sink}/{LOG}"
         done = take_place(self.job, "rollback", make, take_over=self.take_over, sink=log)
-        if self.savepoint is not None:
-            restore_tables(done.job, self.savepoint.manifest)
         return self._result(done.job, kept=done.kept, log=log, kept_sink=done.kept_sink)
 
     def _run_beside(self, target: Storage, progress: Progress | None) -> RolledBack:

@@ -6,9 +6,10 @@ if never.  A table that lists dead letters, the events that no bucket has, has a
 `dead_letter` is such an event as JSON, and `resolution` is the reason; in rows of buckets it is
 NULL.  The job's side describes the resolutions in the metadata of the first column:
 
-    {"millpond_resolutions": {"1 minute": 172800, "1 day": null}}
+    {"millpond_resolutions": {"1 minute": 172800, "1 day": null}, "millpond_event_time": "at"}
 
-with the seconds that each is kept after the end of its bucket.
+with the seconds that each is kept after the end of its bucket, and the column that has the time of
+the events.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from millpond.schema.definition.expression import Expression, parse_expression
 
 Json = Any
-METADATA = "millpond_resolutions"
+METADATA, EVENT_TIME = "millpond_resolutions", "millpond_event_time"
 RESOLUTION, BUCKET, EXPIRES, LETTER = "resolution", "bucket_start", "expires_at", "dead_letter"
 COLUMNS = (RESOLUTION, BUCKET, EXPIRES)
 """What every table of buckets has."""
@@ -48,17 +49,20 @@ class Resolution:
     most_seconds:  the length of its longest bucket; buckets of seconds and minutes are all so long
     count, unit:   `5 minute`; other units than second and minute have the count 1
     keep_seconds:  how long a bucket is kept after its end; None for ever
+    complete_from: before this instant some buckets are missing that it would keep, in microseconds,
+                   since it once kept them for a shorter time; None: none are
     """
 
     most_seconds: int
     count: int
     unit: str
     keep_seconds: int | None
+    complete_from: int | None = None
 
     @property
     def keep_words(self) -> str:
         """How long a bucket is kept, for people."""
-        return "ever" if self.keep_seconds is None else words_of_seconds(self.keep_seconds)
+        return words_of_keep(self.keep_seconds)
 
     def __str__(self) -> str:
         return f"{self.count} {self.unit}{'s' if self.count > 1 else ''}"
@@ -79,10 +83,18 @@ class Resolutions:
 
     def to_json(self) -> Json:
         return {
-            "each": [[str(r), r.keep_seconds] for r in self.each],
+            "each": [[str(r), r.keep_seconds, *([] if r.complete_from is None else [r.complete_from])] for r in self.each],
             "merges": [m.to_json() for m in self.merges],
             "zone": self.zone,
         }
+
+
+def words_of_column(column: str, each: Sequence[Resolution], event_time: str | None) -> str:
+    """The meaning of a key's column of OF_BUCKETS, for `meaning.Meaning`."""
+    if column == EXPIRES:
+        kept = ", ".join(f"{r} {'for ever' if r.keep_seconds is None else f'for {r.keep_seconds} seconds'}" for r in each)
+        return f"when a bucket expires, which is kept: {kept}"
+    return f"{column} of a bucket of {event_time}"
 
 
 def parse_resolutions(data: Json) -> Resolutions | None:
@@ -98,12 +110,14 @@ def parse_resolutions(data: Json) -> Resolutions | None:
     return Resolutions(each=parse_each(data["each"]), merges=merges, zone=data["zone"])
 
 
-def parse_each(data: Sequence[tuple[str, int | None]]) -> tuple[Resolution, ...]:
+def parse_each(data: Sequence[tuple[str, int | None] | tuple[str, int | None, int]]) -> tuple[Resolution, ...]:
     """Resolutions from their names and seconds, from the shortest to the longest.
+
+    data:    for each its name, for how many seconds it is kept, and `complete_from` if there is one
 
     Raises:  ValueError, which says why they can't be the resolutions of one table.
     """
-    each = sorted((_resolution(name, keep) for name, keep in data), key=lambda r: r.most_seconds)
+    each = sorted((_resolution(*each) for each in data), key=lambda r: r.most_seconds)
     if not each:
         raise ValueError("there are none")
     names = [str(r) for r in each]
@@ -120,7 +134,7 @@ def parse_each(data: Sequence[tuple[str, int | None]]) -> tuple[Resolution, ...]
     return tuple(each)
 
 
-def _resolution(name: str, keep: int | None) -> Resolution:
+def _resolution(name: str, keep: int | None, complete_from: int | None = None) -> Resolution:
     count, unit = parse_length(name)
     if unit not in UNITS:
         raise ValueError(f"{name!r:.40} isn't a length of buckets: write 1 minute, 1 hour, 1 day, with one of {', '.join(UNITS)}")
@@ -130,7 +144,9 @@ def _resolution(name: str, keep: int | None) -> Resolution:
     seconds = count * UNITS[unit]
     if keep is not None and (isinstance(keep, bool) or not isinstance(keep, int) or keep < seconds):
         raise ValueError(f"{name} is kept for {keep} seconds, which is shorter than a bucket")
-    return Resolution(seconds, count, unit, keep)
+    if complete_from is not None and (isinstance(complete_from, bool) or not isinstance(complete_from, int)):
+        raise ValueError(f"{name} is complete from {complete_from!r:.40}, which isn't a time")
+    return Resolution(seconds, count, unit, keep, complete_from)
 
 
 def parse_length(text: str) -> tuple[int, str]:
@@ -139,6 +155,11 @@ def parse_length(text: str) -> tuple[int, str]:
     if found is None:
         raise ValueError(f"{text!r:.40} isn't a length of time: write 1 minute, 10 minutes, 90 days")
     return int(found["count"]), found["unit"]
+
+
+def words_of_keep(seconds: int | None) -> str:
+    """How long buckets are kept, for people."""
+    return "ever" if seconds is None else words_of_seconds(seconds)
 
 
 def words_of_seconds(seconds: int) -> str:

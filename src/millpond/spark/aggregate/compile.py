@@ -34,6 +34,7 @@ from millpond.schema.definition.resolutions import (
     UNTIMED,
     Resolution,
 )
+from millpond.schema.definition.resolutions import EVENT_TIME as TIME_COLUMN
 from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration, Dedupe
 from millpond.spark.aggregate.late import WATERMARK, watermark_before
 from millpond.spark.shards import quoted
@@ -68,7 +69,7 @@ def compile_aggregate(declared: Declaration, source: DataFrame, checkpoint: str 
     each = {str(r): r.keep_seconds for r in declared.resolutions}
     exploded = rows.select(*names, sf.explode(event.rows()).alias(_ROW)).select(  # 3
         *names,
-        sf.col(f"{_ROW}.{RESOLUTION}").alias(RESOLUTION, metadata={METADATA: each}),
+        sf.col(f"{_ROW}.{RESOLUTION}").alias(RESOLUTION, metadata={METADATA: each, TIME_COLUMN: declared.event_time}),
         sf.col(f"{_ROW}.{BUCKET}"),
         sf.col(f"{_ROW}.{EXPIRES}").alias(EXPIRES, metadata={EVENT_TIME: 0}),  # 4
         *([] if declared.letters_seconds is None else [sf.col(f"{_ROW}.{LETTER}")]),

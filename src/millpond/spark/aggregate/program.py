@@ -24,6 +24,7 @@ from millpond.schema.definition.resolutions import (
     UNTIMED,
     Resolution,
 )
+from millpond.schema.definition.resolutions import EVENT_TIME as TIME_COLUMN
 from millpond.spark.aggregate.compile import TIME_FORMAT, columns_of, length_of
 from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration
 from millpond.spark.derive.plan import Java, elements
@@ -120,14 +121,15 @@ def write_program(declared: Declaration, source: DataFrame, checkpoint: str | No
         lines.append(f'rows = rows.withColumn("__clock", {clock}).withWatermark("__clock", "0 seconds")')
     lines += _duplicates(declared, source, event)
     letter = [] if declared.letters_seconds is None else [f'    F.col("__bucket.{LETTER}"),']
-    kept = {str(r): r.keep_seconds for r in declared.resolutions}
+    kept = _dict({str(r): r.keep_seconds for r in declared.resolutions})
+    note = f"{{{_literal(METADATA)}: {kept}, {_literal(TIME_COLUMN)}: {_literal(declared.event_time)}}}"
     grouping = ", ".join([*(_literal(_column(column)) for column in declared.key), *(f'"{name}"' for name in columns_of(declared))])
     return "\n".join(
         [
             *lines,
             f'rows = rows.select({", ".join(event)}, F.explode(rows_of_event).alias("__bucket")).select(',
             f"    {', '.join(event)},",
-            f'    F.col("__bucket.{RESOLUTION}").alias("{RESOLUTION}", metadata={{{_literal(METADATA)}: {_dict(kept)}}}),',
+            f'    F.col("__bucket.{RESOLUTION}").alias("{RESOLUTION}", metadata={note}),',
             f'    F.col("__bucket.{BUCKET}"),',
             f'    F.col("__bucket.{EXPIRES}").alias("{EXPIRES}", metadata={{"{EVENT_TIME}": 0}}),',
             *letter,

@@ -6,7 +6,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from millpond.schema.definition.resolutions import COLUMNS, METADATA, Resolution, Resolutions, parse_each
+from millpond.schema.definition.resolutions import (
+    COLUMNS,
+    EVENT_TIME,
+    METADATA,
+    OF_BUCKETS,
+    Resolution,
+    Resolutions,
+    parse_each,
+    words_of_column,
+)
 from millpond.schema.definition.table import TableDefinition
 from millpond.spark.derive.parts import merges_of
 from millpond.spark.derive.plan import Java, not_derivable
@@ -29,6 +38,24 @@ def described(grouping: list[Java], table: str) -> tuple[Resolution, ...] | None
         return parse_each(list(data.items()))
     except (ValueError, TypeError, AttributeError) as broken:
         raise not_derivable(table, f"its resolutions aren't known here: {broken}.", _DECLARE) from broken
+
+
+def words_of_buckets(grouping: list[Java]) -> dict[int, str]:
+    """The meaning of the columns that tell buckets apart, by their places; empty for other tables.
+
+    The plan has them in words of all resolutions at once.  These say of each column what it is, so
+    that `tables.buckets.retention` can change it.
+    """
+    notes = [json.loads(str(attribute.metadata().json())) for attribute in grouping]
+    note = next((note for note in notes if note.get(METADATA) is not None and EVENT_TIME in note), None)
+    if note is None:
+        return {}
+    try:
+        each = parse_each(list(note[METADATA].items()))
+    except (ValueError, TypeError, AttributeError):
+        return {}  # `described` says what is wrong
+    names = [str(attribute.name()) for attribute in grouping]
+    return {i: words_of_column(name, each, note[EVENT_TIME]) for i, name in enumerate(names) if name in OF_BUCKETS}
 
 
 def over_buckets(

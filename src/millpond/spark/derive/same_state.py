@@ -7,12 +7,14 @@ functions, their inputs and filters.  Names, expressions over the aggregates and
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import zip_longest
 
 from millpond.catalogue import JobFolder
 from millpond.errors import DefinitionError
 from millpond.schema.definition.meaning import Meaning
 from millpond.schema.definition.operator_name import Entry, NamedOperator
+from millpond.schema.definition.table import TableDefinition
 from millpond.schema.types import shape_of
 from millpond.spark.derive.state_words import OF_SESSION
 from millpond.storage.names import numbers
@@ -49,6 +51,18 @@ def check_same_state(folder: JobFolder, definition: Entry) -> None:
                 table=definition.table,
                 checkpoint=folder.checkpoint,
             )
+
+
+def with_history(folder: JobFolder, definition: Entry) -> Entry:
+    """The definition with what only the one before knows: from when on the buckets of a resolution are complete."""
+    if not isinstance(definition, TableDefinition) or definition.resolutions is None:
+        return definition
+    before = folder.definitions().get(definition.table) if folder.storage.names("tables") else None
+    if before is None or before.resolutions is None:
+        return definition
+    complete = {str(r): r.complete_from for r in before.resolutions.each}
+    each = tuple(replace(r, complete_from=complete.get(str(r))) for r in definition.resolutions.each)
+    return replace(definition, resolutions=replace(definition.resolutions, each=each))
 
 
 def _same_store(there: Entry, definition: Entry) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from millpond.schema.definition.meaning import Meaning
 from millpond.spark.derive.plan import Java, Zones, class_name, elements
+from millpond.spark.derive.resolutions import words_of_buckets
 
 PART = "its part"
 OF_SESSION = " in the session's zone"
@@ -50,6 +51,8 @@ class StateWords:
         if not self._labels:
             self._read()
         words = [PART if in_parts and i == 0 else _short(self._of(column)) for i, column in enumerate(grouping)]
+        for i, text in words_of_buckets(grouping).items():
+            words[i] = text
         buffers = tuple(int(aggregate.aggregateFunction().aggBufferAttributes().size()) for aggregate in aggregates)
         return Meaning(tuple(words), tuple(_short(self._of(aggregate)) for aggregate in aggregates), buffers)
 

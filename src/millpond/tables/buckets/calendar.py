@@ -54,15 +54,23 @@ class Calendar:
         return start if start == micros else self.end(start)
 
     def kept_from(self, watermark: int | None) -> int | None:
-        """The start of the first bucket that hasn't expired; None if none ever does.
+        """From when on all buckets are there; None if all are.
 
         Spark removes a row once its `expires_at` isn't after the watermark.
         """
+        complete = self.resolution.complete_from
+        complete = None if complete is None else self.up(complete)
         if watermark is None or self.resolution.keep_seconds is None:
-            return None
+            return complete
         oldest = watermark - self.resolution.keep_seconds * MICROS
         start = self.start(oldest)
-        return start if self._expiry(start) > oldest else self.end(start)
+        kept = start if self._expiry(start) > oldest else self.end(start)
+        return kept if complete is None else max(kept, complete)
+
+    def expires(self, start: int) -> int | None:
+        """When the bucket that begins here expires; None if never."""
+        keep = self.resolution.keep_seconds
+        return None if keep is None else self._expiry(start) + keep * MICROS
 
     def _expiry(self, start: int) -> int:
         # An hour expires after 60 minutes, even if the clocks make it longer: see
