@@ -135,6 +135,7 @@ CONDITIONS: dict[str, Condition] = {
     "UNKNOWN_OPERATION": Condition(RequestError, 404, 3),
     "VALUE_OUT_OF_RANGE": Condition(RequestError, 422, 5),
     "JAVA_UNKNOWN": Condition(RequestError, 422, 5),
+    "SKETCHES_LIBRARY_MISSING": Condition(RequestError, 500, 6),
     # checkpoints
     "NO_CHECKPOINT": Condition(CheckpointError, 404, 3),
     "NO_COMMITTED_BATCH": Condition(ReplicaError, 503, 4),
@@ -145,6 +146,7 @@ CONDITIONS: dict[str, Condition] = {
     "REWOUND_IN_PLACE": Condition(CheckpointError, 409, 5),
     "FILE_GONE": Condition(CheckpointError, 503, 4),
     "COPIES_DIFFER": Condition(CheckpointError, 500, 5),
+    "SKETCHES_DIFFER": Condition(CheckpointError, 500, 5),
     "PLACE_NOT_ALLOWED": Condition(CheckpointError, 502, 6),
     # storage
     "STORAGE_UNAVAILABLE": Condition(StorageError, 503, 4),

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from millpond.errors import MillpondError, RequestError
 
 ERRORS = "_errors"
-CONDITIONS = frozenset({"VALUE_OUT_OF_RANGE", "JAVA_UNKNOWN"})
+CONDITIONS = frozenset({"VALUE_OUT_OF_RANGE", "JAVA_UNKNOWN", "SKETCHES_LIBRARY_MISSING"})
 """The conditions with which a value may fail; any other condition ends the read."""
 
 

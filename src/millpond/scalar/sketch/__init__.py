@@ -1,0 +1,1 @@
+"""Sketches of Apache DataSketches, as Spark's functions write them."""
