@@ -8,7 +8,8 @@ A sketch has items in levels; an item of level n stands for 2**n values.
     min, max  items; then the items
 
 The surprising part: two sketches are merged without the library that reads HLL sketches.  It drops
-items by chance, so that two reads of one batch would differ.  Here the union has the items of both,
+items by chance, so that two reads of one batch would differ.  (So does Spark when it emits a sketch that
+is full.)  Here the union has the items of both,
 level by level: nothing is lost, and it needs no more memory than what is merged.
 
 Source:  KllPreambleUtil, IncludeMinMax and QuantilesUtil of Java's DataSketches 6.2; tests compare
@@ -129,7 +130,8 @@ class SortedItems:
 
         items = np.concatenate(sketch.levels)
         weights = np.repeat([1 << level for level in range(len(sketch.levels))], [len(level) for level in sketch.levels])
-        order = np.argsort(items, kind="stable")
+        # Java sorts -0.0 before 0.0.
+        order = np.argsort(items, kind="stable") if items.dtype.kind == "i" else np.lexsort((~np.signbit(items), items))
         items, upto = items[order], np.cumsum(weights[order])
         if items[0] != sketch.least:
             items, upto = np.concatenate([[sketch.least], items]), np.concatenate([[1], upto])

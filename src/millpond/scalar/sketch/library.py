@@ -3,7 +3,7 @@
 This is the only module that imports it.  Each read checks the size that the bytes claim before the
 library sees them.
 
-Source:  HllSketchAgg, HllUnionAgg, ThetaSketchAgg and ThetaUnionAgg of Spark 4.3, which use Java's
+Source:  HllSketchAgg, ThetaSketchAgg and ThetaUnionAgg of Spark 4.3, which use Java's
          DataSketches 6.2; the bytes are the same in both languages.
 """
 
@@ -65,8 +65,7 @@ def hll_estimate(data: bytes) -> Estimate:
 def merge_hll(parts: Sequence[bytes]) -> bytes:
     """The union of HLL sketches.
 
-    Raises:  SKETCHES_DIFFER if they have several sizes, as Spark does; CORRUPT_FILE,
-             SKETCHES_LIBRARY_MISSING.
+    Raises:  SKETCHES_DIFFER if they have several sizes, as Spark does; CORRUPT_FILE, SKETCHES_LIBRARY_MISSING.
     """
     if len(parts) == 1:
         return parts[0]

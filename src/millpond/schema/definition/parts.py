@@ -48,6 +48,7 @@ _MERGEABLE: dict[str, tuple[int, ...]] = {
     "covar_samp": (4,),
     "corr": (6,),
     **dict.fromkeys(("percentile", "percentile_disc", "percentile_approx", "mode", "listagg", "product"), (1,)),
+    **dict.fromkeys(("hll_sketch", "theta_sketch", "kll_sketch", "approx_top_k"), (1,)),
     **dict.fromkeys(("regr_slope", "regr_intercept"), (7,)),
     "regr_sxx": (3,),
     "regr_sxy": (4,),

@@ -62,20 +62,13 @@ _DECLARED = {
 }
 # Only Spark's own functions can read their bytes.
 _SKETCHES = {
-    "HllSketchAgg": "an HLL sketch of Apache DataSketches",
     "HllUnionAgg": "an HLL sketch of Apache DataSketches",
-    "ThetaSketchAgg": "a theta sketch of Apache DataSketches",
-    "ThetaUnionAgg": "a theta sketch of Apache DataSketches",
     "ThetaIntersectionAgg": "a theta sketch of Apache DataSketches",
-    **dict.fromkeys(
-        (f"Kll{kind}Agg{of}" for kind in ("Sketch", "Merge") for of in ("Bigint", "Double", "Float")),
-        "a KLL sketch of Apache DataSketches",
-    ),
     **dict.fromkeys(
         (f"Tuple{kind}Agg{of}" for kind in ("Sketch", "Union", "Intersection") for of in ("Double", "Integer")),
         "a tuple sketch of Apache DataSketches",
     ),
-    **dict.fromkeys(("ApproxTopK", "ApproxTopKAccumulate", "ApproxTopKCombine"), "an items sketch of Apache DataSketches"),
+    **dict.fromkeys(("ApproxTopKAccumulate", "ApproxTopKCombine"), "an items sketch of Apache DataSketches"),
     "BloomFilterAggregate": "a Bloom filter",
 }
 # Expression ids differ in every run; `sum(bytes#5L)` must stay the same text.
@@ -217,6 +210,25 @@ def _joined(function: Java, _: list[SparkType]) -> dict[str, Any]:
     }
 
 
+def _hll(_: Java, __: list[SparkType]) -> dict[str, Any]:
+    return {"function": "hll_sketch"}
+
+
+def _theta(function: Java, _: list[SparkType]) -> dict[str, Any]:
+    return {"function": "theta_sketch", "lg_k": int(function.lgNomEntries())}
+
+
+def _kll(function: Java, _: list[SparkType]) -> dict[str, Any]:
+    return {"function": "kll_sketch", "kind": class_name(function).rpartition("Agg")[2].lower()}
+
+
+def _top_items(function: Java, _: list[SparkType]) -> dict[str, Any]:
+    of = type_of(function.expr())
+    if (of.kind == "string" and of.name != "string") or not is_comparable(of):
+        raise NotExpressible(f"which items of type {of} are equal isn't known here")
+    return {"function": "approx_top_k", "of": of.to_json(), "k": int(function.k().eval(None))}
+
+
 def _is_bytes(value: Any) -> bool:
     return isinstance(value, bytes | bytearray)
 
@@ -235,4 +247,9 @@ _OPTIONS: dict[str, _Options] = {
     "HistogramNumeric": _histogram,
     "Mode": _mode,
     "ListAgg": _joined,
+    "HllSketchAgg": _hll,
+    "ThetaSketchAgg": _theta,
+    "ThetaUnionAgg": _theta,
+    **{f"Kll{kind}Agg{of}": _kll for kind in ("Sketch", "Merge") for of in ("Bigint", "Double", "Float")},
+    "ApproxTopK": _top_items,
 }

@@ -35,7 +35,7 @@ from millpond.spark.derive.aggregate import translate_aggregate
 from millpond.spark.derive.batch_plan import BatchPlan, batch_plan
 from millpond.spark.derive.called import replaced_names
 from millpond.spark.derive.columns import Output, raw_table, table_of
-from millpond.spark.derive.expression import NotExpressible, Scope, Value, buffers_of, translate
+from millpond.spark.derive.expression import NotExpressible, Scope, Value, buffers_of, refuse_reordered, translate
 from millpond.spark.derive.options import rules_of_zone
 from millpond.spark.derive.parts import grouped_in_parts, only_spreads, over_salts, refuse_partial_rows, variable_parts
 from millpond.spark.derive.plan import (
@@ -339,6 +339,11 @@ def _fold(found: StatefulNode, batch: BatchPlan, results: list[Java], scope: Sco
 
 def _named(value: Value, name: str, identity: int, batch: BatchPlan) -> Output:
     foreign = batch.foreign.get(identity)
+    if foreign is None and isinstance(value, Expression):
+        try:
+            refuse_reordered(value)
+        except NotExpressible as obstacle:
+            return Output(name, obstacle)
     return Output(name, value if foreign is None else NotExpressible(foreign, buffers_of(value)))
 
 

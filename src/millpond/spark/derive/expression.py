@@ -104,6 +104,13 @@ def used_buffers(expression: Java, scope: Scope) -> frozenset[int]:
     return frozenset().union(*(used_buffers(c, scope) for c in elements(expression.children())))
 
 
+def refuse_reordered(value: Expression) -> None:
+    """Refuse the bytes of a KLL sketch, which Spark sorts before it emits them.  Raises NotExpressible."""
+    if value.op == "aggregate" and value.options["function"] == "kll_sketch":
+        what = "makes a KLL sketch of Apache DataSketches, whose items Spark emits in another order"
+        raise NotExpressible(f"{value.options['sql'].partition('(')[0]} {what}", buffers_of(value))
+
+
 _PASS_THROUGH = frozenset({"Alias", "KnownFloatingPointNormalized", "KnownNotNull", "KnownNullable", "KnownNotContainsNull"})
 
 
@@ -149,6 +156,9 @@ def _translate(e: Java, scope: Scope) -> Expression:
     if known is None:
         raise NotExpressible(f"{scope.called(name) or str(e.prettyName()).lower()} isn't known here")
     args = _operands(e, name, scope)
+    if not known.op.startswith("kll_"):
+        for arg in args:
+            refuse_reordered(arg)
     if name == "GetStructField" and args[0].op == "key":
         return _member_of_key(e, args[0])
     plain = Expression(known.op, type_of(e), args)

@@ -21,6 +21,7 @@ from millpond.schema.types import Field, SparkType, atomic
 from millpond.tables.finish.counted import COUNTED, compile_counted
 from millpond.tables.finish.histogram import compile_histogram
 from millpond.tables.finish.hllpp import estimator
+from millpond.tables.finish.items import TopItems
 from millpond.tables.finish.java_order import set_order
 from millpond.tables.finish.joined import compile_joined
 from millpond.tables.finish.quantiles import compile_quantiles
@@ -35,7 +36,7 @@ Finisher = Callable[[Sequence[Stored]], Stored]
 AS_STORED = frozenset(
     {
         "count", "min", "max", "first", "last", "bit_and", "bit_or", "bit_xor", "max_by", "min_by", "product",
-        "count_min_sketch", "bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg",
+        "count_min_sketch", "bitmap_construct_agg", "bitmap_or_agg", "bitmap_and_agg", "hll_sketch", "theta_sketch", "kll_sketch",
     }
 )  # fmt: skip
 
@@ -101,6 +102,7 @@ _BYTES: dict[str, Callable[[Expression], Callable[[bytes | None], Stored]]] = {
     "histogram_numeric": compile_histogram,
     "listagg": compile_joined,
     "schema_of_variant_agg": compile_variant_schema,
+    "approx_top_k": lambda expression: TopItems(expression).values,
 }
 
 

@@ -11,17 +11,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from decimal import Decimal
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
 from millpond.replica.keys.codec import column_writer
 from millpond.scalar.number.ranges import EXACT, wrap
 from millpond.scalar.order import rank
+from millpond.scalar.sketch.kll import merge_kll
+from millpond.scalar.sketch.library import merge_hll, merge_theta
 from millpond.schema.definition.expression import Expression
 from millpond.schema.types import Field, SparkType, atomic, parse_type
 from millpond.tables.finish.counted import COUNTED, Counted
 from millpond.tables.finish.hllpp import REGISTERS_PER_WORD
+from millpond.tables.finish.items import TopItems
 from millpond.tables.finish.quantiles import merge_quantiles
 from millpond.tables.finish.top_k import TOP, top
 
@@ -69,6 +72,10 @@ def compile_buffers(expression: Expression, types: list[SparkType]) -> MergeBuff
         return Counted(expression).merge
     if function == "percentile_approx":
         return merge_quantiles
+    if function == "approx_top_k":
+        return TopItems(expression).merge
+    if function in _SKETCHES:
+        return _sketch(_SKETCHES[function](expression))
     return _collection(expression)
 
 
@@ -245,6 +252,17 @@ def _greater(a: int, b: int) -> int:
     for place in range(0, REGISTERS_PER_WORD * _REGISTER_BITS, _REGISTER_BITS):
         out |= max(a >> place & _REGISTER, b >> place & _REGISTER) << place
     return out
+
+
+_SKETCHES: dict[str, Callable[[Expression], Callable[[Sequence[bytes]], bytes]]] = {
+    "hll_sketch": lambda _: merge_hll,
+    "theta_sketch": lambda e: partial(merge_theta, lg_k=e.options["lg_k"]),
+    "kll_sketch": lambda e: partial(merge_kll, kind=e.options["kind"]),
+}
+
+
+def _sketch(merge_bytes: Callable[[Sequence[bytes]], bytes]) -> MergeBuffers:
+    return lambda parts: [merge_bytes([part[0] for part in parts])]
 
 
 def _collection(expression: Expression) -> MergeBuffers:
