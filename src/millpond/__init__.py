@@ -2,7 +2,7 @@
 
 Reading needs no Spark and no Java: `open`, `read_arrow`, `read_row`.  Nor do savepoints and
 repairs: `plan_savepoint`, `plan_restore`, `plan_repair`.  The job's side needs `millpond[spark]`:
-`session`, `start`, `publish`, `define`, `salted`, `buffered`, `plan_write_state`.
+`session`, `start`, `publish`, `define`, `Aggregate`, `salted`, `buffered`, `plan_write_state`.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.savepoint.restore import plan_restore
     from millpond.savepoint.verify import verify_savepoint
     from millpond.spark.aggregate.declare import Aggregate
+    from millpond.spark.aggregate.values import distinct, quantile, top_k
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
     from millpond.spark.job import Job
@@ -93,6 +94,7 @@ __all__ = [
     "connect",
     "connect_async",
     "define",
+    "distinct",
     "export_savepoint",
     "import_savepoint",
     "list_savepoints",
@@ -113,6 +115,7 @@ __all__ = [
     "plan_write_state",
     "publish",
     "publish_model",
+    "quantile",
     "read_arrow",
     "read_diff",
     "read_models",
@@ -124,6 +127,7 @@ __all__ = [
     "serve_models",
     "session",
     "start",
+    "top_k",
     "verify_savepoint",
 ]
 _LATER = {
@@ -142,6 +146,7 @@ _LATER = {
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",
+    "distinct": "millpond.spark.aggregate.values",
     "export_savepoint": "millpond.savepoint.manage.tar",
     "import_savepoint": "millpond.savepoint.manage.tar",
     "list_savepoints": "millpond.savepoint.manage.folder",
@@ -161,6 +166,7 @@ _LATER = {
     "plan_write_state": "millpond.spark.past.write",
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
+    "quantile": "millpond.spark.aggregate.values",
     "read_diff": "millpond.tables.diff.read",
     "read_models": "millpond.spark.models.serve",
     "remove_model": "millpond.spark.models.publish",
@@ -170,6 +176,7 @@ _LATER = {
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "start": "millpond.spark",
+    "top_k": "millpond.spark.aggregate.values",
     "verify_savepoint": "millpond.savepoint.verify",
 }
 """Names that are imported at their first use, and their modules: a reader never imports PySpark."""

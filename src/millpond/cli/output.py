@@ -93,6 +93,20 @@ def write_merged(definition: TableDefinition, found: Total | Series, *, as_json:
     write_footer(found.cut)
     used = ", ".join(f"{u.rows} × {u.resolution}" for u in found.used if u.rows) or "no buckets"
     say(f"{definition.table} has no buckets of this group" if found.since is None else f"{found.since} until {found.until}: {used}")
+    _write_estimates(definition, found)
+
+
+def _write_estimates(definition: TableDefinition, found: Total | Series) -> None:
+    """Write between which values the true ones lie; of several rows, only that there are such values."""
+    if isinstance(found, Total):
+        writers = dict(_text_columns(definition))
+        for name, (lower, upper, confidence) in found.estimates.items():
+            low, high = (writers[name]({name: value}) for value in (lower, upper))
+            say(f"{name} is an estimate: {low} to {high}, to {confidence:.1%}" if low != high else f"{name} is exact, to {confidence:.1%}")
+        return
+    names = sorted({name for row in found for name in row.estimates})
+    if names:
+        say(f"{', '.join(names)}: estimates; --json shows between which values the true ones lie")
 
 
 def write_versions(definition: TableDefinition, versions: Versions, *, as_json: bool) -> None:

@@ -28,6 +28,7 @@ from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Row, Rows
 from millpond.tables.buckets.answer import Series, Span, Total
+from millpond.tables.finish.estimates import Estimate
 from millpond.tables.failed import ERRORS, free_name, values_from_json
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.history.changes import Changes, RowChange
@@ -43,6 +44,7 @@ from millpond.wire.answers import (
     ChangesAnswer,
     CountAnswer,
     CutAnswer,
+    EstimatesJson,
     EventFound,
     OperationAnswer,
     RowsAnswer,
@@ -113,13 +115,14 @@ class Known:
 
     def total(self, answer: TotalAnswer) -> Total:
         """One row of a span."""
-        return Total.of(self._merged(answer.row or {}), answer.cut, answer.span)
+        return Total.of(self._merged(answer.row or {}), answer.cut, answer.span, self._estimates(answer.estimates))
 
     def series(self, answer: SeriesAnswer) -> Series:
         """A row for each step of a span."""
         cut, rows = answer.cut, []
-        for row, until in zip(map(self._merged, answer.rows), answer.untils, strict=True):
-            rows.append(Total.of(row, cut, Span(row[BUCKET], read_time(until), ())))
+        estimates = answer.estimates or [{} for _ in answer.rows]
+        for row, until, each in zip(map(self._merged, answer.rows), answer.untils, estimates, strict=True):
+            rows.append(Total.of(row, cut, Span(row[BUCKET], read_time(until), ()), self._estimates(each)))
         return Series.of(rows, cut, answer.span)
 
     def change(self, change: ChangeJson) -> RowChange:
@@ -136,6 +139,10 @@ class Known:
 
     def _merged(self, row: JsonRow) -> dict[str, Any]:
         return {name: read(row[name]) for name, read in self._readers if name in row}
+
+    def _estimates(self, found: EstimatesJson) -> dict[str, Estimate]:
+        lower, upper = (self._merged({name: getattr(e, limit) for name, e in found.items()}) for limit in ("lower", "upper"))
+        return {name: Estimate(lower[name], upper[name], e.confidence) for name, e in found.items() if name in lower}
 
     def _write(self, name: str, stored: Any) -> Json:
         convert, write = self._writers[name]

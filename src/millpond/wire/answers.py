@@ -167,10 +167,22 @@ class OfSpan(FromCut, frozen=True, kw_only=True):
         )
 
 
+class EstimateJson(msgspec.Struct, frozen=True, kw_only=True):
+    """Between which values the true one lies, and how sure that is, from 0 to 1."""
+
+    lower: Any
+    upper: Any
+    confidence: float
+
+
+EstimatesJson = dict[str, EstimateJson]
+
+
 class TotalAnswer(OfSpan, frozen=True, kw_only=True):
     """One row for a group; null if it has no event in the span."""
 
     row: JsonRow | None
+    estimates: Annotated[EstimatesJson, says("How exact columns are that are estimates.")] = {}
 
 
 class SeriesAnswer(OfSpan, frozen=True, kw_only=True):
@@ -178,6 +190,7 @@ class SeriesAnswer(OfSpan, frozen=True, kw_only=True):
 
     rows: list[JsonRow]
     untils: Annotated[list[str], says("The end of each row's step.")]
+    estimates: Annotated[list[EstimatesJson], says("Of each row, how exact columns are that are estimates.")] = []
 
 
 class CutAnswer(FromCut, frozen=True, kw_only=True):
@@ -415,11 +428,17 @@ def answer_json(table: str, answer: Answer | Count, write: WriteRow, *, gaps: bo
     source: dict[str, Any] = {"table": table, **_of(answer.cut)}
     match answer:
         case Total():
-            return TotalAnswer(**source, **_of_span(answer), row=_write_merged(answer, write))
+            row = _write_merged(answer, write)
+            return TotalAnswer(**source, **_of_span(answer), row=row, estimates=_write_estimates(answer, write))
         case Series():
             steps = cast("list[Total]", answer)
-            rows = [_write_merged(row, write) or {} for row in steps]
-            return SeriesAnswer(**source, **_of_span(answer), rows=rows, untils=[_write_time(row.until) for row in steps])
+            return SeriesAnswer(
+                **source,
+                **_of_span(answer),
+                rows=[_write_merged(row, write) or {} for row in steps],
+                untils=[_write_time(row.until) for row in steps],
+                estimates=[_write_estimates(row, write) for row in steps],
+            )
         case Rows():
             there = answer if gaps else [row for row in answer if row]
             return RowsAnswer(
@@ -480,6 +499,19 @@ def _write_merged(row: Total, write: WriteRow) -> JsonRow | None:
     """A merged row, which lacks the columns that tell buckets apart."""
     written = write({**dict.fromkeys(OF_BUCKETS), **row}) if row else None
     return None if written is None else {name: value for name, value in written.items() if name not in OF_BUCKETS or name in row}
+
+
+def _write_estimates(row: Total, write: WriteRow) -> EstimatesJson:
+    if not row.estimates:
+        return {}
+    lower, upper = (
+        write({**dict.fromkeys(COLUMNS), **row, **{name: getattr(e, limit) for name, e in row.estimates.items()}}) or {}
+        for limit in ("lower", "upper")
+    )
+    return {
+        name: EstimateJson(lower=lower[name], upper=upper[name], confidence=estimate.confidence)
+        for name, estimate in row.estimates.items()
+    }
 
 
 def aligned_json(tables: Mapping[str, Table]) -> AlignedAnswer:

@@ -11,20 +11,20 @@ from typing import Any
 
 from millpond.scalar.function import NUMBERS, Values, function, plain, strict, takes
 from millpond.scalar.sketch.kll import ITEMS, SortedItems, read_kll
-from millpond.scalar.sketch.library import Estimate, hll_estimate, theta_estimate
+from millpond.scalar.sketch.library import Distinct, hll_estimate, theta_estimate
 from millpond.scalar.spark_fails import SparkFails
 from millpond.schema.definition.expression import Expression
 
 _BINARY = frozenset({"binary"})
 QUANTILES = {f"kll_sketch_get_quantile_{kind}": kind for kind in ITEMS}
 """Function -> the kind of its sketch, see `kll.ITEMS`."""
-ESTIMATES: dict[str, Callable[[bytes], Estimate]] = {
+ESTIMATES: dict[str, Callable[[bytes], Distinct]] = {
     "hll_sketch_estimate": hll_estimate,
     "theta_sketch_estimate": theta_estimate,
 }
 
 
-def _count(estimate: Callable[[bytes], Estimate]) -> Values:
+def _count(estimate: Callable[[bytes], Distinct]) -> Values:
     return lambda data: math.floor(estimate(data).value + 0.5)
 
 

@@ -24,7 +24,7 @@ _HLL_FAMILY, _THETA_FAMILY = 7, 3
 _LEAST_BYTES, _LG_K_AT, _FAMILY_AT = 8, 3, 2
 
 
-class Estimate(NamedTuple):
+class Distinct(NamedTuple):
     """A number of distinct values, and between which numbers it lies with `CONFIDENCE`."""
 
     value: float
@@ -57,7 +57,7 @@ def _datasketches() -> Any:
 # ---------------------------------------------------------------- HLL
 
 
-def hll_estimate(data: bytes) -> Estimate:
+def hll_estimate(data: bytes) -> Distinct:
     """The estimate of an HLL sketch.  Raises CORRUPT_FILE, SKETCHES_LIBRARY_MISSING."""
     return _estimate(_hll(data))
 
@@ -93,7 +93,7 @@ def _hll(data: bytes) -> Any:
 # ---------------------------------------------------------------- theta
 
 
-def theta_estimate(data: bytes) -> Estimate:
+def theta_estimate(data: bytes) -> Distinct:
     """The estimate of a theta sketch.  Raises as `hll_estimate`."""
     return _estimate(_theta(data))
 
@@ -125,6 +125,6 @@ def _theta(data: bytes) -> Any:
 _DAMAGE = (ValueError, RuntimeError, IndexError, MemoryError, OverflowError)
 
 
-def _estimate(sketch: Any) -> Estimate:
+def _estimate(sketch: Any) -> Distinct:
     bounds = sketch.get_lower_bound(_STANDARD_DEVIATIONS), sketch.get_upper_bound(_STANDARD_DEVIATIONS)
-    return Estimate(sketch.get_estimate(), *bounds)
+    return Distinct(sketch.get_estimate(), *bounds)

@@ -33,7 +33,8 @@ class Aggregate:
     key:          the columns of the source that a group has in common; may be empty
     event_time:   the column with the time of an event, a timestamp
     values:       column name -> an aggregate of the source's columns, as for `agg`; Millpond must
-                  be able to merge it, which isn't so for first, last and sketches
+                  be able to merge it, which isn't so for first and last; see `distinct`,
+                  `quantile` and `top_k`
     resolutions:  length of buckets -> how long to keep them after their end (`2 days`), None for
                   ever.  Lengths are seconds or minutes that divide the next longer unit, and 1
                   hour, day, week, month, quarter or year of the session's time zone

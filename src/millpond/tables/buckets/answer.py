@@ -1,13 +1,14 @@
-"""What reads of buckets return: rows, with the span that they are of and the resolutions used."""
+"""What reads of buckets return: rows, with their span, the resolutions used, and how exact values are."""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Self
 
 from millpond.schema.far_time import FarTime
 from millpond.tables.answer import Cut, Row, Rows
+from millpond.tables.finish.estimates import Estimate
 
 Time = dt.datetime | FarTime
 
@@ -38,19 +39,22 @@ class Total(Row):
     since, until:  the span, which may be longer than the one in the question: it begins and ends
                    with a bucket; None if the group has no bucket
     used:          which buckets
+    estimates:     column -> between which values the true one lies, of columns that are estimates
     """
 
-    __slots__ = ("since", "until", "used")
+    __slots__ = ("estimates", "since", "until", "used")
 
     since: Time | None
     until: Time | None
     used: tuple[Used, ...]
+    estimates: Mapping[str, Estimate]
 
     @classmethod
-    def of(cls, values: Any, cut: Cut, span: Span) -> Self:
+    def of(cls, values: Any, cut: Cut, span: Span, estimates: Mapping[str, Estimate] | None = None) -> Self:
         """The row of a span."""
         total = cls(values, cut)
         total.since, total.until, total.used = span
+        total.estimates = estimates or {}
         return total
 
 

@@ -36,6 +36,8 @@ from millpond.tables.buckets import answer as buckets
 from millpond.tables.buckets.answer import Series, Total, Used
 from millpond.tables.buckets.calendar import Calendar
 from millpond.tables.buckets.cover import Cover, Piece
+from millpond.tables.failed import checked
+from millpond.tables.finish.estimates import Estimate, compile_estimates
 from millpond.tables.finish.merge_rows import compile_shares
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.scan.deadline import Deadline
@@ -83,8 +85,8 @@ class BucketReads(ABC):
             if span is None:
                 return Total.of((), read.cut, _NO_SPAN)
             rows, used = reading.rows(reading.cover.pieces(*span))
-            values = reading.merged([row for _, row in rows]) if rows else {}
-            return Total.of(values, read.cut, _span(*span, used))
+            values, estimates = reading.merged([row for _, row in rows]) if rows else ({}, {})
+            return Total.of(values, read.cut, _span(*span, used), estimates)
 
     def series(
         self,
@@ -113,10 +115,10 @@ class BucketReads(ABC):
             steps: dict[int, list[Row]] = {}
             for start, row in found:
                 steps.setdefault(reading.step_of(start), []).append(row)
-            rows = [
-                Total.of(reading.merged(each, start), read.cut, _span(start, reading.end_of_step(start), []))
-                for start, each in steps.items()
-            ]
+            rows = []
+            for start, each in steps.items():
+                values, estimates = reading.merged(each, start)
+                rows.append(Total.of(values, read.cut, _span(start, reading.end_of_step(start), []), estimates))
             return Series.of(rows, read.cut, _span(*span, used))
 
     def _group(self, key: Any, columns: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +174,7 @@ class _Reading:
         self._each = {str(r): Calendar(r, zone) for r in each}
         self._step = None if step is None else Calendar(parse_each([(step, None)])[0], zone)
         self._merge = compile_shares(definition.table, resolutions.merges, self._binding.schema)
+        self._estimates = compile_estimates(definition)
 
     def span(self, since: When, until: When) -> tuple[int, int] | None:
         """Start and end of the buckets to read; None if the group has none.
@@ -211,15 +214,22 @@ class _Reading:
             used.append(Used(str(piece.resolution), _show_time(piece.start), _show_time(piece.end), len(found) - before))
         return found, used
 
-    def merged(self, rows: list[Row], start: int | None = None) -> dict[str, Any]:
-        """The columns of several buckets as one; with a start, that of a step, it is a column too."""
+    def merged(self, rows: list[Row], start: int | None = None) -> tuple[dict[str, Any], dict[str, Estimate]]:
+        """The columns of several buckets as one, and how exact they are.
+
+        With a start, that of a step, it is a column too.
+
+        Raises:  the error of a value that can't be computed.
+        """
         key: list[Any] = [None] * len(self._definition.key_fields)
         for name, value in self._group.items():
             key[self._columns[name]] = value
         key[self._columns[BUCKET]] = start
-        finished = self._binding.finish(tuple(key), self._merge(rows)) or {}
+        buffers = self._merge(rows)
+        finished = self._binding.finish(tuple(key), buffers) or {}
         left_out = set(OF_BUCKETS) - ({BUCKET} if start is not None else set())
-        return {name: value for name, value in finished.items() if name not in left_out}
+        values = {name: checked(value) for name, value in finished.items() if name not in left_out}
+        return values, self._estimates(tuple(key), buffers)
 
     def step_of(self, start: int) -> int:
         """The start of the step that has a bucket."""
