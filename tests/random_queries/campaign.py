@@ -32,6 +32,7 @@ _OF_A_KIND = 2
 _NOT_IN_THE_STATE = (
     "is the time of the batch that a row was emitted in",
     "of Apache DataSketches, which takes Spark's own functions to read",
+    "of Apache DataSketches, whose items Spark emits in another order",
     "Another state than the checkpoint's",
     "depends on the session's time zone, and the job's isn't known",
 )

@@ -64,8 +64,8 @@ def write_events(folder: Path, draw: random.Random, files: int, each: int) -> li
     folder.mkdir()
     written = []
     for number in range(files):
-        now = BEGIN + dt.timedelta(hours=5 * number)
-        rows = [event(draw, now + dt.timedelta(seconds=draw.random() * 18_000)) for _ in range(each)]
+        now = BEGIN + dt.timedelta(hours=10 * number)
+        rows = [event(draw, now + dt.timedelta(seconds=draw.random() * 36_000)) for _ in range(each)]
         write_event_file(folder, number, rows)
         written += rows
     return written
@@ -116,7 +116,7 @@ def check_top(total: Any, name: str, items: list[Any]) -> None:
 
 def test_totals_of_sketches_hold_for_all_events_of_their_span(spark, tmp_path, serve) -> None:
     draw = random.Random(11)
-    rows = write_events(tmp_path / "in", draw, 8, 250)
+    rows = write_events(tmp_path / "in", draw, 4, 500)
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).json(str(tmp_path / "in"))
     with declare().start(source, pond=tmp_path / "pond", trigger="available-now") as job:
         assert job.wait_for_end(120)

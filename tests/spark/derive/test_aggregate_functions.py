@@ -50,7 +50,7 @@ SAMPLED = [*[n for n in NUMBERS if n != "q"], *TIMES, *SPANS]
 
 # {n} a number, {m} another one, {o} what has an order, {v} any value, {t} a text,
 # {x} a number, a time or an interval, {h} no decimal of these,
-# {w} a percentage, {ws} several, {k} a small number
+# {w} a percentage, {ws} several, {k} a small number, {hash} what sketches hash, {item} what they count
 FUNCTIONS = {
     "moments": [
         "stddev({n})", "stddev_pop({n})", "var_samp({n})", "var_pop({n})", "variance({n})", "std({n})", "skewness({n})",
@@ -88,6 +88,17 @@ FUNCTIONS = {
         "count_min_sketch(i, 0.5d, 0.5d, 1)", "bitmap_construct_agg(bitmap_bit_position(i))", "bitmap_or_agg(bin)",
         "bitmap_and_agg(bin)",
     ],
+    "sketches": [
+        "hll_sketch_agg(s)", "hll_sketch_agg(l, 4)", "hll_sketch_estimate(hll_sketch_agg({hash}, 8))",
+        "theta_sketch_agg({hash}, 5)", "theta_sketch_estimate(theta_sketch_agg(d, 4))", "theta_sketch_agg(array(i, i))",
+        "kll_sketch_get_n_bigint(kll_sketch_agg_bigint(l))",
+        "if(kll_sketch_get_n_double(kll_sketch_agg_double({n})) > 0,"
+        " kll_sketch_get_quantile_double(kll_sketch_agg_double({n}), {w}), NULL)",
+        "if(kll_sketch_get_n_bigint(kll_sketch_agg_bigint({w_int})) > 0,"
+        " kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint({w_int}), {ws}), NULL)",
+        "if(kll_sketch_get_n_float(kll_sketch_agg_float(f)) > 0, kll_sketch_get_rank_float(kll_sketch_agg_float(f), 3.0f), NULL)",
+        "approx_top_k({item}, {k}, 100)", "approx_top_k({item}, {k}, {k})", "approx_top_k({item})",
+    ],
 }  # fmt: skip
 
 
@@ -97,6 +108,7 @@ def template_values(draw: random.Random) -> dict[str, str]:
         "v": draw.choice(ANY), "t": draw.choice(["s", "t"]), "i": draw.choice(SPANS), "x": draw.choice(SAMPLED),
         "h": draw.choice([x for x in SAMPLED if x != "p"]),
         "w": draw.choice(["0.0", "0.5", "1.0", "0.37", "0.9"]), "ws": draw.choice(["array(0.9, 0.1, 0.5)", "array(1.0, 0.0)"]),
+        "hash": draw.choice(["i", "l", "s", "bin"]), "item": draw.choice([*NUMBERS, *TIMES, "s", "t", "b"]),
         "k": str(draw.choice([1, 2, 3, 5, 8])), "w_int": draw.choice(["i", "l", "small", "sh"]),
     }  # fmt: skip
 
@@ -274,12 +286,13 @@ def test_a_setting_is_that_of_the_job_and_not_of_who_reads(spark, events):
 
 
 SKETCHES = {
-    "hll_sketch_agg(l)": "an HLL sketch", "theta_sketch_agg(l)": "a theta sketch", "kll_sketch_agg_double(d)": "a KLL sketch",
-    "tuple_sketch_agg_integer(s, i)": "a tuple sketch", "approx_top_k(s, 2)": "an items sketch",
+    "hll_union_agg(bin)": "an HLL sketch", "theta_intersection_agg(bin)": "a theta sketch",
+    "kll_sketch_agg_double(d)": "a KLL sketch", "length(kll_sketch_agg_double(d))": "a KLL sketch",
+    "tuple_sketch_agg_integer(s, i)": "a tuple sketch", "approx_top_k_accumulate(s, 2)": "an items sketch",
 }  # fmt: skip
 
 
-def test_sketches_are_raw_bytes_whose_type_is_named(events):
+def test_what_cannot_be_shown_of_sketches_is_raw_bytes_whose_type_is_named(events):
     from pyspark.sql import functions as sf
 
     for text, what in SKETCHES.items():
@@ -288,6 +301,8 @@ def test_sketches_are_raw_bytes_whose_type_is_named(events):
         (column,) = definition.values
         assert (column.name, column.type.kind) == ("stored_c_buf", "binary")
         assert what in column.raw
+    with pytest.warns(MillpondWarning, match="which items of type"):
+        derive(events.groupBy("k").agg(sf.expr("approx_top_k(collate(s, 'UTF8_LCASE'))").alias("c")), table="t")
 
 
 HASHED = ["boolean", "byte", "integer", "long", "double", "string", "binary", "decimal(9,2)", "decimal(38,10)"]

@@ -71,6 +71,9 @@ AGGREGATES = [
     "percentile(n, array(0.1, 0.5))", "median(x)", "percentile_disc(0.4) WITHIN GROUP (ORDER BY n DESC)",
     "percentile_approx(n, 0.5)", "mode(word, true)", "listagg(word, ',') WITHIN GROUP (ORDER BY word)",
     "listagg(word, ',') WITHIN GROUP (ORDER BY length(word), word DESC)", "regr_slope(n, x)", "regr_intercept(n, x)",
+    "hll_sketch_estimate(hll_sketch_agg(n))", "theta_sketch_estimate(theta_sketch_agg(word))", "approx_top_k(word, 1000)",
+    "if(kll_sketch_get_n_bigint(kll_sketch_agg_bigint(n)) > 0,"
+    " kll_sketch_get_quantile_bigint(kll_sketch_agg_bigint(n), array(0.0, 1.0)), NULL)",
     "regr_r2(n, x)", "regr_sxx(n, x)", "regr_syy(n, x)", "regr_sxy(n, x)", "regr_count(n, x)", "regr_avgx(n, x)",
 ]  # fmt: skip
 
@@ -261,7 +264,7 @@ def test_what_cannot_be_merged_is_refused_by_name(events: DataFrame) -> None:
     for text, named in [
         ("first(n)", "first(n)"),
         ("histogram_numeric(n, 4)", "histogram_numeric"),
-        ("hll_sketch_agg(n)", "hll sketch of apache datasketches"),
+        ("tuple_sketch_agg_integer(n, n)", "tuple sketch of apache datasketches"),
         ("count_min_sketch(n, 0.5d, 0.5d, 1)", "count_min_sketch"),
         ("min(collate(word, 'UTF8_LCASE'))", "min("),
     ]:

@@ -35,6 +35,8 @@ _GOLDEN = 2.0 / (1.0 + 5.0**0.5)
 # A million items, the most that Spark tracks, take a table of 2**21.
 _LOAD, _LEAST_LG, _MOST_LG, _SAMPLE = 0.75, 3, 21, 1024
 _FAMILY, _EMPTY = 10, 5
+_MOST_SEEN = 1 << 50
+"""More than any group has, and so few that unions fit 64 bits."""
 _HEADER = struct.Struct("<BBBBBB2x")
 _COUNTS = struct.Struct("<I4xqq")
 _NULLS = struct.Struct(">q")
@@ -110,13 +112,15 @@ class TopItems:
                 raise reader.damage(f"claims {count} items")
             counts = [reader.numbers(_I64)[0] for _ in range(count)]
             items = self._codec.read(reader, count)
-            if min(counts, default=1) <= 0:
-                raise reader.damage("has an item that never came")
+            if not all(0 < times <= seen for times in counts) or not 0 <= offset <= seen <= _MOST_SEEN:
+                raise reader.damage("has impossible counts")
             sketch = _Sketch(lg_most, lg_now, self._hash)
             for item, times in zip(items, counts, strict=True):
                 sketch.update(item, times)
             sketch.seen, sketch.offset = seen, offset
         (nulls,) = reader.numbers(_NULLS)
+        if not 0 <= nulls <= _MOST_SEEN:
+            raise reader.damage("has impossible counts")
         return sketch, nulls
 
     def _write(self, sketch: _Sketch, nulls: int) -> bytes:
