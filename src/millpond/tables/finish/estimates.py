@@ -27,7 +27,8 @@ _CERTAIN = 1.0
 class Estimate(NamedTuple):
     """Between which values the true one lies, both of the column's type.
 
-    confidence:  how sure that is, from 0 to 1
+    lower, upper:  the least and the greatest; of several quantiles, or of items, for each
+    confidence:    how sure that is, from 0 to 1
     """
 
     lower: Any
