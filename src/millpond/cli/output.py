@@ -102,9 +102,10 @@ def _write_estimates(definition: TableDefinition, found: Total | Series) -> None
         writers = dict(_text_columns(definition))
         for name, (lower, upper, confidence) in found.estimates.items():
             low, high = (writers[name]({name: value}) for value in (lower, upper))
-            say(f"{name} is an estimate: {low} to {high}, to {confidence:.1%}" if low != high else f"{name} is exact, to {confidence:.1%}")
+            what = "exact" if low == high else f"an estimate: {low} to {high}"
+            say(f"{name} is {what}" + (f", to {confidence:.1%}" if confidence < 1 else ""))
         return
-    names = sorted({name for row in found for name in row.estimates})
+    names = sorted({name for row in found if isinstance(row, Total) for name in row.estimates})
     if names:
         say(f"{', '.join(names)}: estimates; --json shows between which values the true ones lie")
 

@@ -28,8 +28,8 @@ from millpond.schema.values import Json, encode_json, from_json, to_json
 from millpond.settings import ClientSettings
 from millpond.tables.answer import Count, Row, Rows
 from millpond.tables.buckets.answer import Series, Span, Total
-from millpond.tables.finish.estimates import Estimate
 from millpond.tables.failed import ERRORS, free_name, values_from_json
+from millpond.tables.finish.estimates import Estimate
 from millpond.tables.forms.frames import to_pandas, to_polars
 from millpond.tables.history.changes import Changes, RowChange
 from millpond.tables.history.find_event import EventAnswer

@@ -48,9 +48,7 @@ def values() -> dict[str, Any]:
 
 def declare() -> millpond.Aggregate:
     resolutions = {"1 minute": "6 hours", "1 hour": "3 days", "1 day": None}
-    return millpond.Aggregate(
-        "views", key=["page"], event_time="at", values=values(), resolutions=resolutions, future_skew=None
-    )
+    return millpond.Aggregate("views", key=["page"], event_time="at", values=values(), resolutions=resolutions, future_skew=None)
 
 
 def event(draw: random.Random, at: dt.datetime) -> dict[str, Any]:
@@ -89,7 +87,11 @@ def check(total: Any, rows: list[dict[str, Any]]) -> None:
         assert confidence == 0.954
         assert lower <= total[name] <= upper
         # Twice as far as the bounds say: one in 16,000 lies outside.
-        assert total[name] - sure / 2 * (total[name] - lower) - 1 <= len(set(hosts)) <= total[name] + sure / 2 * (upper - total[name]) + 1
+        assert (
+            total[name] - sure / 2 * (total[name] - lower) - 1
+            <= len(set(hosts))
+            <= total[name] + sure / 2 * (upper - total[name]) + 1
+        )
     if times:
         lower, upper, confidence = total.estimates["median"]
         assert confidence == 0.99

@@ -37,9 +37,7 @@ def test_distinct_counts_are_those_of_sparks_own_union(spark) -> None:
     draw = random.Random(4)
     for lg_k in (4, 12) if IS_LONG else (12,):
         frame = groups(spark, sizes_of(draw), draw.choice((50, 100_000)))
-        made = frame.groupBy("g").agg(
-            *exprs(h=f"hll_sketch_agg(v, {lg_k})", t=f"theta_sketch_agg(v, {max(lg_k, 5)})")
-        )
+        made = frame.groupBy("g").agg(*exprs(h=f"hll_sketch_agg(v, {lg_k})", t=f"theta_sketch_agg(v, {max(lg_k, 5)})"))
         made = made.selectExpr("*", "hll_sketch_estimate(h) AS he", "theta_sketch_estimate(t) AS te").localCheckpoint()
         rows = made.collect()
         for row in rows:
@@ -85,7 +83,11 @@ def test_quantiles_are_sparks_and_of_a_union_as_close_as_it_says(spark, kind) ->
 @pytest.mark.parametrize("type_name", a_few(ITEMS, 1))
 def test_frequent_items_are_those_of_sparks_own_union(spark, type_name) -> None:
     draw = random.Random(type_name)
-    cast = {"boolean": "v % 2 = 0", "date": "date_add(DATE'2026-01-01', cast(v % 300 as int))", "timestamp": "timestamp_micros(v * 7919)"}
+    cast = {
+        "boolean": "v % 2 = 0",
+        "date": "date_add(DATE'2026-01-01', cast(v % 300 as int))",
+        "timestamp": "timestamp_micros(v * 7919)",
+    }
     sql = cast.get(type_name, f"cast(v % {99 if type_name == 'tinyint' else 9000} - 30 AS {type_name})")
     frame = groups(spark, sizes_of(draw), 9000).selectExpr("g", f"{sql} AS v")
     for tracked, k in ((8, 3), (500, 20)) if IS_LONG else ((60, 20),):

@@ -54,7 +54,12 @@ def items_of(counts: dict[int, int], lg_most: int = 4, nulls: int = 0) -> bytes:
     """A sketch that never was full."""
     lg_now = max(3, next(lg for lg in range(30) if 0.75 * (1 << lg) >= len(counts)))
     head = struct.pack("<BBBBBB2xI4xqq", 4, 1, 10, lg_most, lg_now, 0, len(counts), sum(counts.values()), 0)
-    return head + struct.pack(f"<{len(counts)}q", *counts.values()) + struct.pack(f"<{len(counts)}q", *counts) + struct.pack(">q", nulls)
+    return (
+        head
+        + struct.pack(f"<{len(counts)}q", *counts.values())
+        + struct.pack(f"<{len(counts)}q", *counts)
+        + struct.pack(">q", nulls)
+    )
 
 
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=300), min_size=1, max_size=6))
@@ -165,7 +170,7 @@ def test_items_of_each_type_are_written_as_they_are_read(of: str) -> None:
     function = top(40, of)
     for _ in range(20):
         items = {make(): draw.randint(1, 9) for _ in range(draw.randint(1, 9))}
-        sketch = items_of({n: count for n, count in enumerate(items.values())})
+        sketch = items_of(dict(enumerate(items.values())))
         data = sketch[: 32 + 8 * len(items)] + function._codec.write(list(items)) + struct.pack(">q", 0)
         (merged,) = function.merge([[data], [data]])
         assert dict(function.values(merged)) == {item: 2 * count for item, count in items.items()}

@@ -50,7 +50,9 @@ def _rank(kind: str) -> Callable[[Expression], Values]:
 def _sorted(data: bytes, kind: str) -> SortedItems:
     sketch = read_kll(data, kind)
     if not sketch.n:
-        raise SparkFails("VALUE_OUT_OF_RANGE", "A KLL sketch without values has no quantiles.", hint="Leave groups without values out.")
+        raise SparkFails(
+            "VALUE_OUT_OF_RANGE", "A KLL sketch without values has no quantiles.", hint="Leave groups without values out."
+        )
     return SortedItems(sketch)
 
 

@@ -119,7 +119,7 @@ def merge_kll(parts: Sequence[bytes], kind: str) -> bytes:
     extremes = [min(s.least for s in sketches), max(s.most for s in sketches)]
     items = np.concatenate([np.array(extremes, ITEMS[kind]), *levels])
     header = _HEADER.pack(5, 1, _FAMILY, 0, k, 8) + _COUNTS.pack(n, k, count)
-    return header + begins.astype("<u4").tobytes() + items.astype(ITEMS[kind]).tobytes()
+    return b"".join([header, begins.astype("<u4").tobytes(), items.astype(ITEMS[kind]).tobytes()])
 
 
 class SortedItems:
@@ -129,7 +129,7 @@ class SortedItems:
         import numpy as np
 
         items = np.concatenate(sketch.levels)
-        weights = np.repeat([1 << level for level in range(len(sketch.levels))], [len(level) for level in sketch.levels])
+        weights: Array = np.repeat([1 << level for level in range(len(sketch.levels))], [len(level) for level in sketch.levels])
         # Java sorts -0.0 before 0.0.
         order = np.argsort(items, kind="stable") if items.dtype.kind == "i" else np.lexsort((~np.signbit(items), items))
         items, upto = items[order], np.cumsum(weights[order])

@@ -1,8 +1,8 @@
 """Columns that are estimates: how far a value from a sketch may be from the true one.
 
-    distinct counts   two standard deviations of the sketch
-    quantiles         the values at the ranks that the asked one may be confused with
-    frequent items    for each item, how often it came at least and at most: that is certain
+distinct counts   two standard deviations of the sketch
+quantiles         the values at the ranks that the asked one may be confused with
+frequent items    for each item, how often it came at least and at most: that is certain
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class TopItems:
         frequent.sort(key=lambda pair: -pair[1])
         found: list[Counted] = []
         for key, count in frequent:
-            if 0 < nulls and nulls > count + merged.offset:
+            if nulls > 0 and nulls > count + merged.offset:
                 found.append(Counted(None, nulls, nulls))
                 nulls = 0
             found.append(Counted(key, count, count + merged.offset))
@@ -268,7 +268,7 @@ class _Codec:
 
     def write(self, items: Sequence[Stored]) -> bytes:
         if self._is_boolean:
-            bits = sum(item << i for i, item in enumerate(items))
+            bits: int = sum(item << i for i, item in enumerate(items))
             return bits.to_bytes(-(-len(items) // 8), "little")
         return b"".join(map(self._write_one, items))
 
@@ -319,7 +319,8 @@ def _decimals(of: SparkType) -> tuple[_Read, _Write]:
     def unscaled(value: Decimal) -> int:
         sign, digits, exponent = value.as_tuple()
         assert isinstance(exponent, int)
-        return (-1 if sign else 1) * int("".join(map(str, digits))) * 10 ** (exponent + scale)
+        magnitude = int("".join(map(str, digits))) * int(10 ** (exponent + scale))
+        return -magnitude if sign else magnitude
 
     if of.precision <= _INT_DIGITS:
         return lambda reader: number(_number(reader)), lambda value: _write_number(_TAGS["integer"], unscaled(value))
