@@ -505,7 +505,7 @@ def _write_estimates(row: Total, write: WriteRow) -> EstimatesJson:
     if not row.estimates:
         return {}
     lower, upper = (
-        write({**dict.fromkeys(COLUMNS), **row, **{name: getattr(e, limit) for name, e in row.estimates.items()}}) or {}
+        write({**dict.fromkeys(OF_BUCKETS), **row, **{name: getattr(e, limit) for name, e in row.estimates.items()}}) or {}
         for limit in ("lower", "upper")
     )
     return {
