@@ -16,14 +16,12 @@ from millpond.storage import open_storage
 from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import a_few
 
-AVRO = [cell for cell in CELLS if "-avro-" in cell]
 
-
-@pytest.mark.parametrize("cell", a_few([cell for cell in CELLS if cell not in AVRO], 12))
+@pytest.mark.parametrize("cell", a_few(sorted(CELLS, key=lambda cell: "-avro" not in cell), 14))
 def test_the_bytes_are_the_same_again(cell: str) -> None:
     storage = open_storage(GOLDEN / cell / "checkpoint")
     batch = read_batch(storage, committed_batches(storage)[-1])
-    rows = 0
+    rows = others = 0
     for operator in read_operator_files(storage, batch.batch):
         for store in read_whole_stores(storage, operator):
             state = (HdfsState if batch.settings.provider == "hdfs" else RocksDbState)(storage, batch, store)
@@ -37,17 +35,14 @@ def test_the_bytes_are_the_same_again(cell: str) -> None:
                         continue
                     family = codec.of(name)
                     assert family.write_key(family.read_key(key)) == key, family.schema
-                    assert family.write_value(family.read_value(value)) == value, family.schema
+                    elements = family.read_value(value)
+                    again = family.write_value(elements)
+                    if "evolution-avro" in cell:  # rows of older schemas are written by the newest
+                        assert repr(family.read_value(again)) == repr(elements)
+                        again = family.write_value(family.read_value(again))
+                        others += again != value
+                    else:
+                        assert again == value, family.schema
                     rows += 1
-    assert rows
-
-
-@pytest.mark.parametrize("cell", a_few(AVRO, 1))
-def test_avro_is_refused(cell: str) -> None:
-    storage = open_storage(GOLDEN / cell / "checkpoint")
-    batch = read_batch(storage, committed_batches(storage)[-1])
-    (operator,) = read_operator_files(storage, batch.batch)
-    (store,) = read_whole_stores(storage, operator)
-    state = RocksDbState(storage, batch, store)
-    with pytest.raises(CheckpointError, match="in Avro"):
-        StoreCodec(store, batch.settings, state.numbers).of(next(iter(store.families)))
+    assert rows > others
+    assert (others > 0) == ("evolution-avro" in cell)

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from millpond.checkpoint.rows.avro import avro_decoder
-from millpond.errors import CheckpointError
+from millpond.checkpoint.rows.write_avro import avro_encoder
+from millpond.errors import CheckpointError, RequestError
 from millpond.schema.types import Field, SparkType, atomic, struct_of
 from suite.sizes import examples
 
@@ -135,6 +136,39 @@ def test_a_row_is_read_back(row: tuple[tuple[Field, ...], tuple[Any, ...]], seed
     random = Random(seed)
     data = before + b"".join(member(f.type, v, random) for f, v in zip(fields, content, strict=True))
     assert avro_decoder(fields, fields)(data, len(before)) == content
+
+
+class OneBlock(Random):
+    """Chooses what Spark does: one block without its size."""
+
+    def randint(self, a: int, b: int) -> int:
+        return b
+
+    def random(self) -> float:
+        return 1.0
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(row=rows())
+def test_a_row_is_written_as_spark_writes_it(row: tuple[tuple[Field, ...], tuple[Any, ...]]) -> None:
+    fields, content = row
+    data = avro_encoder(fields)(content)
+    assert data == b"".join(member(f.type, v, OneBlock()) for f, v in zip(fields, content, strict=True))
+    assert avro_decoder(fields, fields)(data, 0) == content
+
+
+@pytest.mark.parametrize("content", [([None],), ([1, None],)])
+def test_null_in_an_array_is_refused(content: tuple[Any, ...]) -> None:
+    fields = (Field("a", SparkType("array", "array", element=atomic("long"))),)
+    with pytest.raises(RequestError) as refused:
+        avro_encoder(fields)(content)
+    assert refused.value.condition == "WRONG_TYPE"
+
+
+def test_a_type_that_spark_does_not_write_is_refused() -> None:
+    with pytest.raises(CheckpointError) as refused:
+        avro_encoder((Field("n", atomic("short")),))
+    assert refused.value.condition == "UNSUPPORTED"
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import millpond
-from millpond.catalogue import create_job, open_jobs
+from millpond.catalogue import create_job, job_of, open_jobs
+from millpond.checkpoint.log import read_batch
+from millpond.checkpoint.position import Batch
+from millpond.cli.commands.fork import fork
 from millpond.ownership.lease import take_lease
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.fork import plan_fork
@@ -23,7 +29,7 @@ def pond(tmp_path: Path) -> Path:
     """A pond with a job of four batches, and a savepoint of the third."""
     job = WrittenCheckpoint(Path(create_job(tmp_path / "pond", "counts").checkpoint.removeprefix("file://")))
     for batch in range(4):
-        job.plan([("a", batch), ("b" * (batch + 1), batch)], snapshot=False)
+        job.plan([(("a",), batch), (("b" * (batch + 1),), batch)], snapshot=False)
         job.commit()
     plan_savepoint(tmp_path / "pond", "third", batch=2).run()
     return tmp_path / "pond"
@@ -83,3 +89,39 @@ def test_of_several_forks_with_one_name_one_is_made(pond: Path) -> None:
     assert sum(end == "TABLE_EXISTS" for end in ends) == 5
     with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
         assert len(opened["x.aggregate_0"].scan()) == 4
+
+
+FORMS: list[dict[str, Any]] = [
+    {"partitions": 5},
+    {"provider": "rocksdb", "checkpoint_format": 2, "partitions": 3},
+    {"codec": "zstd", "row_checksum": True},
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_state_of_a_fork_is_written_anew(pond: Path, form: dict[str, Any]) -> None:
+    """Here through the command, whose options are those of a restore; the first job stays as it is."""
+    names = {"checkpoint_format": "format"}
+    options = [
+        word
+        for name, value in form.items()
+        for word in (["--row-checksum"] if name == "row_checksum" else [f"--{names.get(name, name)}", str(value)])
+    ]
+    done = CliRunner().invoke(fork, [str(pond), "counts", "--from", "third", "--as", "counts_b", *options])
+    assert done.exit_code == 0, done.output
+    assert f"state       {plan_restore(pond, 'third', pond / 'x', **form).form.describe()}" in done.output
+    storage = job_of(pond, "counts_b").open_checkpoint()
+    batch, before = (read_batch(place, Batch(2)) for place in (storage, job_of(pond, "counts").open_checkpoint()))
+    changed = {name: value for name, value in form.items() if name != "checkpoint_format"}
+    assert batch.settings == replace(before.settings, **changed)
+    assert bool(batch.state_ids) == ("checkpoint_format" in form)
+    with millpond.open(pond, replica_dir="memory://", wait_seconds=30) as opened:
+        rows = list(opened["counts_b.aggregate_0"].scan())
+        assert {row["k"]: row["v"] for row in rows} == {"a": 2, "b": 0, "bb": 1, "bbb": 2}
+        assert {row["k"]: row["v"] for row in opened["counts.aggregate_0"].scan()}["a"] == 3
+
+
+@pytest.mark.parametrize("form", [{"partitions": 0}, {"provider": "lmdb"}, {"checkpoint_format": 2}, {"codec": "gzip"}])
+def test_a_form_that_the_state_cannot_have_is_refused(pond: Path, form: dict[str, Any]) -> None:
+    assert condition_of(lambda: plan_fork(pond, "third", "x", **form)) == "UNSUPPORTED"
+    assert not (pond / "jobs/x").exists()

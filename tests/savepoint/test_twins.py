@@ -13,7 +13,7 @@ from millpond.savepoint.rewrite.twins import family_beside, rows_beside
 from millpond.storage import open_storage
 from spark_files.golden import CELLS, GOLDEN
 
-TRANSFORMS = [cell for cell in CELLS if "transform" in cell and "avro" not in cell]
+TRANSFORMS = [cell for cell in CELLS if "transform" in cell]
 
 
 @pytest.mark.parametrize("cell", TRANSFORMS)

@@ -29,12 +29,15 @@ from millpond.checkpoint.files.codecs import corrupt
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.rows.avro import avro_decoder
 from millpond.checkpoint.rows.unsaferow import decoder, encoder
+from millpond.checkpoint.rows.write_avro import avro_encoder
 from millpond.errors import CheckpointError
 from millpond.schema.store import KeyEncoder, StoreSchema
 from millpond.schema.types import Field, SparkType
 
 Stored = Any
 Bare = Callable[[bytes], bytes]
+Writers = tuple[tuple[int, tuple[Field, ...]], ...]
+"""(value schema id, columns) of each value schema of a family"""
 _SIZE = struct.Struct("<i")
 _CHECKED = struct.Struct("<Ii")
 _BINARY = SparkType("binary", "binary")
@@ -245,16 +248,21 @@ def key_columns(
     return read_both
 
 
-def key_writer(fields: tuple[Field, ...], encoded: KeyEncoder, ordinals: tuple[int, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
-    """The reverse of `key_columns`, without Avro."""
+def key_writer(
+    fields: tuple[Field, ...], encoded: KeyEncoder, ordinals: tuple[int, ...], *, avro: int | None = None
+) -> Callable[[tuple[Stored, ...]], bytes]:
+    """The reverse of `key_columns`.
+
+    avro:  the id of the key's schema, if keys are in Avro
+    """
     if encoded == "plain":
-        return _part_writer(fields)
+        return _part_writer(fields, avro)
     if encoded in ("time_first", "time_last"):
-        return _time_writer(fields, is_first=encoded == "time_first")
+        return _time_writer(fields, avro, is_first=encoded == "time_first")
     rest_places = tuple(i for i in range(len(fields)) if i not in ordinals)
     front, is_prefix = tuple(fields[i] for i in ordinals), encoded == "prefix"
-    write_front = _part_writer(front) if is_prefix else _range_writer(front)
-    write_rest = _part_writer(tuple(fields[i] for i in rest_places))
+    write_front = _part_writer(front, avro, named=False) if is_prefix else _range_writer(front, avro)
+    write_rest = _part_writer(tuple(fields[i] for i in rest_places), avro)
 
     def write_both(columns: tuple[Stored, ...]) -> bytes:
         first = write_front(tuple(columns[i] for i in ordinals))
@@ -303,9 +311,21 @@ def _part_reader(fields: tuple[Field, ...], *, avro: bool, named: bool) -> Calla
     return lambda data: decode_record(_versioned(data), begin)
 
 
-def _part_writer(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
+def _part_writer(fields: tuple[Field, ...], avro: int | None, *, named: bool = True) -> Callable[[tuple[Stored, ...]], bytes]:
+    """The reverse of `_part_reader`."""
+    if avro is not None:
+        return avro_writer(fields, avro if named else None)
     write = encoder(fields)
     return lambda columns: rocksdb_value(write(columns))
+
+
+def avro_writer(fields: tuple[Field, ...], schema_id: int | None) -> Callable[[tuple[Stored, ...]], bytes]:
+    """A function from columns to a row in Avro as RocksDB has it.
+
+    schema_id:  which precedes the record; None: none does
+    """
+    write, front = avro_encoder(fields), b"\x00" if schema_id is None else b"\x00" + schema_id.to_bytes(2, "little", signed=True)
+    return lambda columns: front + write(columns)
 
 
 def _versioned(data: bytes) -> bytes:
@@ -315,9 +335,8 @@ def _versioned(data: bytes) -> bytes:
 
 def _range_reader(fields: tuple[Field, ...], *, avro: bool) -> Callable[[bytes], tuple[Stored, ...]]:
     reads = [_sorted_reader(f.type) for f in fields]
-    if avro:  # a marker and a value each
-        halves = tuple(Field(f"c{i}", _BINARY) for i in range(2 * len(fields)))
-        read_halves = _part_reader(halves, avro=True, named=False)
+    if avro:
+        read_halves = _part_reader(_halves(fields), avro=True, named=False)
 
         def read_avro(data: bytes) -> tuple[Stored, ...]:
             found = read_halves(data)
@@ -353,16 +372,26 @@ def _sorted_reader(type_: SparkType) -> Callable[[bytes], Stored]:
     return read
 
 
-def _range_writer(fields: tuple[Field, ...]) -> Callable[[tuple[Stored, ...]], bytes]:
+def _range_writer(fields: tuple[Field, ...], avro: int | None) -> Callable[[tuple[Stored, ...]], bytes]:
     sizes = [_sorted_size(f.type) for f in fields]
-    write = _part_writer(tuple(Field(f.name, _BINARY) for f in fields))
 
     def sortable(value: Stored, size: int) -> bytes:
         if value is None:
             return b"\x02" + bytes(size)
         return (b"\x00" if value < 0 else b"\x01") + int(value).to_bytes(size, "big", signed=True)
 
+    if avro is not None:
+        write_halves = avro_writer(_halves(fields), None)
+        return lambda columns: write_halves(
+            tuple([half for column in map(sortable, columns, sizes) for half in (column[:1], column[1:])])
+        )
+    write = _part_writer(tuple(Field(f.name, _BINARY) for f in fields), None)
     return lambda columns: write(tuple(map(sortable, columns, sizes)))
+
+
+def _halves(fields: tuple[Field, ...]) -> tuple[Field, ...]:
+    """The columns of a range in Avro: a marker and a value each."""
+    return tuple(Field(f"c{i}", _BINARY) for i in range(2 * len(fields)))
 
 
 def _time_reader(fields: tuple[Field, ...], *, is_first: bool, avro: bool) -> Callable[[bytes], tuple[Stored, ...]]:
@@ -378,8 +407,8 @@ def _time_reader(fields: tuple[Field, ...], *, is_first: bool, avro: bool) -> Ca
     return read_key
 
 
-def _time_writer(fields: tuple[Field, ...], *, is_first: bool) -> Callable[[tuple[Stored, ...]], bytes]:
-    write = _part_writer(fields[:-1])
+def _time_writer(fields: tuple[Field, ...], avro: int | None, *, is_first: bool) -> Callable[[tuple[Stored, ...]], bytes]:
+    write = _part_writer(fields[:-1], avro)
 
     def write_key(columns: tuple[Stored, ...]) -> bytes:
         time: bytes = (columns[-1] + _SIGN).to_bytes(8, "big")
@@ -395,13 +424,21 @@ def _time_writer(fields: tuple[Field, ...], *, is_first: bool) -> Callable[[tupl
 def _value_reader(store: StoreSchema, *, avro: bool) -> Bare:
     if not avro:
         return bare_row
-    write = encoder(store.value)
-    reads = {id_: avro_decoder(fields, store.value) for id_, fields in store.writers}
+    write, read = encoder(store.value), avro_reader(store.writers, store.value)
+    return lambda data: write(read(data))
 
-    def read(data: bytes) -> bytes:
+
+def avro_reader(writers: Writers, fields: tuple[Field, ...]) -> Callable[[bytes], tuple[Stored, ...]]:
+    """A function from a row in Avro as RocksDB has it to its columns.
+
+    writers:  the value schemas by which rows may have been written
+    """
+    reads = {id_: avro_decoder(written, fields) for id_, written in writers}
+
+    def read(data: bytes) -> tuple[Stored, ...]:
         id_ = int.from_bytes(_versioned(data)[1:3], "little", signed=True)
         if id_ not in reads:
             raise corrupt(f"a row names value schema {id_}, which no schema file has", 1)
-        return write(reads[id_](data, 3))
+        return reads[id_](data, 3)
 
     return read

@@ -9,7 +9,7 @@ big-endian.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.checkpoint.files.codecs import corrupt, incomplete
@@ -40,6 +40,9 @@ class FamilySchema:
     ordinals:  the leading columns: for `prefix` the first ones, for `range` the ordered ones
     watermarked:  the key's columns that are compared with the watermark: a time, or a window
     delays_ms:    the delays of the watermarks of its columns
+    key_id:       of the key schema, which keys in Avro name
+    writers:      (id, columns) of each value schema that the family ever had; empty for one file alone
+    timed:        the value's columns that have a watermark: a time, or a window
     """
 
     name: str
@@ -50,6 +53,9 @@ class FamilySchema:
     ordinals: tuple[int, ...] = ()
     watermarked: tuple[int, ...] = ()
     delays_ms: frozenset[int] = frozenset()
+    key_id: int = 0
+    writers: tuple[tuple[int, tuple[Field, ...]], ...] = ()
+    timed: tuple[int, ...] = ()
 
 
 def parse_schema(data: bytes) -> list[FamilySchema]:
@@ -75,13 +81,13 @@ def parse_schema(data: bytes) -> list[FamilySchema]:
     families = []
     for _ in range(count):
         name, position = _utf(data, position)
-        _, position = _number(data, position, 2)
+        key_id, position = _number(data, position, 2)
         key, position = _pieces(data, position)
         value_id, position = _number(data, position, 2)
         value, position = _pieces(data, position)
         encoder, position = _pieces(data, position)
         _, position = _pieces(data, position)  # the user's key of a map, which is in the key schema as well
-        families.append(_family(name, key, value, value_id, encoder))
+        families.append(replace(_family(name, key, value, value_id, encoder), key_id=key_id))
     return families
 
 
@@ -89,7 +95,10 @@ def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "
     try:
         key_json, value_json = parse_json(key), parse_json(value)
         key_fields, value_fields = parse_fields(key_json), parse_fields(value_json)
-        watermarked = tuple(i for i, f in enumerate(key_json["fields"]) if _DELAY in (f.get("metadata") or {}))
+        watermarked, timed = (
+            tuple(i for i, f in enumerate(columns["fields"]) if _DELAY in (f.get("metadata") or {}))
+            for columns in (key_json, value_json)
+        )
         delays = [(f.get("metadata") or {}).get(_DELAY) for f in (*key_json["fields"], *value_json["fields"])]
         kind, ordinals = _encoder(parse_json(encoder) if encoder else {}, len(key_fields))
     except DAMAGE as broken:
@@ -105,6 +114,7 @@ def _family(name: str, key: str, value: str, value_id: int = 0, encoder: str = "
         ordinals=ordinals,
         watermarked=watermarked,
         delays_ms=frozenset(delay for delay in delays if type(delay) is int),
+        timed=timed,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from millpond.checkpoint.encoding import bare_row, key_columns, key_writer, list_parts, rocksdb_value
+from millpond.checkpoint.encoding import avro_reader, avro_writer, bare_row, key_columns, key_writer, list_parts, rocksdb_value
 from millpond.checkpoint.log import StateSettings
 from millpond.checkpoint.rows.unsaferow import Stored, decoder, encoder
 from millpond.checkpoint.schemas import FamilySchema
@@ -57,8 +57,8 @@ class StoreCodec:
     """Rows of a store.
 
     numbers:  column family -> its number in keys; empty without families
-    Raises (every method):  UNSUPPORTED for rows in Avro, and of a family that no schema file
-             describes or whose kind is unknown.
+    Raises (every method):  UNSUPPORTED for a family that no schema file describes or whose kind is
+             unknown.
     """
 
     def __init__(self, store: WholeStore, settings: StateSettings, numbers: Mapping[str, int]) -> None:
@@ -86,7 +86,7 @@ class StoreCodec:
         return self._codecs[family]
 
     def rows_of(self, fields: tuple[Field, ...]) -> tuple[Callable[[bytes], Columns], Callable[[Columns], bytes]]:
-        """To read and to write a value with these columns."""
+        """To read and to write a value with these columns, not in Avro."""
         read, write = decoder(fields), encoder(fields)
         if self._settings.provider == "hdfs":
             return read, write
@@ -97,15 +97,18 @@ class StoreCodec:
         is_list = store.has_families and store.is_list(family)
         if schema is None or is_list is None:
             raise _unsupported(f"No schema file describes the column family {family!r:.80} of store {store.id}.")
-        if self._settings.encoding == "avro" and self._settings.provider == "rocksdb":
-            raise _unsupported(f"The rows of store {store.id} are in Avro, which Millpond reads but doesn't write.")
-        read_row, write_row = self.rows_of(schema.value)
+        is_avro = self._settings.encoding == "avro" and self._settings.provider == "rocksdb"
+        if is_avro:  # rows are written by the newest schema
+            read_row, write_row = avro_reader(schema.writers, schema.value), avro_writer(schema.value, schema.value_id)
+        else:
+            read_row, write_row = self.rows_of(schema.value)
         if self._settings.provider == "hdfs":
             return FamilyCodec(schema, False, decoder(schema.key), encoder(schema.key), read_row, write_row, b"")
         encoded, ordinals = schema.encoder, schema.ordinals
         if store.prefix:
             encoded, ordinals = "prefix", tuple(range(store.prefix))
-        read, write = key_columns(schema.key, encoded, ordinals, avro=False), key_writer(schema.key, encoded, ordinals)
+        read = key_columns(schema.key, encoded, ordinals, avro=is_avro)
+        write = key_writer(schema.key, encoded, ordinals, avro=schema.key_id if is_avro else None)
         front = self._numbers[family] if store.has_families else b""
         return FamilyCodec(
             schema,

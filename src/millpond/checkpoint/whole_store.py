@@ -15,6 +15,7 @@ from millpond.checkpoint.rows.unsaferow import decoder
 from millpond.checkpoint.schemas import FamilySchema, parse_schema
 from millpond.schema.murmur import row_hasher
 from millpond.schema.store import StoreSchema
+from millpond.schema.types import Field
 from millpond.settings import FileBounds
 from millpond.storage import Storage
 
@@ -105,7 +106,11 @@ def read_whole_stores(storage: Storage, operator: OperatorFiles) -> list[WholeSt
 def read_families(storage: Storage, operator: OperatorFiles, store: str) -> dict[str, FamilySchema]:
     """The newest schema of every family that a store ever had, by name; one without a name if it has no families."""
     schemas = [parse_schema(storage.read(path, _BOUNDS.schema_bytes)) for path in operator.stores[store]]
-    return {family.name: family for families in schemas for family in families}
+    writers: dict[str, dict[int, tuple[Field, ...]]] = {}
+    for family in (family for families in schemas for family in families):
+        writers.setdefault(family.name, {})[family.value_id] = family.value
+    newest = {family.name: family for families in schemas for family in families}
+    return {name: replace(family, writers=tuple(sorted(writers[name].items()))) for name, family in newest.items()}
 
 
 def any_rows(operator: OperatorFiles, store: str, index: int, *, single: bool) -> StoreSchema:

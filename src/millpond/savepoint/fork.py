@@ -23,6 +23,7 @@ from millpond.ownership.lease import check_not_held, leased
 from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint
 from millpond.savepoint.restore import restore_files, restore_tables
+from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite
 from millpond.savepoint.threads import Progress
 from millpond.schema.definition.table import check_table_name
 
@@ -37,12 +38,14 @@ class ForkPlan:
     pond:       the pond that gets the new job
     job:        the new job's name
     newest:     the newest batch of the job that is forked; None if that job isn't there any more
+    form:       how the new job's state is written
     """
 
     savepoint: Savepoint
     pond: str | Path
     job: str
     newest: int | None
+    form: StateForm = AS_IT_WAS
 
     def table(self, name: str) -> str:
         """The name of a table in the fork: the new job's for one that has the job's, else below it."""
@@ -55,6 +58,8 @@ class ForkPlan:
             f"fork        {manifest.job} as {self.job}, from {manifest.name}, batch {manifest.batch}",
             f"copies      {len(manifest.files)} files, {manifest.size_bytes:,} bytes",
         ]
+        if self.form.is_new:
+            lines.append(f"state       {self.form.describe()}")
         if manifest.tables:
             lines.append(f"tables      {', '.join(f'{name} as {self.table(name)}' for name in sorted(manifest.tables))}")
         if self.newest is not None and self.newest > manifest.batch:
@@ -77,7 +82,7 @@ class ForkPlan:
             raise _exists(folder, "is being made by another command, or one was killed in making it")
         with leased(folder.storage, "millpond fork"):  # nobody starts the job meanwhile
             try:
-                restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress)  # 2
+                restore_files(self.savepoint, folder.open_checkpoint(), str(uuid.uuid4()), progress, self.form)  # 2
                 restore_tables(folder, self.savepoint.manifest, self.table)  # 3
                 made = create_job(self.pond, self.job)  # 4
             except BaseException:
@@ -87,15 +92,27 @@ class ForkPlan:
         return made
 
 
-def plan_fork(pond: str | Path, name: str, job: str) -> ForkPlan:
+def plan_fork(
+    pond: str | Path,
+    name: str,
+    job: str,
+    *,
+    partitions: int | None = None,
+    provider: str | None = None,
+    checkpoint_format: int | None = None,
+    codec: str | None = None,
+    row_checksum: bool | None = None,
+) -> ForkPlan:
     """Plan a second job with the state of a savepoint.
 
     pond:    has the savepoint, and gets the new job
     name:    of the savepoint
     job:     the new job's name, for `start(…, table=…)`
+    partitions, provider, checkpoint_format, codec, row_checksum:  write the new job's state anew, as
+             `plan_restore` does
     Raises:  UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW;
              INVALID_NAME; INVALID_REQUEST if this isn't a pond; TABLE_EXISTS if there is a job of
-             this name.
+             this name; UNSUPPORTED if the state can't have this form.
     """
     savepoint = open_savepoint(pond, name)
     folder = job_of(pond, job)
@@ -106,7 +123,12 @@ def plan_fork(pond: str | Path, name: str, job: str) -> ForkPlan:
             hint="Restore the savepoint to a folder instead: millpond savepoint restore.",
         )
     _check_free(folder)
-    plan = ForkPlan(savepoint=savepoint, pond=pond, job=job, newest=_newest(pond, savepoint.manifest))
+    form = StateForm(
+        partitions=partitions, provider=provider, checkpoint_format=checkpoint_format, codec=codec, row_checksum=row_checksum
+    )
+    if form.is_new:
+        check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
+    plan = ForkPlan(savepoint=savepoint, pond=pond, job=job, newest=_newest(pond, savepoint.manifest), form=form)
     for name in savepoint.manifest.tables:
         check_table_name(plan.table(name))
     return plan

@@ -27,8 +27,8 @@ Stored = Any
 _Read = Callable[[bytes, int], tuple[Stored, int]]
 _Resolve = Callable[[Stored], Stored]
 
-_LONGS = frozenset({"integer", "long", "date", "timestamp", "timestamp_ntz"})
-_NESTED = frozenset({"struct", "array", "map"})
+LONGS = frozenset({"integer", "long", "date", "timestamp", "timestamp_ntz"})
+NESTED = frozenset({"struct", "array", "map"})
 _WIDENING = {"integer": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",)}
 _EXACT = Context(prec=80)
 _MAX_VOIDS = 1_000_000
@@ -106,7 +106,7 @@ def _float(layout: struct.Struct) -> _Read:
 
 
 _READS: dict[str, _Read] = {
-    **dict.fromkeys(_LONGS, _long),
+    **dict.fromkeys(LONGS, _long),
     "boolean": _boolean,
     "float": _float(struct.Struct("<f")),
     "double": _float(struct.Struct("<d")),
@@ -146,7 +146,7 @@ def _value(type_: SparkType) -> _Read:
             return (key, value), position
 
         return _blocks(read_entry, is_void=False)
-    raise _unsupported(f"a value of type {type_}")
+    raise unsupported(f"a value of type {type_}")
 
 
 def _member(type_: SparkType) -> _Read:
@@ -167,17 +167,23 @@ def _member(type_: SparkType) -> _Read:
 
 
 def _element(type_: SparkType) -> _Read:
-    return _member(type_) if type_.kind in _NESTED else _value(type_)
+    return _member(type_) if type_.kind in NESTED else _value(type_)
 
 
-def _decimal(type_: SparkType) -> _Read:
+def decimal_size(type_: SparkType) -> int:
+    """How many bytes every decimal of this precision has."""
     size = 1
     while 2 ** (8 * size - 1) < 10**type_.precision:
         size += 1
+    return size
+
+
+def _decimal(type_: SparkType) -> _Read:
+    size = decimal_size(type_)
 
     def read(data: bytes, position: int) -> tuple[Stored, int]:
-        unscaled = int.from_bytes(_take(data, position, size), "big", signed=True)
-        return _EXACT.scaleb(Decimal(unscaled), -type_.scale), position + size
+        digits = int.from_bytes(_take(data, position, size), "big", signed=True)
+        return _EXACT.scaleb(Decimal(digits), -type_.scale), position + size
 
     return read
 
@@ -218,7 +224,7 @@ def _same(value: Stored) -> Stored:
 
 
 def _resolve(writer: SparkType, reader: SparkType) -> _Resolve:
-    if writer == reader or (writer.kind == reader.kind and writer.kind not in (*_NESTED, "decimal")):
+    if writer == reader or (writer.kind == reader.kind and writer.kind not in (*NESTED, "decimal")):
         return _same
     step: _Resolve
     if writer.kind == reader.kind == "struct":
@@ -240,11 +246,12 @@ def _resolve(writer: SparkType, reader: SparkType) -> _Resolve:
     elif reader.kind in _WIDENING.get(writer.kind, ()):
         step = float if reader.kind in ("float", "double") else int
     else:
-        raise _unsupported(f"a row written as {writer} and read as {reader}")
+        raise unsupported(f"a row written as {writer} and read as {reader}")
     return lambda item: None if item is None else step(item)
 
 
-def _unsupported(what: str) -> CheckpointError:
+def unsupported(what: str) -> CheckpointError:
+    """An error for what isn't known to be in Avro."""
     return CheckpointError(
         "UNSUPPORTED",
         f"The state holds {what} in Avro, which Spark isn't known to write.",

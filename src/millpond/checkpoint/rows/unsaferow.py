@@ -320,7 +320,7 @@ def _write_slot(
     if kind in _FIXED:
         struct.pack_into("<" + _FIXED[kind][0], fixed, at, value)
     elif kind == "decimal" and type_.precision <= _SMALL_DECIMAL:
-        struct.pack_into("<q", fixed, at, _unscaled(type_, value))
+        struct.pack_into("<q", fixed, at, digits_of(type_, value))
     else:
         part = _variable_bytes(type_, value)
         struct.pack_into("<Q", fixed, at, (base + len(variable)) << 32 | len(part))
@@ -329,7 +329,8 @@ def _write_slot(
         variable += bytes((16 if wide else (len(part) + 7) // 8 * 8) - len(part))
 
 
-def _unscaled(type_: SparkType, value: Decimal) -> int:
+def digits_of(type_: SparkType, value: Decimal) -> int:
+    """A decimal's digits as a whole number."""
     return int(_EXACT.scaleb(value, type_.scale))
 
 
@@ -340,7 +341,7 @@ def _variable_bytes(type_: SparkType, value: Stored) -> bytes:
     if kind == "binary":
         return bytes(value)
     if kind == "decimal":
-        unscaled = _unscaled(type_, value)
+        unscaled = digits_of(type_, value)
         size = (unscaled if unscaled >= 0 else ~unscaled).bit_length() // 8 + 1
         return unscaled.to_bytes(size, "big", signed=True)
     if kind == "struct":

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
-from millpond.cli.commands.savepoint import local_place, progress_of_files
+from millpond.cli.commands.savepoint import form_options, local_place, progress_of_files
 from millpond.cli.complete import complete_place
 from millpond.cli.terminal import say, write_line
 from millpond.errors import RequestError
@@ -16,8 +18,9 @@ from millpond.savepoint.fork import plan_fork
 @click.argument("job")
 @click.option("--from", "name", required=True, metavar="SAVEPOINT", help="A savepoint of JOB.")
 @click.option("--as", "new_job", required=True, metavar="NAME", help="The new job's name.")
+@form_options
 @local_place
-def fork(place: str, job: str, name: str, new_job: str) -> None:
+def fork(place: str, job: str, name: str, new_job: str, **form: Any) -> None:
     """Make a second job of JOB in the pond DIR, which begins with the state of a savepoint.
 
     It has an id and a checkpoint of its own, and the definitions of JOB's tables.  Start it with
@@ -26,8 +29,9 @@ def fork(place: str, job: str, name: str, new_job: str) -> None:
     \b
     Examples:
       millpond fork ./pond page_views --from before-upgrade --as page_views_b
+      millpond fork ./pond page_views --from before-upgrade --as page_views_b --partitions 32
     """
-    plan = plan_fork(place, name, new_job)
+    plan = plan_fork(place, name, new_job, **form)
     if plan.savepoint.manifest.job != job:
         raise RequestError(
             "INVALID_REQUEST",

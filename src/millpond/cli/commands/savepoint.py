@@ -75,6 +75,21 @@ def _rule(command: Command) -> Command:
     return command
 
 
+def form_options(command: Command) -> Command:
+    """The options that say how the state of a new checkpoint is written."""
+    for option in (
+        click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without."),
+        click.option("--codec", type=click.Choice(CODECS), help="The codec of the state's files, but for RocksDB's own."),
+        click.option(
+            "--format", "checkpoint_format", type=click.IntRange(1, 2), help="Spark's checkpoint format; 2 is for RocksDB only."
+        ),
+        click.option("--provider", type=click.Choice(PROVIDERS), help="Write the state for this state store provider."),
+        click.option("--partitions", type=int, help="Divide the state into so many partitions."),
+    ):
+        command = option(command)
+    return command
+
+
 def local_place(command: Command) -> Command:
     """Refuse a server's address: these commands need the files."""
 
@@ -229,11 +244,7 @@ def verify(place: str, name: str, as_json: bool) -> None:
 @click.option("--time", metavar="TIME", help="Of an archive, the newest batch that was committed by this time.")
 @click.option("--to", required=True, metavar="DIR|URI", help="The new checkpoint: a folder that is empty or doesn't exist yet.")
 @click.option("--new-id", is_flag=True, help="Give the restored job an id of its own, for a job that runs beside the old one.")
-@click.option("--partitions", type=int, help="Divide the state into so many partitions.")
-@click.option("--provider", type=click.Choice(PROVIDERS), help="Write the state for this state store provider.")
-@click.option("--format", "checkpoint_format", type=click.IntRange(1, 2), help="Spark's checkpoint format; 2 is for RocksDB only.")
-@click.option("--codec", type=click.Choice(CODECS), help="The codec of the state's files, but for RocksDB's own.")
-@click.option("--row-checksum/--no-row-checksum", default=None, help="Write each row with a checksum or without.")
+@form_options
 @click.option("--end-at", metavar="SAVEPOINT", help="Let the next batch end where this savepoint of another job ends.")
 @local_place
 def restore(place: str, name: str | None, time: str | None, to: str, new_id: bool, **form: Any) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from millpond.checkpoint.log import read_batch, with_offsets, with_watermark
 from millpond.checkpoint.operators import read_operator_files
 from millpond.checkpoint.position import Batch
-from millpond.checkpoint.whole_rows import FamilyCodec, StoreCodec
+from millpond.checkpoint.whole_rows import Columns, FamilyCodec, StoreCodec
 from millpond.checkpoint.whole_store import read_whole_stores
 from millpond.errors import CheckpointError, RequestError
 from millpond.savepoint.change.new_savepoint import make_savepoint
@@ -311,7 +311,8 @@ class _TableRows:
         """The row's bytes; None for a list without elements."""
         if row.table != self.name:
             raise wrong(f"A row of {self.name} becomes one of {row.table!r:.80}", "Leave its table as it is.")
-        key = self._key.write(row.key, self._codec.read_key(before[0]))
+        key_before = self._codec.read_key(before[0])
+        key = self._key.write(row.key, key_before)
         elements, was = row.value if self._codec.is_list else [row.value], self._codec.read_value(before[1])
         if not isinstance(elements, list):
             raise wrong(f"The value of a row of {self.name} isn't a list", "Give a list of dicts.")
@@ -320,7 +321,11 @@ class _TableRows:
         stored = [self._value.write(v, was[i] if i < len(was) else None) for i, v in enumerate(elements)]
         if self._expires and any(element[-1] is None for element in stored):
             raise wrong(f"A row of {self.name} has no time at which it expires", f"Give {EXPIRES} in milliseconds since 1970.")
-        return self._codec.write_key(key), self._codec.write_value(stored)
+        return (
+            before[0] if _is_same(key, key_before) else self._codec.write_key(key),
+            # A row in Avro may have been written by an older schema.
+            before[1] if len(stored) == len(was) and all(map(_is_same, stored, was)) else self._codec.write_value(stored),
+        )
 
     def is_same_timer(self, edited: Row, before: Row) -> bool:
         """Whether two rows are timers of the same key, so that only the time may differ."""
@@ -333,6 +338,11 @@ class _TableRows:
     def to_json(self, row: StateRow) -> dict[str, Json]:
         values = [self._value.to_json(v) for v in row.value] if self._codec.is_list else self._value.to_json(row.value)
         return {"key": self._key.to_json(row.key), "value": values}
+
+
+def _is_same(columns: Columns, before: Columns) -> bool:
+    """Whether `NamedColumns.write` found no change."""
+    return all(column is was for column, was in zip(columns, before, strict=True))
 
 
 def check_editable(table: EditedTable, operator_name: str, *, is_known: bool) -> None:
