@@ -28,8 +28,8 @@ from millpond.tables import Bounds, Pond, Row, Rows, Table, open, read_arrow, re
 if TYPE_CHECKING:
     from millpond.client import connect, connect_async
     from millpond.savepoint.archive.archiver import Archiver, archive
-    from millpond.savepoint.change.edit import StateRow
     from millpond.savepoint.change.redistribute import plan_redistribute
+    from millpond.savepoint.change.user_edit import StateRow
     from millpond.savepoint.create import plan_savepoint
     from millpond.savepoint.fork import plan_fork
     from millpond.savepoint.in_place.rescale import plan_rescale
@@ -137,7 +137,7 @@ _LATER = {
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
     "Savepoint": "millpond.savepoint.manifest",
-    "StateRow": "millpond.savepoint.change.edit",
+    "StateRow": "millpond.savepoint.change.user_edit",
     "Upgrade": "millpond.spark.upgrade.finding",
     "archive": "millpond.savepoint.archive.archiver",
     "broadcast": "millpond.spark.broadcast.stream",

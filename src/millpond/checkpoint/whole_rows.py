@@ -41,13 +41,18 @@ class FamilyCodec:
 
     def read_value(self, value: bytes) -> list[Columns]:
         """The elements of a list; of any other value, itself as the only one."""
-        if not self.is_list:
-            return [self.read_row(value)]
-        return [self.read_row(part[_SIZE_BYTES:]) for part in list_parts(value, self.delimiter)]
+        return [self.read_row(row) for row in self.rows_in(value)]
+
+    def rows_in(self, value: bytes) -> list[bytes]:
+        """The same as bytes."""
+        return [part[_SIZE_BYTES:] for part in list_parts(value, self.delimiter)] if self.is_list else [value]
 
     def write_value(self, elements: list[Columns]) -> bytes:
-        """The reverse."""
-        rows = [self.write_row(element) for element in elements]
+        """The reverse of `read_value`."""
+        return self.join([self.write_row(element) for element in elements])
+
+    def join(self, rows: list[bytes]) -> bytes:
+        """The reverse of `rows_in`."""
         if not self.is_list:
             return rows[0]
         return self.delimiter.join(len(row).to_bytes(_SIZE_BYTES, "little") + row for row in rows)

@@ -11,7 +11,8 @@ from typing import Any
 from millpond.catalogue import savepoints_folder
 from millpond.checkpoint.operators import SHORT_NAMES, read_operator_files
 from millpond.errors import RequestError
-from millpond.savepoint.change.edit import Edit, EditedTable, EditPlan, Merge, check_editable
+from millpond.savepoint.change.edit import EditedTable, EditPlan, check_editable
+from millpond.savepoint.change.user_edit import Edit, Merge
 from millpond.savepoint.manage.folder import check_free, open_savepoint
 from millpond.savepoint.manifest import Savepoint
 from millpond.schema.moment import time_micros

@@ -42,7 +42,7 @@ from millpond.savepoint.rewrite.form import StateForm, unsupported
 from millpond.savepoint.rewrite.hdfs_state import HdfsState
 from millpond.savepoint.rewrite.rocksdb_state import RocksDbState
 from millpond.savepoint.rewrite.row_edit import Row, RowEdit
-from millpond.savepoint.rewrite.spills import Spills
+from millpond.savepoint.rewrite.spills import ROW_BYTES, RUN_BYTES, Spills
 from millpond.schema.strict_json import DAMAGE, parse_json
 from millpond.settings import FileBounds
 from millpond.storage import Storage
@@ -53,9 +53,6 @@ _BOUNDS = FileBounds()
 # the batch as it was is built again.
 _CHANGED = "millpond.evolved"
 _INT = struct.Struct(">i")
-# Rows are sorted in runs of so many bytes, each of them with Python's objects around it.
-_RUN_BYTES = 32 << 20
-_ROW_BYTES = 250
 State = HdfsState | RocksDbState
 Turned = tuple[int, bytes, bytes, bytes]
 """(hash, key, the new provider's key, value)"""
@@ -116,8 +113,9 @@ def rewrite_state(source: Storage, number: int, target: Storage, form: StateForm
         )
     by_store = {(edit.operator, edit.store): edit for edit in edits}
     for operator, stores in operators:
-        for store in stores:
-            _rewrite_store(source, batch, target, after, store, by_store.get((operator.operator, store.name)))
+        edited = [(store, by_store.get((operator.operator, store.name))) for store in stores]
+        for store, edit in sorted(edited, key=lambda pair: pair[1] is not None and pair[1].follows):
+            _rewrite_store(source, batch, target, after, store, edit)
         _write_metadata(target, operator, settings.partitions)
     _write_log(source, target, batch, after, is_changed=bool(by_store))
 
@@ -287,8 +285,8 @@ def _sorted_runs(rows: Iterable[Turned]) -> Iterator[list[Turned]]:
     size = 0
     for row in rows:
         run.append(row)
-        size += _ROW_BYTES + len(row[1]) + len(row[2]) + len(row[3])
-        if size >= _RUN_BYTES:
+        size += ROW_BYTES + len(row[1]) + len(row[2]) + len(row[3])
+        if size >= RUN_BYTES:
             yield sorted(run, key=_new_key)
             run, size = [], 0
     yield sorted(run, key=_new_key)

@@ -22,10 +22,12 @@ class RowEdit(ABC):
 
     operator:  Spark's operator id
     store:     Spark's name of the store
+    follows:   whether its rows follow from those of another store of the operator, which comes first
     """
 
     operator: int
     store: str
+    follows = False
 
     @abstractmethod
     def rows(self, rows: Iterable[Row], codec: StoreCodec) -> Iterable[Row]:

@@ -18,6 +18,9 @@ from types import TracebackType
 
 from millpond.checkpoint.files.records import encode_record
 
+# Rows are sorted in runs of so many bytes, each of them with Python's objects around it.
+RUN_BYTES = 32 << 20
+ROW_BYTES = 250
 _COLLECTED_BYTES = 64 << 20
 _PIECE_BYTES = 64 << 10
 _INT_BYTES = 4
@@ -76,6 +79,36 @@ class Spills(AbstractContextManager["Spills"]):
                 while data:
                     data = data[self._file.write(data) :]
         self._collected = 0
+
+
+class Sorter(AbstractContextManager["Sorter"]):
+    """Rows that come in any order and are read in order of their keys, as often as you like."""
+
+    def __init__(self) -> None:
+        self._spills = Spills(1)
+        self._run: list[tuple[bytes, bytes]] = []
+        self._size = 0
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._spills.__exit__(kind, error, trace)
+
+    def add(self, key: bytes, value: bytes) -> None:
+        """One more row."""
+        self._run.append((key, value))
+        self._size += ROW_BYTES + len(key) + len(value)
+        if self._size >= RUN_BYTES:
+            self._end_run()
+
+    def iter_rows(self) -> Iterator[tuple[bytes, bytes]]:
+        """All rows in order."""
+        self._end_run()
+        return self._spills.iter_rows(0)
+
+    def _end_run(self) -> None:
+        for key, value in sorted(self._run):
+            self._spills.add(0, key, value)
+        self._spills.end_run()
+        self._run, self._size = [], 0
 
 
 class _Extents:
