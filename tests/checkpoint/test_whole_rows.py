@@ -17,7 +17,7 @@ from spark_files.golden import CELLS, GOLDEN
 from suite.sizes import a_few
 
 
-@pytest.mark.parametrize("cell", a_few(sorted(CELLS, key=lambda cell: "-avro" not in cell), 14))
+@pytest.mark.parametrize("cell", a_few(sorted(CELLS, key=lambda cell: "-avro" not in cell), 12))
 def test_the_bytes_are_the_same_again(cell: str) -> None:
     storage = open_storage(GOLDEN / cell / "checkpoint")
     batch = read_batch(storage, committed_batches(storage)[-1])

@@ -26,9 +26,9 @@ from suite.sizes import a_few
 
 StateRow = millpond.StateRow
 TABLE = "job.aggregate_0"
-# Their rows can't be edited alone.
-REFUSED = ("join-", "two-keys", "chained", "repartitioned")
-EDITABLE = [cell for cell in CELLS if not any(word in cell for word in REFUSED)]
+# Rows with NULL in place of numbers in keys: they lie where the numbers' hash says.
+REFUSED = ("two-keys",)
+EDITABLE = [cell for cell in CELLS if not any(word in cell for word in ("join-", *REFUSED))]
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_the_command(place: Path, tmp_path: Path) -> None:
             CliRunner().invoke(savepoint, ["edit", str(place), "first", *wrong, "--name", "x"], catch_exceptions=False)
 
 
-@pytest.mark.parametrize("cell", a_few(sorted(EDITABLE, key=lambda cell: "-avro" not in cell), 10))
+@pytest.mark.parametrize("cell", a_few(sorted(EDITABLE, key=lambda cell: "-avro" not in cell), 8))
 def test_an_edit_that_changes_nothing_changes_no_byte_of_a_row(cell: str, tmp_path: Path) -> None:
     """Also if every row is made anew from its values; then all rows but every third are removed, and the rest is as it was."""
     source = tmp_path / "job"
@@ -277,7 +277,7 @@ def test_a_timer_keeps_its_key_and_an_expiry_has_a_time(tmp_path: Path, cell: st
     assert condition(millpond.plan_edit_savepoint(source, "first", "x", edit=edit).run) == expected
 
 
-@pytest.mark.parametrize("cell", a_few([cell for cell in EDITABLE if "-avro" in cell], 2))
+@pytest.mark.parametrize("cell", a_few([cell for cell in EDITABLE if "-avro" in cell], 1))
 def test_values_in_avro_change_and_back(tmp_path: Path, cell: str) -> None:
     """Every number of every value, there and back, without the TTL; older rows get the newest schema at the first change."""
     source = tmp_path / "job"

@@ -48,7 +48,7 @@ def plan_edit_savepoint(
                 has removed don't come back
     Raises:     UNKNOWN_SAVEPOINT, SAVEPOINT_INCOMPLETE, SAVEPOINT_DAMAGED, SAVEPOINT_TOO_NEW;
                 SAVEPOINT_EXISTS, INVALID_NAME, UNKNOWN_TABLE, INVALID_REQUEST, WRONG_TYPE;
-                UNSUPPORTED for tables whose rows can't be edited alone: those of joins.
+                UNSUPPORTED for state of an operator that Millpond doesn't know.
     """
     found = open_savepoint(place, savepoint)
     root = savepoints_folder(place)
