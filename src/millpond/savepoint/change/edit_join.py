@@ -130,7 +130,8 @@ class JoinSide:
         before:  the same before the edit
         place:   under that key
         """
-        # First the rows that were there, then those of each other key, as they followed each other.
+        # First the rows that were there, then those of each other key, as they followed each other: a
+        # place below 2**32 begins with four zero bytes, the length of a key doesn't.
         came_from = b"" if key == before else before
         self._sorter.add(key + came_from + place.to_bytes(_LONG_BYTES, "big"), row)
 
