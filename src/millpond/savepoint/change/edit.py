@@ -2,7 +2,7 @@
 
 A function gets each row of the tables that are to be edited, and returns the row that takes its
 place, or None to remove it.  Rows that have the same key afterwards are merged by a second
-function.  The rows of state that only Spark needs stay as they are.
+function.  The rows that only Spark needs follow from those of the tables.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from millpond.settings import FileBounds
 from millpond.storage import Storage
 
 _BOUNDS = FileBounds()
+_JOIN = "symmetricHashJoin"
 # Operators that keep nothing else of a key, so that the key may change.
 _MAY_MOVE = frozenset({"stateStoreSave", "dedupe", "dedupeWithinWatermark", "applyInPandasWithState", "flatMapGroupsWithState"})
 
@@ -139,7 +140,7 @@ class EditPlan:
             return []
         edits: list[RowEdit] = []
         for (operator, store), tables in stores.items():
-            if names.get(operator) != "symmetricHashJoin":
+            if names.get(operator) != _JOIN:
                 edits.append(StoreEdit(operator, store, tables, self.edit, self.merge, may_move=names.get(operator) in _MAY_MOVE))
                 continue
             join = JoinEdit(operator, store, tables, self.edit, {family: files.enter_context(Sorter()) for family in tables})
