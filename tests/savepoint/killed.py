@@ -18,8 +18,8 @@ from typing import Any
 
 NO_EXCHANGE = "MILLPOND_TEST_NO_EXCHANGE"
 """set for a file system where two names can't be exchanged"""
-ONLY_UPLOADS = "MILLPOND_TEST_ONLY_UPLOADS"
-"""set to count the files that are written to an object store, of which Python's audit events don't tell"""
+IN_BUCKET = "MILLPOND_TEST_IN_BUCKET"
+"""set to count what changes an object store, of which Python's audit events don't tell"""
 _STEPS = frozenset({"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.scandir", "ctypes.dlsym"})
 
 
@@ -88,8 +88,8 @@ def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool
         take_over.try_exchange = lambda _one, _other: False  # type: ignore[assignment]
     run = _COMMANDS[command](place, *arguments)
     events = _STEPS
-    if ONLY_UPLOADS in os.environ:
-        events = frozenset({_tell_of_uploads()})
+    if IN_BUCKET in os.environ:
+        events = frozenset({_tell_of_requests()})
     steps = 0
 
     def count(event: str, _: Any) -> None:
@@ -104,18 +104,49 @@ def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool
     return steps
 
 
-def _tell_of_uploads() -> str:
-    """Raise an audit event before each file that is written to an object store; returns its name."""
+def _tell_of_requests() -> str:
+    """Raise an audit event before each request that changes an object store; returns its name."""
     from millpond.storage.object_store import ObjectStorage
 
-    event, write = "millpond.upload", ObjectStorage.write
+    event, ask = "millpond.request", ObjectStorage._ask
 
-    def audited(storage: ObjectStorage, path: str, data: bytes) -> None:
-        sys.audit(event)
-        write(storage, path, data)
+    def audited(storage: ObjectStorage, kind: str, path: str, request: Callable[[], Any]) -> Any:
+        if kind in ("put", "copy", "delete"):
+            sys.audit(event)
+        return ask(storage, kind, path, request)
 
-    ObjectStorage.write = audited  # type: ignore[method-assign]
+    ObjectStorage._ask = audited  # type: ignore[method-assign]
     return event
+
+
+def _create(place: str, name: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_savepoint(place, name).run
+
+
+def _delete(place: str, name: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_delete_savepoint(place, name).run
+
+
+def _prune(place: str, last: str) -> Callable[[], Any]:
+    from millpond.savepoint.manage.prune import Keep, plan_prune
+
+    return plan_prune(place, Keep(last=int(last))).run
+
+
+def _fork(pond: str, savepoint: str, job: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_fork(pond, savepoint, job).run
+
+
+def _diff(place: str, left: str, right: str) -> Callable[[], Any]:
+    import millpond
+
+    return functools.partial(millpond.read_diff, place, left, right)
 
 
 def _rescale(pond: str, partitions: str) -> Callable[[], Any]:
@@ -124,10 +155,10 @@ def _rescale(pond: str, partitions: str) -> Callable[[], Any]:
     return millpond.plan_rescale(pond, int(partitions)).run
 
 
-def _rollback(pond: str, savepoint: str) -> Callable[[], Any]:
+def _rollback(pond: str, savepoint: str, no_file_sink: str = "") -> Callable[[], Any]:
     import millpond
 
-    return millpond.plan_rollback(pond, savepoint=savepoint).run
+    return millpond.plan_rollback(pond, savepoint=savepoint, no_file_sink=no_file_sink == "none").run
 
 
 def _evolve(place: str, savepoint: str, name: str) -> Callable[[], Any]:
@@ -181,6 +212,11 @@ def _import(place: str, file: str, name: str) -> Callable[[], Any]:
 
 
 _COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "create": _create,
+    "delete": _delete,
+    "prune": _prune,
+    "fork": _fork,
+    "diff": _diff,
     "rescale": _rescale,
     "rollback": _rollback,
     "evolve": _evolve,

@@ -45,7 +45,7 @@ from millpond.storage import open_storage
 from millpond.storage.below import files_below
 from millpond.tables.diff.sides import Source
 from millpond.tables.erase import ErasePlan, key_hash
-from savepoint.killed import ONLY_UPLOADS, run_killed
+from savepoint.killed import IN_BUCKET, run_killed
 from savepoint.test_killed import points
 from servers.s3 import BUCKET, moto_server, upload, use
 from spark_files.checkpoint import KEY, VALUE, WrittenCheckpoint
@@ -539,7 +539,7 @@ def test_a_job_in_a_bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cell
     """Its checkpoint, savepoints and archive lose the key; a killed command is run again."""
     use(monkeypatch, moto_server())
     monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(ONLY_UPLOADS, "1")
+    monkeypatch.setenv(IN_BUCKET, "1")
     root = f"s3://{BUCKET}/{tmp_path.name}/{cell}"
     remote = Remote(f"{root}/job", f"{root}/archive", tmp_path)
 

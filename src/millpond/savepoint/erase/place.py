@@ -167,20 +167,25 @@ class Place:
         done:  files that are without the key already, while manifests may name the old ones
         """
         found, storage = FoundRows(files=list(done)), open_storage(self.path)
-        if found.files:
-            self._renew(storage, found)
+        if found.files:  # a killed command may have left files that no manifest names any more, or yet: these go below
+            self._renew(storage, found, is_whole=False)
         for eraser in _erasers(storage, self.kind, key, found):
             found.files += eraser.erase(Written())
         if found.files:
             self._renew(storage, found)
         return found
 
-    def _renew(self, storage: Storage, found: FoundRows) -> None:
+    def _renew(self, storage: Storage, found: FoundRows, *, is_whole: bool = True) -> None:
+        """Write the manifests anew.
+
+        is_whole:  whether a savepoint must be whole afterwards
+        Raises:    SAVEPOINT_DAMAGED.
+        """
         if self.kind in ("savepoint", "export"):
             changes = {file.path.removeprefix(f"{CHECKPOINT}/"): file for file in found.files}
             manifest = _recounted(Savepoint(_renewed(open_manifest(storage), changes, f"{CHECKPOINT}/"), storage))
             storage.write(NAME, manifest.to_bytes())
-            if problems := verify_savepoint(Savepoint(manifest, storage)).problems:
+            if is_whole and (problems := verify_savepoint(Savepoint(manifest, storage)).problems):
                 raise damaged(storage.uri, f"isn't whole: {problems[0].message}")
         elif self.kind == "archive":
             _renew_archive(storage, found)
