@@ -20,6 +20,7 @@ NO_EXCHANGE = "MILLPOND_TEST_NO_EXCHANGE"
 """set for a file system where two names can't be exchanged"""
 IN_BUCKET = "MILLPOND_TEST_IN_BUCKET"
 """set to count what changes an object store, of which Python's audit events don't tell"""
+_OURS = ("AWS_", "MILLPOND_")
 _STEPS = frozenset({"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os.rmdir", "os.scandir", "ctypes.dlsym"})
 
 
@@ -31,7 +32,7 @@ def run_killed(step: int, place: Path | str, *command: str) -> int:
     server = _server()
     assert server.stdin is not None
     assert server.stdout is not None
-    own = {name: value for name, value in os.environ.items() if name.startswith(("AWS_", "MILLPOND_"))}
+    own = {name: value for name, value in os.environ.items() if name.startswith(_OURS)}
     asked = {"step": step, "place": str(place), "command": command, "no_exchange": NO_EXCHANGE in os.environ, "environment": own}
     server.stdin.write(json.dumps(asked) + "\n")
     server.stdin.flush()
@@ -70,6 +71,8 @@ def _serve() -> None:
 def _run_and_exit(asked: dict[str, Any], end: int) -> None:
     """The fork: it never returns."""
     code, text = 1, ""
+    for name in [name for name in os.environ if name.startswith(_OURS)]:
+        del os.environ[name]  # of the test that was the first to need the server
     os.environ.update(asked["environment"])
     try:
         text, code = str(_run(asked["step"], asked["place"], *asked["command"], no_exchange=asked["no_exchange"])), 0
