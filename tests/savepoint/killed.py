@@ -27,7 +27,7 @@ _STEPS = frozenset({"open", "os.rename", "os.remove", "os.link", "os.mkdir", "os
 def run_killed(step: int, place: Path | str, *command: str) -> int:
     """Run it in a process of its own; returns how many steps it took, or -1 if it was killed.
 
-    command:  the name of one of `_COMMANDS`, and its arguments
+    command:  the name of one of `COMMANDS`, and its arguments
     """
     server = _server()
     assert server.stdin is not None
@@ -89,7 +89,7 @@ def _run(step: int, place: str, command: str, *arguments: str, no_exchange: bool
 
     if no_exchange:
         take_over.try_exchange = lambda _one, _other: False  # type: ignore[assignment]
-    run = _COMMANDS[command](place, *arguments)
+    run = COMMANDS[command](place, *arguments)
     events = _STEPS
     if IN_BUCKET in os.environ:
         events = frozenset({_tell_of_requests()})
@@ -214,7 +214,14 @@ def _import(place: str, file: str, name: str) -> Callable[[], Any]:
     return functools.partial(millpond.import_savepoint, place, file, name=name)
 
 
-_COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
+def _archive(place: str, archive: str) -> Callable[[], Any]:
+    from millpond.savepoint.archive.archiver import Archiver
+
+    return functools.partial(Archiver(place, archive).run, once=True)
+
+
+COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
+    "archive": _archive,
     "create": _create,
     "delete": _delete,
     "prune": _prune,

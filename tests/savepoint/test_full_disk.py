@@ -1,0 +1,140 @@
+"""A disk that is full, or becomes so at some moment of a command: a typed error, and every file is what it was.
+
+With room, the same command then succeeds.  Erasures and diffs are beside their other tests.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.catalogue import create_job
+from millpond.errors import MillpondError
+from millpond.savepoint.create import plan_savepoint
+from millpond.schema.definition.operator_name import parse_entry
+from savepoint.killed import COMMANDS
+from suite.mounts import skip_without_mounts
+from suite.sizes import IS_LONG
+
+PAGE = 4096
+TURNS = 16 if IS_LONG else 2
+
+
+@pytest.mark.parametrize("cell", ["counts-rocksdb-changelog", pytest.param("counts-hdfs", marks=pytest.mark.long)])
+def test_on_a_full_disk_nothing_is_half_done(golden, tmp_path: Path, cell: str) -> None:  # type: ignore[no-untyped-def]
+    """The disk is a file system of 16 MiB, in a mount namespace of its own."""
+    skip_without_mounts()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    shell = 'mount -t tmpfs -o size=16m none "$1" && exec "$2" -m savepoint.test_full_disk "$1" "$3" "$4"'
+    written = golden(cell)
+    words = [str(disk), sys.executable, str(written.checkpoint), json.dumps(written.read("definition"))]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "MILLPOND_HOME": str(disk / "home")}
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", shell, "sh", *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+        env=environment,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = {command: set(ends) for command, ends in json.loads(done.stdout.splitlines()[-1]).items()}
+    allowed = {"done", "NOT_WRITABLE"}
+    assert {command: ends - allowed for command, ends in found.items() if ends - allowed} == {}
+    assert [command for command, ends in found.items() if "NOT_WRITABLE" not in ends] == []
+
+
+def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
+    """Inside of the namespace: give each command a disk with ever another room; the last line says how each ended."""
+    pond, some, found = disk / "pond", random.Random(checkpoint.parent.name), {}
+    folder = create_job(pond, "counts")
+    subprocess.run(["cp", "-r", f"{checkpoint}/.", folder.checkpoint.removeprefix("file://")], check=True)
+    folder.write_definition(parse_entry(definition))
+    plan_savepoint(pond, "first").run()
+    millpond.export_savepoint(millpond.open_savepoint(pond, "first"), disk / "first.tar")
+    place = str(pond)
+    broken = disk / "broken"
+    subprocess.run(["cp", "-r", str(checkpoint), str(broken)], check=True)
+    newest = max((broken / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.write_bytes(b"")
+    commands = {
+        "create": (place, "new"),
+        "edit": (place, "first", "new"),
+        "restore": (place, "first", str(disk / "new")),
+        "fork": (place, "first", "new"),
+        "import": (place, str(disk / "first.tar"), "new"),
+        "export": (place, "first", str(disk / "new.tar")),
+        "repair": (str(broken), str(disk / "new")),
+        "archive": (place, str(disk / "new")),
+        "rescale": (place, "3"),
+        "rollback": (place, "first", "none"),
+    }
+    for command, words in commands.items():
+        ends = found.setdefault(command, [])
+        for turn in range(TURNS):
+            if command == "rescale":
+                words = (place, str(3 + turn % 2))
+            run = COMMANDS[command](*words)
+            before = _files(disk)
+            with _full(disk, PAGE * (some.randrange(1, 40) if turn else 0)):
+                try:
+                    run()
+                    ends.append("done")
+                except MillpondError as error:
+                    ends.append(error.condition)
+                    after = _files(disk)
+                    wrong = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+                    if command != "archive":  # which keeps whole batches, and says who writes
+                        assert not wrong, (command, turn, wrong)
+            if ends[-1] != "done":
+                COMMANDS[command](*words)()
+            if command in ("rescale", "rollback"):
+                for kept in (pond / "jobs/counts").glob("checkpoint.before-*"):
+                    subprocess.run(["rm", "-rf", str(kept)], check=True)
+                continue
+            for name in _files(disk).keys() - before.keys():
+                (disk / name).unlink()
+            for name in ("pond/savepoints/new", "pond/jobs/new", "new.millpond", "new"):
+                subprocess.run(["rm", "-rf", str(disk / name)], check=True)
+    print(json.dumps(found))
+
+
+def _files(disk: Path) -> dict[str, bytes]:
+    """All files but those that say who works there."""
+    return {
+        str(path.relative_to(disk)): path.read_bytes()
+        for path in disk.rglob("*")
+        if path.is_file() and path.name not in ("lease.json", "rest") and "home" not in path.parts
+    }
+
+
+@contextmanager
+def _full(disk: Path, room_bytes: int) -> Iterator[None]:
+    """So much room is left."""
+    rest = disk / "rest"
+    with open(rest, "wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(PAGE))
+        except OSError:
+            pass
+        file.truncate(max(0, file.tell() - room_bytes))
+    try:
+        yield
+    finally:
+        rest.unlink()
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]))
