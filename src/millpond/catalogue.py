@@ -56,7 +56,7 @@ _MISSED = 5
 _INSIDE = "checkpoint"
 _INSIDE_NAME = re.compile(r"checkpoint(-[1-9][0-9]{0,8})?")
 _SAVEPOINTS = "savepoints"
-_JOB = "job.json"
+JOB = "job.json"
 _SINK = "sink.json"
 _BOUNDS = FileBounds()
 _NOTHING_MORE = Places()
@@ -224,7 +224,7 @@ def job_of(pond: str | Path, job: str) -> JobFolder:
     """
     check_table_name(job)
     storage = open_storage(pond).folder(f"jobs/{job}")
-    there = _read_job(storage)[1] if storage.stamp(_JOB) is not None else _INSIDE
+    there = _read_job(storage)[1] if storage.stamp(JOB) is not None else _INSIDE
     return _inside(storage, job, there if _is_inside(there) else _INSIDE)
 
 
@@ -236,7 +236,7 @@ def reopen(folder: JobFolder) -> JobFolder:
 
 def read_job(folder: JobFolder) -> bytes:
     """The bytes of job.json.  Raises FILE_GONE."""
-    return folder.storage.read(_JOB, _BOUNDS.note_bytes)
+    return folder.storage.read(JOB, _BOUNDS.note_bytes)
 
 
 def point_to(folder: JobFolder, name: str, text: bytes) -> None:
@@ -246,11 +246,11 @@ def point_to(folder: JobFolder, name: str, text: bytes) -> None:
     text:    the bytes of job.json, as they were when the caller had a right to change it
     Raises:  CHECKPOINT_IN_USE if somebody else has changed job.json since then; NOT_WRITABLE.
     """
-    data = {**_parse(folder.storage, _JOB, text), "checkpoint": name}
-    if not folder.storage.replace(_JOB, text, json.dumps(data, indent=1).encode()):
+    data = {**_parse(folder.storage, JOB, text), "checkpoint": name}
+    if not folder.storage.replace(JOB, text, json.dumps(data, indent=1).encode()):
         raise SavepointError(
             "CHECKPOINT_IN_USE",
-            f"Somebody has changed {folder.storage.uri}/{_JOB}: the job {folder.job} isn't this command's any more.",
+            f"Somebody has changed {folder.storage.uri}/{JOB}: the job {folder.job} isn't this command's any more.",
             hint="Look what else works on this job, and try again.",
             job=folder.job,
         )
@@ -262,9 +262,9 @@ def forbid_change(folder: JobFolder) -> None:
     Raises:  NOT_WRITABLE, and what the storage raises.
     """
     text = read_job(folder)
-    data = _parse(folder.storage, _JOB, text)
+    data = _parse(folder.storage, JOB, text)
     changed = json.dumps({**data, "stamp": uuid.uuid4().hex}, indent=1).encode()
-    if not folder.storage.replace(_JOB, text, changed):
+    if not folder.storage.replace(JOB, text, changed):
         forbid_change(folder)
 
 

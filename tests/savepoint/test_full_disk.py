@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -64,10 +65,11 @@ def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
     plan_savepoint(pond, "first").run()
     millpond.export_savepoint(millpond.open_savepoint(pond, "first"), disk / "first.tar")
     place = str(pond)
-    broken = disk / "broken"
-    subprocess.run(["cp", "-r", str(checkpoint), str(broken)], check=True)
-    newest = max((broken / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
-    newest.write_bytes(b"")
+    broken, bare = str(disk / "broken"), str(disk / "bare")
+    for copy in (broken, bare):
+        subprocess.run(["cp", "-r", str(checkpoint), copy], check=True)
+    max(Path(broken).glob("commits/[0-9]*"), key=lambda path: int(path.name)).write_bytes(b"")
+    plan_savepoint(bare, "first").run()
     commands = {
         "create": (place, "new"),
         "edit": (place, "first", "new"),
@@ -75,19 +77,20 @@ def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
         "fork": (place, "first", "new"),
         "import": (place, str(disk / "first.tar"), "new"),
         "export": (place, "first", str(disk / "new.tar")),
-        "repair": (str(broken), str(disk / "new")),
+        "repair": (broken, str(disk / "new")),
         "archive": (place, str(disk / "new")),
+        "rescale beside": (bare, "3"),
+        "rollback beside": (bare, "first", "none"),
         "rescale": (place, "3"),
         "rollback": (place, "first", "none"),
     }
-    for command, words in commands.items():
-        ends = found.setdefault(command, [])
+    for label, words in commands.items():
+        ends, command = found.setdefault(label, []), COMMANDS[label.split()[0]]
         for turn in range(TURNS):
-            if command == "rescale":
+            if label == "rescale":
                 words = (place, str(3 + turn % 2))
-            run = COMMANDS[command](*words)
-            before = _files(disk)
-            with _full(disk, PAGE * (some.randrange(1, 40) if turn else 0)):
+            run, before = command(*words), _files(disk)
+            with _full(disk, PAGE * (some.randrange(1, 60) if turn else 0)):
                 try:
                     run()
                     ends.append("done")
@@ -95,18 +98,19 @@ def _main(disk: Path, checkpoint: Path, definition: dict[str, Any]) -> None:
                     ends.append(error.condition)
                     after = _files(disk)
                     wrong = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-                    if command != "archive":  # which keeps whole batches, and says who writes
-                        assert not wrong, (command, turn, wrong)
+                    is_decided = label == "rollback" and (pond / "jobs/counts/take-over.json").exists()  # the next command ends it
+                    if label != "archive" and not is_decided:  # which keeps whole batches, and says who writes
+                        assert not wrong, (label, turn, wrong)
             if ends[-1] != "done":
-                COMMANDS[command](*words)()
-            if command in ("rescale", "rollback"):
-                for kept in (pond / "jobs/counts").glob("checkpoint.before-*"):
-                    subprocess.run(["rm", "-rf", str(kept)], check=True)
-                continue
-            for name in _files(disk).keys() - before.keys():
-                (disk / name).unlink()
-            for name in ("pond/savepoints/new", "pond/jobs/new", "new.millpond", "new"):
-                subprocess.run(["rm", "-rf", str(disk / name)], check=True)
+                command(*words)()
+            assert not list((pond / "jobs/counts").glob("take-over*"))
+            for kept in (pond / "jobs/counts").glob("checkpoint.before-*"):
+                shutil.rmtree(kept)
+            if label not in ("rescale", "rollback"):
+                for name in _files(disk).keys() - before.keys():
+                    (disk / name).unlink()
+                subprocess.run(["find", str(disk), "-name", "lease.json", "-path", "*/new*", "-delete"], check=True)
+                subprocess.run(["find", str(disk), "-mindepth", "1", "-type", "d", "-empty", "-delete"], check=True)
     print(json.dumps(found))
 
 

@@ -94,3 +94,54 @@ def test_every_answer_is_the_recomputation_of_the_committed_input(
                 assert statistics["error"] is None
         finally:
             job.terminate()
+
+
+def test_a_job_goes_on_from_a_savepoint_within_the_bucket(s3a_jars: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a job that runs; under another number of partitions as well.  The numbers that were counted say what each must have."""
+    use(monkeypatch, moto_server())
+    root = f"s3a://{BUCKET}/{uuid.uuid4().hex}"
+
+    def start(checkpoint: str, batches: int) -> subprocess.Popen[bytes]:
+        program = [
+            sys.executable,
+            str(Path(__file__).with_name("s3a_job.py")),
+            str(s3a_jars),
+            moto_server(),
+            checkpoint,
+            str(batches),
+        ]
+        with (tmp_path / "job.log").open("a") as out:
+            return subprocess.Popen(["timeout", "-k", "5", "300", *program], stdout=out, stderr=out)
+
+    def state(checkpoint: str) -> tuple[int, dict[int, tuple[int, int]], dict[int, tuple[int, int]]]:
+        """The newest batch, what it has, and what its offsets say that it must have."""
+        last = millpond.plan_savepoint(checkpoint, f"s{uuid.uuid4().hex}", job=None).run().manifest
+        rows = millpond.read_arrow(checkpoint, "counts").to_pylist()
+        return last.batch, {r["k"]: (r["n"], r["total"]) for r in rows}, recomputed(last.offsets)
+
+    with start(f"{root}/counts", BATCHES) as job:
+        try:
+            while open_storage(f"{root}/counts.millpond").stamp("tables/counts.json") is None or not (
+                batches := committed_batches(open_storage(f"{root}/counts"))
+            ):
+                assert job.poll() is None, (tmp_path / "job.log").read_text()[-3000:]
+                time.sleep(0.1)
+            saved = millpond.plan_savepoint(f"{root}/counts", "meanwhile").run()
+            assert job.poll() is None
+        finally:
+            if sys.exc_info()[0] is not None:
+                job.terminate()
+    assert job.returncode == 0, (tmp_path / "job.log").read_text()[-3000:]
+    assert batches[0] <= saved.manifest.batch < BATCHES
+    assert millpond.verify_savepoint(saved).problems == ()
+    for name, form in (("restored", {}), ("in-five", {"partitions": 5})):
+        checkpoint = f"{root}/{name}"
+        millpond.plan_restore(f"{root}/counts", "meanwhile", checkpoint, **form).run()  # type: ignore[arg-type]
+        batch, rows, expected = state(checkpoint)
+        assert (batch, rows) == (saved.manifest.batch, expected)
+        with start(checkpoint, saved.manifest.batch + 3) as job:
+            pass
+        assert job.returncode == 0, (tmp_path / "job.log").read_text()[-3000:]
+        batch, rows, expected = state(checkpoint)
+        assert batch >= saved.manifest.batch + 3
+        assert rows == expected

@@ -9,7 +9,7 @@
 5. Let all of it survive a crash, and only then write `metadata`.  Spark 4.3 refuses to start from
    offsets without it, so it never starts from half of a copy.
 
-If anything fails, the folder is emptied.
+If anything fails, the folder is emptied, and what was written beside it goes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from millpond.catalogue import JobFolder, create_beside, folder_around, folders_of
+from millpond.catalogue import JOB, JobFolder, create_beside, folder_around, folders_of
 from millpond.checkpoint.operators import anchored
 from millpond.errors import RequestError, SavepointError
 from millpond.ownership.lease import check_not_held
@@ -32,6 +32,7 @@ from millpond.savepoint.end_at import check_end, plan_next_batch
 from millpond.savepoint.in_place.file_sink import SINK
 from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
+from millpond.savepoint.origin import NAME as ORIGIN
 from millpond.savepoint.origin import write_origin
 from millpond.savepoint.rewrite.form import AS_IT_WAS, StateForm, check_can_rewrite
 from millpond.savepoint.rewrite.rewrite import is_state_file, rewrite_state
@@ -136,8 +137,10 @@ def restore_files(
 def new_checkpoint(target: Storage, job_id: str) -> Iterator[None]:
     """Steps 1 and 5 around the files of a new checkpoint, which the block writes.
 
-    Raises:  TARGET_NOT_EMPTY, NOT_WRITABLE.  If the block raises, the folder is emptied.
+    Raises:  TARGET_NOT_EMPTY, NOT_WRITABLE.  If the block raises, the folder is emptied, and what was
+             written beside it goes.
     """
+    before = {(folder.uri, path) for folder, path in _beside(target)}
     if not target.create(_CLAIM, uuid.uuid4().hex.encode()):
         raise _in_the_way(target)
     if target.names():  # another command was done with it just before
@@ -150,7 +153,20 @@ def new_checkpoint(target: Storage, job_id: str) -> Iterator[None]:
         target.delete(_CLAIM)  # last: without it, what a killed command left looks like anybody's
     except BaseException:
         target.delete_all()
+        for folder, path in _beside(target):
+            if (folder.uri, path) not in before:
+                folder.delete(path)
         raise
+
+
+def _beside(target: Storage) -> list[tuple[Storage, str]]:
+    """The files that belong to a checkpoint and lie beside it; that which names it is the last one."""
+    found = []
+    for folder in folders_of(target.uri):
+        storage = folder.storage
+        found += [(storage, f"tables/{name}") for name in storage.names("tables")]
+        found += [(storage, name) for name in (ORIGIN, JOB) if storage.stamp(name) is not None]
+    return found
 
 
 def encode_metadata(job_id: str) -> bytes:

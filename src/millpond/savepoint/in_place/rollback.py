@@ -15,6 +15,7 @@ Of a job that Millpond doesn't start, both get places of their own, and nothing 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -158,29 +159,42 @@ class RollbackPlan:
         check_empty(target)
         source = self.job.open_checkpoint()
         found, log = Found.of(source), None
+
+        def last() -> None:
+            found.check(source)
+            folder = create_beside(target.uri, self.job.job)
+            if self.savepoint is not None:
+                restore_tables(folder, self.savepoint.manifest)
+            else:
+                for entry in self.job.entries():
+                    folder.write_definition(entry)
+            target.delete_all(_WORK)
+
         try:
             if self.sink is not None:
                 log = open_storage(f"{self.sink.sink}/{LOG}.batch-{self.batch}-{uuid.uuid4().hex[:8]}")
                 self._write_log(self.sink, log)
-            self._copy(self.job, target.folder(_WORK), target, target.uri, progress)
-            found.check(source)
-            target.delete_all(_WORK)
+            self._copy(self.job, target.folder(_WORK), target, target.uri, progress, last)
         except BaseException:
             target.delete_all()
             if log is not None:
                 log.delete_all()
             raise
         folder = create_beside(target.uri, self.job.job)
-        if self.savepoint is not None:
-            restore_tables(folder, self.savepoint.manifest)
-        else:
-            for entry in self.job.entries():
-                folder.write_definition(entry)
         return self._result(folder, kept=None, log=None if log is None else log.uri, kept_sink=None)
 
-    def _copy(self, folder: JobFolder, work: Storage, copy: Storage, place: str, progress: Progress | None) -> None:
+    def _copy(
+        self,
+        folder: JobFolder,
+        work: Storage,
+        copy: Storage,
+        place: str,
+        progress: Progress | None,
+        last: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Steps 1 and 2; `last` is what else is to be done before Spark can start from the copy."""
         savepoint = self.savepoint or savepoint_in(work, folder, self.batch, progress, count=False)  # 1
-        restore_files(savepoint, copy, savepoint.manifest.job_id, progress, place=place)  # 2
+        restore_files(savepoint, copy, savepoint.manifest.job_id, progress, place=place, also=last)  # 2
         work.delete_all("savepoint")
 
     def _write_log(self, plan: SinkPlan, target: Storage) -> None:  # 3
