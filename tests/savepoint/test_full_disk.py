@@ -28,7 +28,7 @@ from suite.mounts import skip_without_mounts
 from suite.sizes import IS_LONG
 
 PAGE = 4096
-TURNS = 16 if IS_LONG else 2
+TURNS = 6 if IS_LONG else 2
 
 
 @pytest.mark.parametrize("cell", ["counts-rocksdb-changelog", pytest.param("counts-hdfs", marks=pytest.mark.long)])

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from millpond.catalogue import create_job, open_jobs
 from millpond.checkpoint.log import committed_batches
+from millpond.ownership.take_over import finish
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.in_place.file_sink import LOG, entries_upto
 from millpond.savepoint.in_place.rollback import plan_rollback
 from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
 from millpond.savepoint.verify import verify_savepoint
+from millpond.schema.definition.operator_name import NamedOperator
 from millpond.storage import open_storage, uri_of
 from savepoint.killed import run_killed
 from savepoint.test_rescale import condition_of, files_of, rows
@@ -245,3 +248,24 @@ def test_killed_anywhere_job_and_sink_are_both_old_or_both_new(job: SinkJob, tmp
         assert job.sink.listed() == list(range(batch + 1))
         assert not list(job.path.parent.glob("take-over*"))
     assert found == {5, 13}
+
+
+def test_killed_anywhere_a_job_has_the_tables_of_its_checkpoint(job: SinkJob, tmp_path: Path) -> None:
+    """When what the killed command left is finished."""
+    pond, fresh = tmp_path / "pond", tmp_path / "fresh"
+    (folder,) = open_jobs(pond)
+    folder.write_definition(NamedOperator(table="then", operator=0, operator_name="stateStoreSave"))
+    plan_savepoint(pond, "then", batch=5).run()
+    folder.write_definition(NamedOperator(table="now", operator=0, operator_name="stateStoreSave"))
+    shutil.copytree(pond, fresh)
+    steps, ends = run_killed(0, pond, "rollback", "then", "none"), set()
+    for step in random.Random(3).sample(range(steps - 25, steps), 12 if IS_LONG else 4):
+        shutil.rmtree(pond)
+        shutil.copytree(fresh, pond)
+        assert run_killed(step, pond, "rollback", "then", "none") < 0
+        batch = committed_batches(open_storage(job.path))[-1]
+        finish(open_jobs(pond)[0])  # as the start of the job does
+        ends.add(batch)
+        assert committed_batches(open_storage(job.path))[-1] == batch
+        assert {entry.table for entry in folder.entries()} == ({"now", "then"} if batch == 5 else {"now"})
+    assert 5 in ends
