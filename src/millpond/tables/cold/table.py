@@ -2,11 +2,8 @@
 
 1. The batch's settings and stores say what to read; the table's definition is compared with the
    store's schema.
-2. One pass finds the newest row of each key in a partition (`checkpoint.bulk.newest`).  If that
-   pass rejects the input, the rows are found file by file (`checkpoint.bulk.partition`), and the
-   newest row of each key stays.
-3. Rows become columns, and `finish_columns` computes what a reader sees, one partition after the
-   other.
+2. Each partition's rows become columns (`table_batch`).
+3. The partitions' tables are joined.
 4. commits/N must still be the file that was read.  If Spark cleaned up meanwhile, begin again with
    the batch that is now the newest.
 """
@@ -16,21 +13,17 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from millpond.catalogue import JobFolder, open_jobs
-from millpond.checkpoint.bulk.newest import read_newest
-from millpond.checkpoint.bulk.partition import RowChunk, iter_newest, read_chunks
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.lookup import find_row
 from millpond.checkpoint.operators import read_each_operator
 from millpond.checkpoint.position import Batch, Position
 from millpond.checkpoint.real_time import refuse_real_time
-from millpond.checkpoint.rows.columns import Array, Spans
-from millpond.checkpoint.state import StateReader, partitions_of
 from millpond.errors import CheckpointError, MillpondError, ReplicaError, RequestError
 from millpond.native.memory import Memory
 from millpond.replica.history.delete_cause import loses_rows, may_expire
@@ -41,13 +34,12 @@ from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
 from millpond.storage import Storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
-from millpond.tables.cold.merged import MergedRows
+from millpond.tables.cold.table_batch import TableBatch
 from millpond.tables.default_tables import stored_tables, unknown_table
-from millpond.tables.finish.columns import ColumnFinish, RowKeys
 from millpond.tables.finish.definition import compile_definition
 from millpond.tables.finish.merge_rows import compile_merge
-from millpond.tables.forms.arrow import pyarrow, rows_table, table_schema, unexpired
-from millpond.tables.forms.arrow_errors import Failures, join_tables, make_table
+from millpond.tables.forms.arrow import pyarrow
+from millpond.tables.forms.arrow_errors import join_tables
 from millpond.tables.scan.binding import store_of
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
@@ -56,8 +48,6 @@ from millpond.tables.scan.ttl import clock_ms, has_passed
 _TRIES = 5
 # How many partitions are read at a time; each takes memory for its files.
 _MOST_THREADS = 4
-# How many rows become columns at a time, so that an array can hold the bytes of their texts.
-_CHUNK_ROWS, _CHUNK_BYTES = 1 << 20, 1 << 30
 
 
 def read_arrow(
@@ -82,7 +72,7 @@ def read_arrow(
     pa = pyarrow()
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, batch, allow).read(pa, expired=expired)
+            return ColdTable(path, table, batch, allow).read(pa, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or batch is not None or not left:
                 raise
@@ -107,7 +97,7 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, a
     """
     for left in reversed(range(_TRIES)):
         try:
-            return _ColdTable(path, table, None, allow).row(key, expired=expired)
+            return ColdTable(path, table, None, allow).row(key, expired=expired)
         except CheckpointError as error:
             if error.condition != "FILE_GONE" or not left:
                 raise
@@ -116,7 +106,16 @@ def read_row(path: str | Path, table: str, key: Key, *, expired: bool = False, a
 
 def find_definition(path: str | Path, table: str, *, allow: Iterable[str | Path] = ()) -> TableDefinition:
     """A table's definition, from the checkpoint alone.  Raises as `read_arrow`."""
-    return _ColdTable(path, table, None, allow).definition
+    return ColdTable(path, table, None, allow).definition
+
+
+def find_defined(path: str | Path, table: str, *, allow: Iterable[str | Path] = ()) -> tuple[JobFolder, TableDefinition] | None:
+    """A table that somebody defined, also before its first batch, with its job; None if nobody did."""
+    for folder in open_jobs(path, allow=allow):
+        for entry in folder.read_entries()[0]:
+            if isinstance(entry, TableDefinition) and entry.table == table:
+                return folder, entry
+    return None
 
 
 def find_names(folder: JobFolder) -> tuple[list[str], bool]:
@@ -137,7 +136,9 @@ def find_names(folder: JobFolder) -> tuple[list[str], bool]:
     return names + [definition.table for definition, _ in stored_tables(folder, record, entries)], not unread
 
 
-class _ColdTable:
+class ColdTable:
+    """A table of one committed batch, found by its name."""
+
     def __init__(self, path: str | Path, table: str, batch: int | None, allow: Iterable[str | Path]) -> None:  # 1
         known: list[str] = []
         problem: MillpondError | None = None
@@ -193,6 +194,11 @@ class _ColdTable:
     def definition(self) -> TableDefinition:
         """The table's definition."""
         return self._definition
+
+    @property
+    def storage(self) -> Storage:
+        """The job's checkpoint."""
+        return self._storage
 
     def row(self, key: Key, *, expired: bool) -> Row:
         definition, batch, keys = self._definition, self._batch, KeyReader(self._definition)
@@ -252,64 +258,35 @@ class _ColdTable:
         return None if all(row is None for row in found) else merge(key, found)
 
     def read(self, pa: Any, *, expired: bool) -> Any:
-        definition, batch, schema = self._definition, self._batch, self._schema
-        judged_ms = self._judged_ms() if schema.ttl and not expired else None
-        if definition.parts is not None:
-            return self._read_merged(pa, judged_ms)
-        finish, shape = ColumnFinish(definition), table_schema(pa, definition, self._job, batch.batch)
+        table = self.table_batch(expired=expired)
+        in_parts = table.definition.parts is not None
+        found = table.read_merged(pa, self._storage) if in_parts else self._read_partitions(pa, table)
+        check_still_committed(self._storage, table.batch)  # 4
+        return found
 
-        of_thread = threading.local()
+    def table_batch(self, *, expired: bool) -> TableBatch:
+        """What a read of its partitions needs.
+
+        expired:  whether to show rows whose TTL has passed
+        """
+        definition, batch, schema = self._definition, self._batch, self._schema
+        judged_ms = None
+        if schema.ttl and not expired:
+            judged_ms = batch.started_ms if self._as_of else clock_ms(batch.started_ms)
+        return TableBatch(
+            job=self._job, checkpoint=self._storage.uri, definition=definition, batch=batch, schema=schema, judged_ms=judged_ms
+        )
+
+    def _read_partitions(self, pa: Any, table: TableBatch) -> Any:
+        finish, of_thread = table.finish(), threading.local()
 
         def begin_thread() -> None:
             of_thread.memory = Memory()
 
         def read_partition(partition: int) -> list[Any]:
-            found, memory = [], of_thread.memory
-            for chunk in self._chunks(partition, memory):  # 2
-                for keys, values, places in _slices(chunk):  # 3
-                    failures = Failures()
-                    arrays = finish.arrays(pa, RowKeys(schema.key, keys, places, memory), values, memory, failures)
-                    table = make_table(pa, arrays, shape, failures)
-                    found.append(table if judged_ms is None else unexpired(pa, table, judged_ms))
-            return found
+            return list(table.iter_tables(pa, self._storage, partition, of_thread.memory, finish))
 
         # Nearly all work happens in libraries that release Python's lock.
         with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), initializer=begin_thread) as threads:
-            tables = [table for found in threads.map(read_partition, partitions_of(batch, schema)) for table in found]
-        check_still_committed(self._storage, batch)  # 4
-        return join_tables(pa, tables, shape)
-
-    def _read_merged(self, pa: Any, judged_ms: int | None) -> Any:
-        """A table whose rows lie in parts, of all partitions together, row by row."""
-        definition, batch, schema, memory = self._definition, self._batch, self._schema, Memory()
-        found = MergedRows(definition, schema)
-        for partition in partitions_of(batch, schema):
-            for chunk in self._chunks(partition, memory):
-                for key, value in zip(chunk.keys.tolist(), chunk.values.tolist(), strict=True):
-                    found.add(key, (value,))
-        check_still_committed(self._storage, batch)
-        finish = compile_definition(definition)
-        there = [(key, value) for key, value in found.rows() if judged_ms is None or not has_passed(value, judged_ms)]
-        rows = [row for key, value in there if (row := finish(key, value)) is not None]
-        return rows_table(pa, definition, rows, self._job, batch.batch)
-
-    def _judged_ms(self) -> int:
-        """The time by which TTLs are judged."""
-        return self._batch.started_ms if self._as_of else clock_ms(self._batch.started_ms)
-
-    def _chunks(self, partition: int, memory: Memory) -> Iterable[RowChunk]:
-        """The newest row of each key of a partition."""
-        reader = StateReader(self._storage)
-        chunks = read_newest(reader, self._batch, self._schema, partition, memory)
-        return chunks if chunks is not None else iter_newest(read_chunks(reader, self._batch, self._schema, partition))
-
-
-def _slices(chunk: RowChunk) -> Iterator[tuple[Spans, Spans, Array | None]]:
-    count, first = len(chunk.keys.begin), 0
-    sizes = (chunk.keys.size + chunk.values.size).cumsum()
-    while first < count:
-        before = int(sizes[first - 1]) if first else 0
-        end = min(count, first + _CHUNK_ROWS, max(first + 1, int(sizes.searchsorted(before + _CHUNK_BYTES, "right"))))
-        places = None if chunk.places is None else chunk.places[first:end]
-        yield chunk.keys.slice(first, end), chunk.values.slice(first, end), places
-        first = end
+            tables = [one for found in threads.map(read_partition, table.partitions) for one in found]
+        return join_tables(pa, tables, table.arrow_schema(pa))

@@ -1,0 +1,1 @@
+"""Tables as a source of Spark: `spark.read.format("millpond")` and `spark.readStream.format("millpond")`."""
