@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from millpond.spark.aggregate.values import distinct, quantile, top_k
     from millpond.spark.broadcast.stream import broadcast
     from millpond.spark.buffered import buffered
+    from millpond.spark.compose.aggregate import aggregate_changes, signed_rows
+    from millpond.spark.compose.values import top
     from millpond.spark.job import Job
     from millpond.spark.models.publish import publish_model, remove_model, roll_back_model
     from millpond.spark.models.serve import read_models, serve_models
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     from millpond.spark.salted.hot_keys import HotKeys
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
+    from millpond.spark.source.source import read_changes, register
     from millpond.spark.start import define, publish, start
     from millpond.spark.upgrade.check import check_upgrade
     from millpond.spark.upgrade.evolve import plan_evolve
@@ -87,6 +90,7 @@ __all__ = [
     "StorageError",
     "Table",
     "Upgrade",
+    "aggregate_changes",
     "archive",
     "broadcast",
     "buffered",
@@ -117,16 +121,20 @@ __all__ = [
     "publish_model",
     "quantile",
     "read_arrow",
+    "read_changes",
     "read_diff",
     "read_models",
     "read_row",
+    "register",
     "remove_model",
     "roll_back_model",
     "salted",
     "schedule_savepoints",
     "serve_models",
     "session",
+    "signed_rows",
     "start",
+    "top",
     "top_k",
     "verify_savepoint",
 ]
@@ -139,6 +147,7 @@ _LATER = {
     "Savepoint": "millpond.savepoint.manifest",
     "StateRow": "millpond.savepoint.change.user_edit",
     "Upgrade": "millpond.spark.upgrade.finding",
+    "aggregate_changes": "millpond.spark.compose",
     "archive": "millpond.savepoint.archive.archiver",
     "broadcast": "millpond.spark.broadcast.stream",
     "buffered": "millpond.spark.buffered",
@@ -167,15 +176,19 @@ _LATER = {
     "publish": "millpond.spark",
     "publish_model": "millpond.spark.models.publish",
     "quantile": "millpond.spark.aggregate.values",
+    "read_changes": "millpond.spark.source.source",
     "read_diff": "millpond.tables.diff.read",
     "read_models": "millpond.spark.models.serve",
+    "register": "millpond.spark.source.source",
     "remove_model": "millpond.spark.models.publish",
     "roll_back_model": "millpond.spark.models.publish",
     "salted": "millpond.spark",
     "schedule_savepoints": "millpond.savepoint.manage.schedule",
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
+    "signed_rows": "millpond.spark.compose",
     "start": "millpond.spark",
+    "top": "millpond.spark.compose",
     "top_k": "millpond.spark.aggregate.values",
     "verify_savepoint": "millpond.savepoint.verify",
 }

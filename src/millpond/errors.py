@@ -98,6 +98,7 @@ CONDITIONS: dict[str, Condition] = {
     "UNKNOWN_TABLE": Condition(RequestError, 404, 3),
     "UNKNOWN_ROUTE": Condition(RequestError, 404, 3),
     "UNKNOWN_COLUMN": Condition(RequestError, 400, 2),
+    "NOT_RETRACTABLE": Condition(RequestError, 400, 2),
     "NOT_A_KEY_COLUMN": Condition(RequestError, 400, 2),
     "KEY_MISSING": Condition(RequestError, 400, 2),
     "WRONG_TYPE": Condition(RequestError, 400, 2),

@@ -66,6 +66,8 @@ def session(name: str, **conf: str) -> SparkSession:
     """
     with importing_pyspark():
         from pyspark.sql import SparkSession
+
+        from millpond.spark.source.source import register
     require_java()
     # Spark starts `python3` from PATH for its workers, which may be another version than the
     # driver's.
@@ -76,7 +78,9 @@ def session(name: str, **conf: str) -> SparkSession:
         builder = builder.config(key, setting.value)
     for key, value in conf.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    found = builder.getOrCreate()
+    register(found)
+    return found
 
 
 def default_partitions(spark: SparkSession) -> int:

@@ -32,7 +32,7 @@ from millpond.checkpoint.partition import partition_of_key
 from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.errors import MillpondError, RequestError
 from millpond.native.memory import Memory
-from millpond.schema.definition.table import TableDefinition
+from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
 from millpond.spark.source.columns import arrow_schema, choose_columns, record_batches
 from millpond.spark.source.options import SourceOptions
 from millpond.storage import open_storage
@@ -155,7 +155,8 @@ def _test_of(one: Filter) -> _Test | None:
 
 
 def _is_compared(definition: TableDefinition, name: str) -> bool:
-    types = {c.name: c.type for c in (*definition.key, *definition.values)}
+    columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
+    types = {c.name: c.type for c in columns}
     type_ = types.get(name)
     return type_ is not None and type_.kind in _COMPARED and (type_.kind != "string" or type_.name == "string")
 
@@ -185,7 +186,7 @@ def _choice(pa: Any, definition: TableDefinition, tests: tuple[_Test, ...]) -> C
 
         failures = Failures()
         arrays = dict(zip(tested.columns, finish.arrays(pa, keys, values, None, failures), strict=True))
-        kept = np.ones(len(values.begin), bool)
+        kept: Array = np.ones(len(values.begin), bool)
         if not failures.count:
             for name, function, operand in tests:
                 mask = _mask(pa, arrays[name], function, operand)

@@ -12,7 +12,7 @@ STARTS = ("all", "latest")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read; as Spark options: pond, table, changes, batch, columns, expired, startingBatch, maxBatchesPerTrigger, tasks, allow.
+    """What is read.  As Spark options `start` is startingBatch, `max_batches` maxBatchesPerTrigger.
 
     pond:        a pond or a bare checkpoint
     table:       its name

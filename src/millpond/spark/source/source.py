@@ -33,7 +33,9 @@ def register(spark: SparkSession) -> None:
     This also turns on the push-down of filters to Python data sources,
     `spark.sql.python.filterPushdown.enabled`.
     """
-    spark.dataSource.register(TableSource)
+    classic = getattr(spark, "_jsparkSession", None)  # a session of Spark Connect has none
+    if classic is None or not classic.sessionState().dataSourceManager().dataSourceExists(NAME):  # a second time Spark warns
+        spark.dataSource.register(TableSource)
     spark.conf.set(_PUSHDOWN, "true")
 
 

@@ -197,8 +197,8 @@ def _or_gone(table: str, first: int, read: Callable[[], Read]) -> Read:
         raise ReplicaError(
             "HISTORY_GONE",
             f"Spark has cleaned up files that are needed to read {whole}: {error.message}",
-            hint="Start the query anew, with another checkpoint; and raise spark.sql.streaming.minBatchesToRetain of the table's job "
-            "to more batches than this query may be behind.",
+            hint="Start the query anew, with another checkpoint; and raise spark.sql.streaming.minBatchesToRetain of the table's "
+            "job to more batches than this query may be behind.",
             table=table,
             batch=first,
         ) from error
