@@ -126,7 +126,8 @@ def _held(rows: DataFrame, by: Sequence[str], values: list[Value]) -> DataFrame:
     result = StructType([StructField(value.name, value.type) for value in values])
     places = {text: i for i, text in enumerate(texts)}
     output = StructType([*(StructField(name, chosen.schema[name].dataType) for name in names), *result.fields])
-    processor = HeldRows(inputs, result, [(v.function, tuple(places[t] for t in v.inputs), v.kinds, v.most) for v in values], SIGN)
+    plans = [(v.function, tuple(places[t] for t in v.inputs), v.kinds, v.most) for v in values]
+    processor = HeldRows(inputs, output, result, plans, SIGN)
     return chosen.groupBy(*(quoted(name) for name in names)).transformWithState(
         processor, outputStructType=output, outputMode="update", timeMode="none"
     )

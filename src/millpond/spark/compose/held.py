@@ -34,7 +34,8 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 class HeldRows(StatefulProcessor):  # type: ignore[misc]
     """Spark's processor of all groups of a task."""
 
-    def __init__(self, inputs: StructType, result: StructType, plans: Sequence[Plan], sign: str) -> None:
+    def __init__(self, inputs: StructType, output: StructType, result: StructType, plans: Sequence[Plan], sign: str) -> None:
+        self._output = Row(*output.names)
         # A struct without columns can't be a key: then all rows of a group are equal.
         self._inputs = inputs if inputs.fields else StructType([StructField("_one", LongType())])
         self._width, self._result, self._plans, self._sign = len(inputs.fields), result, plans, sign
@@ -66,7 +67,7 @@ class HeldRows(StatefulProcessor):  # type: ignore[misc]
             compute(plan, held, field.dataType) for plan, field in zip(self._plans, self._result.fields, strict=True)
         )
         self._values.update(result)
-        yield Row(*key, *result)
+        yield self._output(*key, *result)
 
     def close(self) -> None:
         pass
@@ -78,7 +79,7 @@ def compute(plan: Plan, held: Held, type_: Any) -> Any:
     if function == "count" and not places:
         return sum(held.values())
     if function == "top":
-        return _top(held, places, kinds, most)
+        return _top(held, places, most, type_)
     place, kind = places[0], kinds[0]
     there = [(values[place], times) for values, times in held.items() if values[place] is not None]
     if function == "count":
@@ -106,14 +107,13 @@ def compute(plan: Plan, held: Held, type_: Any) -> Any:
     return whole
 
 
-def _top(held: Held, places: tuple[int, ...], kinds: tuple[str, ...], most: int) -> list[Row]:
+def _top(held: Held, places: tuple[int, ...], most: int, type_: Any) -> list[Row]:
     label, by = places
     rows = [(v[label], v[by]) for v, times in held.items() if v[by] is not None for _ in range(times)]
     # Stable sorts, the least important first; NULL labels come first.
     rows.sort(key=lambda row: (row[0] is not None, _ordered(row[0]) if row[0] is not None else 0))
     rows.sort(key=lambda row: _ordered(row[1]), reverse=True)
-    del kinds
-    return [Row(*row) for row in rows[:most]]
+    return [Row(*type_.elementType.names)(*row) for row in rows[:most]]
 
 
 def _float_sum(values: list[float]) -> float:

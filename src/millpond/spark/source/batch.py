@@ -1,31 +1,23 @@
 """A table as a batch source: all tasks of one read see one batch, which is fixed when the read is planned.
 
-1. Filters on plain columns are pushed down, and Spark applies them again: here they only save work.
+1. Conditions come as the option `where`.
 2. If they name every column of the key, only the partition of that key is read.
-3. Of other partitions the filtered columns are made first, then all columns of the rows that stay.
+3. Of other partitions the columns of conditions are made first, then all columns of the rows that
+   stay.
+
+Rejected: `DataSourceReader.pushFilters`.  Spark 4.3 keeps what a reader planned with the DataFrame
+that `load` returned.  After `df.where("a = 1")`, which is pushed, `df.where("a = 1 OR b = 2")`,
+which can't be, reads the rows of the first filter.
 """
 
 from __future__ import annotations
 
-import decimal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    IsNotNull,
-    IsNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from millpond.checkpoint.log import check_still_committed
 from millpond.checkpoint.partition import partition_of_key
@@ -33,6 +25,7 @@ from millpond.checkpoint.rows.columns import Array, Spans
 from millpond.errors import MillpondError, RequestError
 from millpond.native.memory import Memory
 from millpond.schema.definition.table import KeyColumn, TableDefinition, ValueColumn
+from millpond.schema.values import from_text
 from millpond.spark.source.columns import arrow_schema, choose_columns, record_batches
 from millpond.spark.source.options import SourceOptions
 from millpond.storage import open_storage
@@ -45,17 +38,12 @@ from millpond.tables.scan.keys import KeyReader
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-# Of these kinds Arrow compares values as Spark does. Floats aren't among them (NaN, -0.0), nor are
+# Of these kinds Arrow compares values as Spark does. Floats aren't among them (NaN), nor are
 # strings with a collation.
 _COMPARED = frozenset({"boolean", "byte", "short", "integer", "long", "decimal", "string", "date", "timestamp"})
-_ORDER = {
-    EqualTo: "equal",
-    GreaterThan: "greater",
-    GreaterThanOrEqual: "greater_equal",
-    LessThan: "less",
-    LessThanOrEqual: "less_equal",
-    StringStartsWith: "starts_with",
-}
+# The longest first.
+_SIGNS = {"!=": "not_equal", "<=": "less_equal", ">=": "greater_equal", "=": "equal", "<": "less", ">": "greater"}
+_NULL = {" is null": "is_null", " is not null": "is_valid"}
 _Test = tuple[str, str, Any]
 """(column, function of pyarrow.compute, its operand)"""
 
@@ -63,8 +51,9 @@ _Test = tuple[str, str, Any]
 class TableTask(InputPartition):  # type: ignore[misc]
     """What one task reads.
 
+    names:       of the columns, in Spark's order
     partitions:  of the state
-    tests:       pushed filters
+    tests:       conditions on the rows
     """
 
     def __init__(self, table: TableBatch, names: tuple[str, ...], partitions: tuple[int, ...], tests: tuple[_Test, ...]) -> None:
@@ -77,14 +66,6 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
-        self._tests: list[_Test] = []
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # 1
-        for one in filters:
-            test = _test_of(one)
-            if test is not None:
-                self._tests.append(test)
-        return filters
 
     def partitions(self) -> Sequence[TableTask]:
         options = self._options
@@ -92,14 +73,11 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
         table = found.table_batch(expired=options.expired)
         names = tuple(self._schema.fieldNames())
         choose_columns(table.definition, names)
-        tests = tuple(test for test in self._tests if _is_compared(table.definition, test[0]))
-        wanted: Sequence[int] = table.partitions
+        tests = tuple(_parse_condition(table.definition, text) for text in options.where)  # 1
         if table.definition.parts is not None:
             return [TableTask(table, names, (), tests)]
-        equal = {name: value for name, test, value in tests if test == "equal"}
-        one = _partition_of(table, equal)
-        if one is not None:  # 2
-            wanted = [one]
+        one = _partition_of(table, {name: value for name, test, value in tests if test == "equal"})
+        wanted: Sequence[int] = table.partitions if one is None else [one]  # 2
         count = min(options.tasks, len(wanted))
         return [TableTask(table, names, tuple(wanted[i::count]), tests) for i in range(count)]
 
@@ -114,7 +92,11 @@ def _read(task: TableTask, schema: StructType) -> Iterator[Any]:
     storage = open_storage(table.checkpoint)
     definition, names = table.definition, list(task.names)
     if definition.parts is not None:
-        yield from _batches(pa, shape, definition, table.read_merged(pa, storage), names)
+        found = table.read_merged(pa, storage)
+        if task.tests:
+            _refuse(definition, found)
+            found = found.filter(_mask(pa, {name: found[name] for name in found.column_names}, task.tests))
+        yield from _batches(pa, shape, definition, found, names)
     else:
         # The time of expiry is needed to judge rows, even if nobody asked for it.
         judged = {"expires_at"} if table.judged_ms is not None else set[str]()
@@ -128,37 +110,58 @@ def _read(task: TableTask, schema: StructType) -> Iterator[Any]:
 
 
 def _batches(pa: Any, shape: Any, definition: TableDefinition, found: Any, names: list[str]) -> Iterator[Any]:
-    failed = (found.schema.metadata or {}).get(KEY)
-    if failed is not None:
-        raise RequestError(
-            "VALUE_OUT_OF_RANGE",
-            f"A value of {definition.table} can't be computed: {failed.decode()[:500]}",
-            hint="Leave the column out, with the option `columns`.",
-            table=definition.table,
-        )
+    _refuse(definition, found)
     yield from record_batches(pa, shape, found.select(names).columns)
 
 
-def _test_of(one: Filter) -> _Test | None:
-    """A pushed filter; None for one that is left to Spark."""
-    if len(getattr(one, "attribute", ())) != 1:
-        return None
-    name = one.attribute[0]
-    if isinstance(one, IsNull):
-        return name, "is_null", None
-    if isinstance(one, IsNotNull):
-        return name, "is_valid", None
-    if isinstance(one, In):
-        return name, "is_in", tuple(one.value)
-    function = _ORDER.get(type(one))
-    return None if function is None else (name, function, one.value)
+def _refuse(definition: TableDefinition, found: Any) -> None:
+    """Raise VALUE_OUT_OF_RANGE if a value couldn't be computed: a NULL in its place would be a wrong answer."""
+    failed = (found.schema.metadata or {}).get(KEY)
+    if failed is not None:
+        raise _failed(definition, failed.decode()[:500])
 
 
-def _is_compared(definition: TableDefinition, name: str) -> bool:
+def _failed(definition: TableDefinition, why: str) -> RequestError:
+    return RequestError(
+        "VALUE_OUT_OF_RANGE",
+        f"A value of {definition.table} can't be computed: {why}",
+        hint="Leave the column out, with the option `columns`.",
+        table=definition.table,
+    )
+
+
+def _parse_condition(definition: TableDefinition, text: str) -> _Test:
+    """A condition from its text.
+
+    Raises:  INVALID_REQUEST, UNKNOWN_COLUMN; WRONG_TYPE if Arrow compares the column's values
+             otherwise than Spark, or the value isn't of its type.
+    """
     columns: list[KeyColumn | ValueColumn] = [*definition.key, *definition.values]
-    types = {c.name: c.type for c in columns}
-    type_ = types.get(name)
-    return type_ is not None and type_.kind in _COMPARED and (type_.kind != "string" or type_.name == "string")
+    # Try the longest name first: a column may be called `a>b`, beside one called `a`.
+    for column in sorted(columns, key=lambda c: len(c.name), reverse=True):
+        rest = text.strip().removeprefix(column.name)
+        if rest == text.strip():
+            continue
+        if rest.lower() in _NULL:
+            return column.name, _NULL[rest.lower()], None
+        rest = rest.lstrip()
+        sign = next((sign for sign in _SIGNS if rest.startswith(sign)), None)
+        if sign is None:
+            continue
+        if column.type.kind not in _COMPARED or (column.type.kind == "string" and column.type.name != "string"):
+            raise RequestError(
+                "WRONG_TYPE",
+                f"Column {column.name!r} is a {column.type}, by which the source can't choose rows.",
+                hint="Choose them in Spark: df.where(…).",
+                column=column.name,
+            )
+        return column.name, _SIGNS[sign], from_text(column.type, column=column.name)(rest.removeprefix(sign).strip())
+    raise RequestError(
+        "INVALID_REQUEST",
+        f"{text!r:.80} isn't a condition on a column of {definition.table}.",
+        hint=f"Write a column, one of {' '.join(_SIGNS)}, and a value: `hits > 100`; or `page is null`. "
+        f"Its columns are {', '.join(definition.columns)}.",
+    )
 
 
 def _partition_of(table: TableBatch, equal: dict[str, Any]) -> int | None:
@@ -171,45 +174,33 @@ def _partition_of(table: TableBatch, equal: dict[str, Any]) -> int | None:
         row = keys.row(keys.stored({c.name: equal[c.name] for c in definition.key}))
         return None if row is None else partition_of_key(schema, row, len(table.partitions))
     except MillpondError:
-        return None  # such as a value that the key's type doesn't have: Spark's own filter decides
+        return None  # such as a value that the key's type doesn't have
 
 
 def _choice(pa: Any, definition: TableDefinition, tests: tuple[_Test, ...]) -> Choice | None:  # 3
-    """Which rows may pass the filters; None for all."""
+    """Which rows meet the conditions; None for all."""
     if not tests:
         return None
     tested = choose_columns(replace(definition, having=None), [*{name for name, _, _ in tests}])
     finish = ColumnFinish(tested)
 
     def chosen(keys: RowKeys, values: Spans) -> Array:
-        import numpy as np
-
         failures = Failures()
         arrays = dict(zip(tested.columns, finish.arrays(pa, keys, values, None, failures), strict=True))
-        kept: Array = np.ones(len(values.begin), bool)
-        if not failures.count:
-            for name, function, operand in tests:
-                mask = _mask(pa, arrays[name], function, operand)
-                if mask is not None:
-                    kept &= mask
-        return kept.nonzero()[0]
+        if failures.count:
+            raise _failed(definition, failures.first[0]["message"])
+        return _mask(pa, arrays, tests).to_numpy(zero_copy_only=False).nonzero()[0]
 
     return chosen
 
 
-def _mask(pa: Any, array: Any, function: str, operand: Any) -> Any:
-    """Whether each value passes; None if the filter can't be applied here."""
+def _mask(pa: Any, arrays: dict[str, Any], tests: tuple[_Test, ...]) -> Any:
+    """Whether each row meets all conditions; NULL meets no comparison."""
     from pyarrow import compute
 
-    try:
-        if function in ("is_null", "is_valid"):
-            found = getattr(compute, function)(array)
-        elif function == "is_in":
-            found = compute.is_in(array, value_set=pa.array([v for v in operand if v is not None], array.type))
-        elif function == "starts_with":
-            found = compute.starts_with(array, operand)
-        else:
-            found = getattr(compute, function)(array, pa.scalar(operand, array.type))
-    except (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException):
-        return None
-    return compute.fill_null(found, fill_value=False).to_numpy(zero_copy_only=False)
+    masks = []
+    for name, function, operand in tests:
+        array = arrays[name]
+        given = () if function in ("is_null", "is_valid") else (pa.scalar(operand, array.type),)
+        masks.append(compute.fill_null(getattr(compute, function)(array, *given), fill_value=False))
+    return reduce(compute.and_, masks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,6 +20,8 @@ class SourceOptions:
     changes:     whether the table's changes are read, as a stream, or its rows
     batch:       of a batch read: as of this batch; None for the newest when the read is planned
     columns:     only these; None for all
+    where:       of a batch read: conditions that all rows meet; as an option one text, or a JSON
+                 list of texts
     expired:     of a batch read: whether to show rows whose TTL has passed before Spark has removed
                  them
     start:       of a stream: `all` begins with the whole table as inserts, `latest` with the changes
@@ -35,6 +38,7 @@ class SourceOptions:
     changes: bool
     batch: int | None
     columns: tuple[str, ...] | None
+    where: tuple[str, ...]
     expired: bool
     start: str
     max_batches: int | None
@@ -43,17 +47,9 @@ class SourceOptions:
 
 
 _KNOWN = (
-    "pond",
-    "path",
-    "table",
-    "changes",
-    "batch",
-    "columns",
-    "expired",
-    "startingBatch",
-    "maxBatchesPerTrigger",
-    "tasks",
-    "allow",
+    *("pond", "path", "table", "columns", "tasks", "allow"),
+    *("batch", "where", "expired"),
+    *("changes", "startingBatch", "maxBatchesPerTrigger"),
 )
 
 
@@ -89,12 +85,27 @@ def parse_source_options(options: Mapping[str, str]) -> SourceOptions:
         changes=_flag(given, "changes"),
         batch=_number(given, "batch", 0),
         columns=names,
+        where=_conditions(given.get("where")),
         expired=_flag(given, "expired"),
         start=start,
         max_batches=_number(given, "maxBatchesPerTrigger", 1),
         tasks=_number(given, "tasks", 1) or 8,
         allow=(given["allow"],) if given.get("allow") else (),
     )
+
+
+def _conditions(text: str | None) -> tuple[str, ...]:
+    if text is None:
+        return ()
+    if not text.lstrip().startswith("["):
+        return (text,)
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise _invalid("where", text, "one condition, or a JSON list of conditions")
+    return tuple(found)
 
 
 def _flag(given: Mapping[str, str], name: str) -> bool:

@@ -24,19 +24,13 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 NAME = "millpond"
-_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def register(spark: SparkSession) -> None:
-    """Make the format `millpond` known to a session; `millpond.session` does so by itself.
-
-    This also turns on the push-down of filters to Python data sources,
-    `spark.sql.python.filterPushdown.enabled`.
-    """
+    """Make the format `millpond` known to a session; `millpond.session` does so by itself."""
     classic = getattr(spark, "_jsparkSession", None)  # a session of Spark Connect has none
     if classic is None or not classic.sessionState().dataSourceManager().dataSourceExists(NAME):  # a second time Spark warns
         spark.dataSource.register(TableSource)
-    spark.conf.set(_PUSHDOWN, "true")
 
 
 def read_changes(spark: SparkSession, pond: str | Path, table: str, **options: str | int) -> DataFrame:
@@ -75,8 +69,8 @@ class TableSource(DataSource):  # type: ignore[misc]
         options = parse_source_options(self.options)
         if not options.changes:
             raise _other("spark.readStream reads the changes of a table", 'Add .option("changes", "true") to the stream.')
-        if options.batch is not None or options.expired:
-            raise _other("a stream of changes has neither `batch` nor `expired`", "Leave them out.")
+        if options.batch is not None or options.expired or options.where:
+            raise _other("a stream of changes has neither `batch` nor `expired` nor `where`", "Leave them out.")
         if schema != self.schema():
             raise _other("a stream of changes has its own columns", "Leave out the schema; choose columns by the option `columns`.")
         return ChangeStream(options, schema)
