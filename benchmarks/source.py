@@ -111,7 +111,7 @@ def measure(spark: SparkSession, folder: Path, options: argparse.Namespace) -> l
     write_job(spark, folder, options.keys, options.batches + 1, options.changed)
     stream = changes_of(spark, folder)
 
-    def keep(frame: DataFrame, batch: int) -> None:
+    def keep(frame: DataFrame, _batch: int) -> None:
         frame.persist()
         for kind in ("json", "parquet"):
             frame.repartition(PARTITIONS).write.format(kind).mode("append").save(str(folder / kind))

@@ -1,0 +1,107 @@
+"""Three jobs in a row, each over the changes of the one before; each is killed, and all end equal to a recomputation."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from inputs.event_file import write_event_file
+from millpond.errors import MillpondError
+
+pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
+LEVELS = {"pages": "pages", "sites": "sites", "sizes": "sizes_result"}
+TESTS = Path(__file__).parents[2]
+KILLS = 6
+
+
+def start(level: str, folder: Path) -> subprocess.Popen[bytes]:
+    paths = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": paths, "MILLPOND_HOME": str(folder / "home")}
+    program = [sys.executable, str(Path(__file__).with_name("levels.py")), level, str(folder)]
+    with (folder / f"{level}.log").open("ab") as log:
+        return subprocess.Popen(program, env=environment, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def recompute(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables, from the events alone."""
+    hits: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for event in events:
+        hits[event["site"], event["page"]] += 1
+        total[event["site"], event["page"]] += event["v"]
+    pages = [{"site": s, "page": p, "hits": n, "total": total[s, p]} for (s, p), n in hits.items() if total[s, p] % 3]
+    by_site: dict[str, list[int]] = defaultdict(list)
+    for row in pages:
+        by_site[row["site"]].append(row["hits"])
+    sites = [{"site": site, "pages": len(each), "hits": sum(each)} for site, each in by_site.items()]
+    by_size: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in sites:
+        by_size[row["pages"]].append(row)
+    sizes = []
+    for size, rows in by_size.items():
+        best = sorted(rows, key=lambda row: (-row["hits"], row["site"]))[:2]
+        top = [{"site": row["site"], "hits": row["hits"]} for row in best]
+        sizes.append({"pages": size, "sites": len(rows), "most": max(row["hits"] for row in rows), "best": top})
+    return {"pages": pages, "sites": sites, "sizes": sizes}
+
+
+def in_order(rows: list[dict[str, Any]]) -> list[str]:
+    return sorted(map(repr, rows))
+
+
+def found(folder: Path) -> dict[str, list[str]]:
+    rows = {}
+    for level, table in LEVELS.items():
+        try:
+            rows[level] = in_order(millpond.read_arrow(folder / "pond", table).to_pylist())
+        except MillpondError as error:
+            rows[level] = [error.condition]
+    return rows
+
+
+def test_three_levels_are_exact_after_kills_of_each(tmp_path):
+    random_ = random.Random()
+    (tmp_path / "in").mkdir()
+    events: list[dict[str, Any]] = []
+    processes = {level: start(level, tmp_path) for level in LEVELS}
+    try:
+        victims = [*LEVELS, *(random_.choice([*LEVELS]) for _ in range(KILLS - len(LEVELS)))]
+        number = 0
+        for victim in victims:
+            until = time.monotonic() + random_.uniform(2, 8)
+            while time.monotonic() < until:
+                rows = [
+                    {"site": f"s{random_.randrange(8)}", "page": f"/{random_.randrange(5)}", "v": random_.randrange(-2, 9)}
+                    for _ in range(random_.randrange(1, 9))
+                ]
+                write_event_file(tmp_path / "in", number, rows)
+                events += rows
+                number += 1
+                time.sleep(random_.uniform(0, 0.8))
+            kill(processes[victim])
+            processes[victim] = start(victim, tmp_path)
+        expected = {level: in_order(rows) for level, rows in recompute(events).items()}
+        deadline = time.monotonic() + 240
+        while (rows := found(tmp_path)) != expected and time.monotonic() < deadline:
+            ended = {level: process.poll() for level, process in processes.items() if process.poll() is not None}
+            assert not ended, {level: (tmp_path / f"{level}.log").read_text()[-3000:] for level in ended}
+            time.sleep(1)
+        assert rows == expected
+    finally:
+        for process in processes.values():
+            kill(process)
