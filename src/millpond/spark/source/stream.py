@@ -25,9 +25,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from millpond.checkpoint.log import CommittedBatch, check_still_committed, committed_batches, job_id, read_batch
 from millpond.checkpoint.position import Batch
-from millpond.errors import CheckpointError, MillpondError, ReplicaError
+from millpond.errors import CheckpointError, DefinitionError, MillpondError, ReplicaError
 from millpond.native.memory import Memory
-from millpond.spark.source.columns import arrow_schema, choose_columns, record_batches
+from millpond.spark.source.columns import arrow_schema, change_schema, choose_columns, record_batches
 from millpond.spark.source.options import SourceOptions
 from millpond.storage import Storage, open_storage
 from millpond.tables.cold.changes import ChangedColumns, check_changeable, insert_columns, iter_changes
@@ -115,6 +115,13 @@ class ChangeStream(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type
         table = found.table_batch(expired=True)
         check_changeable(table.definition, table.schema)
         table = replace(table, definition=choose_columns(table.definition, options.columns))
+        if change_schema(table.definition) != self._schema:
+            raise DefinitionError(
+                "DEFINITION_CHANGED",
+                f"The columns of {options.table} have changed since this query was made.",
+                hint="Make the query anew; if its own state depends on these columns, with another checkpoint.",
+                table=options.table,
+            )
         before, batches = None, tuple[CommittedBatch, ...]()
         if first >= 0:  # 2
             before = read_batch(storage, Batch(first))
