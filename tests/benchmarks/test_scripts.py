@@ -33,7 +33,6 @@ SMALL = {
     "rescale": "--keys 3000 --rounds 1",
     "savepoints": "--keys 4000 --rounds 1",
     "sizes": "--keys 1000 3000",
-    "source": "--keys 300 --changed 100 --batches 2 --rounds 1",
     "sst": "--keys 5000",
     "to_arrow": "--keys 60000 --rounds 1",
     "visible": "--batches 10 --modes quiet",
