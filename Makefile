@@ -49,7 +49,7 @@ spark: java ## Tests against live Spark jobs
 faults: java ## Tests that kill processes
 	$(call group,faults,faults and not long,2)
 
-long: java long-fast long-spark long-faults ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
+long: java long-fast long-faults long-spark ## The long tests: every cell both ways, the soak, 150 random queries, sanitizers
 
 long-fast: $(READY)
 	@export MILLPOND_LONG=1; $(call group,long-fast,(long or hypothesis) and not spark and not faults,7)

