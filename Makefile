@@ -60,8 +60,8 @@ long-spark: java
 long-faults: java
 	$(call group,long-faults,long and faults,15)
 
-every: java ## All cases of which the long tests take some: savepoints, random queries, benchmarks: hours
-	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark/savepoint tests/spark/past tests/spark/upgrade tests/random_queries tests/benchmarks
+every: java ## All cases with Spark of which the long tests take some: hours
+	export MILLPOND_LONG=1 MILLPOND_EVERY=1; $(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'spark and not faults' tests/spark tests/random_queries tests/benchmarks
 
 soak: ARGS = --kills 200
 soak: java ## Kill, pause and replace everything: make soak ARGS="--kills 1000 --seed 7"

@@ -23,7 +23,7 @@ from oracles.accounts import ANSWER, PROGRAM, Command, batches, client, recomput
 from servers.kafka import connector_jars, create_topic, kafka_broker
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 PARTITIONS = 3
 # A loaded machine takes seconds for a batch.
@@ -96,7 +96,6 @@ def test_a_client_reads_the_answer_to_its_own_command(accounts: Accounts) -> Non
     assert dict(accounts.pond["account_state"].get(account="own")) == {"account": "own", "balance": 0, "version": 2, "commands": 3}
 
 
-@pytest.mark.long
 def test_a_repeated_command_is_answered_alike_and_applied_once(accounts: Accounts) -> None:
     again, refused = uuid.uuid4().hex, uuid.uuid4().hex
     first = accounts.ask("repeated", "deposit", 5, again)
@@ -113,7 +112,6 @@ def test_a_repeated_command_is_answered_alike_and_applied_once(accounts: Account
     }
 
 
-@pytest.mark.long
 def test_commands_of_a_batch_are_applied_in_the_order_of_the_broker(accounts: Accounts) -> None:
     wanted = [(f"order{n % 3}", f"{n}", ("withdraw", "deposit", "withdraw")[n // 3 % 3], 1 + n % 2) for n in range(600)]
     written = accounts.write_all(*wanted)
@@ -126,7 +124,6 @@ def test_commands_of_a_batch_are_applied_in_the_order_of_the_broker(accounts: Ac
         assert 20 < sum(not row["accepted"] for row in log) < 150
 
 
-@pytest.mark.long
 def test_what_was_accepted_is_followed_in_the_order_of_versions(accounts: Accounts) -> None:
     began = accounts.pond["account_log"].changes().token
     wanted = [(f"events{n % 2}", f"{n}", ("deposit", "withdraw")[n % 5 > 2], n % 7 + 1) for n in range(140)]
@@ -184,7 +181,6 @@ def test_records_that_are_no_commands_are_answered_and_hold_up_nobody(accounts: 
     assert accounts.pond["account_state"].get(account="odd")["commands"] == 7
 
 
-@pytest.mark.long
 def test_commands_of_a_transaction_that_was_given_up_are_no_commands(accounts: Accounts) -> None:
     from confluent_kafka import Producer
 

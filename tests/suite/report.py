@@ -60,7 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """All processes of a run must have one order."""
-    if _UNTIL == float("inf"):
+    if float("inf") == _UNTIL:
         return
     files = list(dict.fromkeys(_file(item.nodeid) for item in items))
     first = int(_UNTIL // 86_400) % max(1, len(files))

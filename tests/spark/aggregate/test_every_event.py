@@ -15,11 +15,11 @@ from spark.aggregate.events import SCHEMA, counted, declare_views, draw_events, 
 from suite.sizes import examples
 
 
-@pytest.mark.parametrize("dedupe", [None, ("id", "2 days")])
+@pytest.mark.parametrize("dedupe", [pytest.param(None, marks=pytest.mark.long), ("id", "2 days")])
 def test_each_event_counts_once_or_is_a_dead_letter(spark, tmp_path: Path, dedupe) -> None:
     draw = random.Random(str(dedupe))
     begin = dt.datetime.now(dt.UTC).replace(microsecond=0) - dt.timedelta(days=30)
-    files = max(5, examples(24))
+    files = examples(24, fewest=6)
     written = draw_events(draw, begin, files)
     folder, pond = tmp_path / "in", tmp_path / "pond"
     folder.mkdir()

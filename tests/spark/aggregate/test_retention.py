@@ -31,7 +31,7 @@ def _start(spark, aggregate, folder: Path, pond: Path) -> millpond.Job:
 @pytest.mark.parametrize("change", a_few(CHANGES, 1))
 def test_buckets_are_kept_for_another_time_and_stay_one_row(spark, tmp_path: Path, change: dict[str, int | None]) -> None:
     draw = random.Random(str(change))
-    files = max(6, examples(24))
+    files = examples(24, fewest=6)
     begin = dt.datetime.now(dt.UTC).replace(microsecond=0) - dt.timedelta(days=30)
     written, half = draw_events(draw, begin, files), files // 2
     folder, pond = tmp_path / "in", tmp_path / "pond"
