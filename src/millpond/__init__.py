@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from millpond.savepoint.in_place.rollback import plan_rollback
     from millpond.savepoint.manage.delete import plan_delete_savepoint
     from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
+    from millpond.savepoint.manage.prune import plan_prune
     from millpond.savepoint.manage.schedule import schedule_savepoints
     from millpond.savepoint.manage.tar import export_savepoint, import_savepoint
     from millpond.savepoint.manifest import Savepoint
@@ -109,6 +110,7 @@ __all__ = [
     "plan_erase",
     "plan_evolve",
     "plan_fork",
+    "plan_prune",
     "plan_redistribute",
     "plan_repair",
     "plan_rescale",
@@ -165,6 +167,7 @@ _LATER = {
     "plan_erase": "millpond.tables.erase",
     "plan_evolve": "millpond.spark.upgrade.evolve",
     "plan_fork": "millpond.savepoint.fork",
+    "plan_prune": "millpond.savepoint.manage.prune",
     "plan_redistribute": "millpond.savepoint.change.redistribute",
     "plan_repair": "millpond.tables.repair",
     "plan_rescale": "millpond.savepoint.in_place.rescale",

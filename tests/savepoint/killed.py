@@ -135,9 +135,9 @@ def _delete(place: str, name: str) -> Callable[[], Any]:
 
 
 def _prune(place: str, last: str) -> Callable[[], Any]:
-    from millpond.savepoint.manage.prune import Keep, plan_prune
+    from millpond.savepoint.manage.prune import Keep, prune_by
 
-    return plan_prune(place, Keep(last=int(last))).run
+    return prune_by(place, Keep(last=int(last))).run
 
 
 def _fork(pond: str, savepoint: str, job: str) -> Callable[[], Any]:

@@ -14,7 +14,7 @@ from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.fork import plan_fork
 from millpond.savepoint.manage.delete import plan_delete_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, open_savepoint
-from millpond.savepoint.manage.prune import Keep, plan_prune
+from millpond.savepoint.manage.prune import Keep, prune_by
 from millpond.savepoint.verify import verify_savepoint
 from savepoint.killed import run_killed
 from savepoint.test_golden_cells import rows_of
@@ -60,7 +60,7 @@ def test_what_is_deleted_is_never_taken_for_whole(job: WrittenCheckpoint, tmp_pa
             refused = refusal(lambda left=name: plan_savepoint(pond, left))
             assert (refused.condition, f"delete … {name}" in str(refused.hint)) == ("SAVEPOINT_INCOMPLETE", True)
             plan_delete_savepoint(pond, name).run()
-        plan_prune(pond, Keep(last=1)).run()
+        prune_by(pond, Keep(last=1)).run()
         assert sorted(path.name for path in (pond / "savepoints").iterdir()) == ["s3"]
         assert verify_savepoint(open_savepoint(pond, "s3")).problems == ()
     assert any(incomplete for _, incomplete in ends)

@@ -13,7 +13,7 @@ from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.fork import plan_fork
 from millpond.savepoint.manage.folder import list_savepoints
-from millpond.savepoint.manage.prune import Keep, plan_prune
+from millpond.savepoint.manage.prune import Keep, prune_by
 from millpond.savepoint.manifest import NAME
 from spark_files.checkpoint import WrittenCheckpoint
 
@@ -37,7 +37,7 @@ def pond(tmp_path: Path) -> Path:
 
 
 def kept(pond: Path, keep: Keep, **options: str) -> list[str]:
-    plan = plan_prune(pond, keep, **options)
+    plan = prune_by(pond, keep, **options)
     deleted = {one.name for one in plan.deleted}
     assert deleted.isdisjoint(plan.kept)
     return sorted(plan.kept)
@@ -65,7 +65,7 @@ def test_the_young_ones(pond: Path) -> None:
 def test_all_parts_of_a_rule_together_and_one_job_alone(pond: Path) -> None:
     assert kept(pond, Keep(last=2, days=2)) == ["a3", "a4", "a5", "b1"]
     assert kept(pond, Keep(days=1), job="a") == ["a5"]
-    plan_prune(pond, Keep(days=1), job="a").run()
+    prune_by(pond, Keep(days=1), job="a").run()
     assert [found.manifest.name for found in list_savepoints(pond).found] == ["b1", "a5"]
 
 
@@ -77,5 +77,5 @@ def test_where_a_job_comes_from_is_kept(pond: Path) -> None:
 def test_a_rule_that_keeps_nothing_is_refused(pond: Path) -> None:
     for keep in (Keep(), Keep(last=-1), Keep(last=1, days=-1)):
         with pytest.raises(MillpondError) as caught:
-            plan_prune(pond, keep)
+            prune_by(pond, keep)
         assert caught.value.condition == "INVALID_REQUEST"

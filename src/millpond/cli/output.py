@@ -103,7 +103,7 @@ def _write_estimates(definition: TableDefinition, found: Total | Series) -> None
         for name, (lower, upper, confidence) in found.estimates.items():
             low, high = (writers[name]({name: value}) for value in (lower, upper))
             what = "exact" if low == high else f"an estimate: {low} to {high}"
-            say(f"{name} is {what}" + (f", to {confidence:.1%}" if confidence < 1 else ""))
+            say(f"{name} is {what}" + (f", with {confidence:.1%} confidence" if confidence < 1 else ""))
         return
     names = sorted({name for row in found if isinstance(row, Total) for name in row.estimates})
     if names:

@@ -68,17 +68,17 @@ def recount(
     buckets: dict[tuple, Counter] = {}
     letters: Counter = Counter()
     seen: set[str] = set()
-    newest = [0.0, 0.0]  # what the batch before last saw, and the last: Spark rejects by the first
+    newest = 0.0  # what the batches before saw
 
     def evict(kept: dict[str, int | None]) -> None:
         for page, name, start in list(buckets):
             keep = kept[name]
-            if keep is not None and start + SECONDS[name] + keep <= newest[1]:
+            if keep is not None and start + SECONDS[name] + keep <= newest:
                 del buckets[page, name, start]
 
     for number, rows in enumerate(written):
         kept = keeps(number)
-        most = newest[1]
+        most = newest
         for row in rows or ():
             event = json.dumps({n: v for n, v in row.items() if v is not None}, sort_keys=True)
             identity = row["id"] or event
@@ -98,12 +98,12 @@ def recount(
             most = max(most, at)
             for name, keep in kept.items():
                 start = at // SECONDS[name] * SECONDS[name]
-                if keep is not None and start + SECONDS[name] + keep <= newest[0]:
+                if keep is not None and start + SECONDS[name] + keep <= newest:
                     letters[f"late: {name}", event] += 1
                 else:
                     buckets.setdefault((row["page"], name, start), Counter())[row["id"]] += 1
         evict(kept)
-        newest = [newest[1], int(most * 1000) / 1000]
+        newest = int(most * 1000) / 1000
     evict(keeps(len(written)))
     return buckets, letters
 

@@ -399,7 +399,7 @@ def prune(place: str, job: str | None, keep_last: int, keep_for: str | None, kee
     Examples:
       millpond savepoint prune ./pond --keep-last 3 --keep-daily 30
     """
-    plan = plan_prune(place, keep_of(last=keep_last, keep_for=keep_for, daily=keep_daily), job=job)
+    plan = plan_prune(place, keep_last=keep_last, keep_for=keep_for, keep_daily=keep_daily, job=job)
     for line in plan.describe().splitlines():
         say(line)
     if yes:

@@ -85,10 +85,22 @@ class PrunePlan:
             plan.run()
 
 
-def plan_prune(place: str | Path, keep: Keep, *, job: str | None = None, prefix: str = "") -> PrunePlan:
+def plan_prune(
+    place: str | Path, *, keep_last: int = 0, keep_for: str | None = None, keep_daily: int = 0, job: str | None = None
+) -> PrunePlan:
     """Plan to delete the savepoints that a rule doesn't keep.
 
+    keep_last, keep_for, keep_daily: which stay: so many of the newest, those that are younger (12h,
+             30d), the newest of each of so many days; and each from which a job was forked
     job:     only those of this job; None for each job by itself
+    Raises:  INVALID_REQUEST if the rule would keep none; what the storage raises.
+    """
+    return prune_by(place, keep_of(last=keep_last, keep_for=keep_for, daily=keep_daily), job=job)
+
+
+def prune_by(place: str | Path, keep: Keep, *, job: str | None = None, prefix: str = "") -> PrunePlan:
+    """The same with a rule.
+
     prefix:  only those whose names begin with it
     Raises:  INVALID_REQUEST if the rule would keep none; what the storage raises.
     """

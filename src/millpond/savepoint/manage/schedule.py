@@ -26,7 +26,7 @@ from millpond.errors import MillpondError, RequestError
 from millpond.logs import EventLog, Trouble
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.manage.folder import list_savepoints, remove
-from millpond.savepoint.manage.prune import Keep, keep_of, plan_prune
+from millpond.savepoint.manage.prune import Keep, keep_of, prune_by
 from millpond.savepoint.manifest import Savepoint
 from millpond.settings import parse_length
 
@@ -132,7 +132,7 @@ class Schedule:
     def step(self, now_ms: int) -> int:
         """Make a savepoint if one is due, and delete old ones; returns after how many milliseconds to look again.
 
-        Raises:  as `SavepointPlan.run` and `plan_prune`.
+        Raises:  as `SavepointPlan.run` and `prune_by`.
         """
         every = self._scheduled(now_ms)
         newest = every[-1] if every else None
@@ -145,7 +145,7 @@ class Schedule:
             plan = plan_savepoint(self._place, name, job=self._folder.job, note="scheduled", count=self._count, allow=self._allow)
             plan.run()  # 1
             self._newest, self._made = name, self._made + 1
-        old = plan_prune(self._place, self._keep, job=self._folder.job, prefix=PREFIX)  # 2
+        old = prune_by(self._place, self._keep, job=self._folder.job, prefix=PREFIX)  # 2
         old.run()
         self._deleted += len(old.deleted)
         return self._every_ms

@@ -36,7 +36,7 @@ from millpond.schema.definition.resolutions import (
 )
 from millpond.schema.definition.resolutions import EVENT_TIME as TIME_COLUMN
 from millpond.spark.aggregate.declaration import EVENT_TIME, Declaration, Dedupe
-from millpond.spark.aggregate.late import WATERMARK, watermark_before
+from millpond.spark.aggregate.late import WATERMARK, watermark_of_batch
 from millpond.spark.shards import quoted
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def compile_aggregate(declared: Declaration, source: DataFrame, checkpoint: str 
     rows = source
     if event.knows_late:
         assert checkpoint is not None, "late events are listed by the watermark in the checkpoint"
-        rows = rows.crossJoin(sf.broadcast(watermark_before(source.sparkSession, checkpoint)))
+        rows = rows.crossJoin(sf.broadcast(watermark_of_batch(source.sparkSession, checkpoint)))
         names = [*names, WATERMARK]
     if declared.expires:
         rows = rows.withColumn(_CLOCK, event.clock).withWatermark(_CLOCK, "0 seconds")  # 1

@@ -74,15 +74,13 @@ def end_of(unit, length):
 _WATERMARK = """
 @F.udf("long", useArrow=False)
 def millpond_watermark_ms(_):
-    # By which watermark Spark rejects rows of this batch: that of the batch before.
+    # By which watermark Spark removes rows in this batch.
     import json
 
     from pyspark import TaskContext
 
-    batch = int(TaskContext.get().getLocalProperty("streaming.sql.batchId"))
-    if batch == 0:
-        return None
-    with open(f"{checkpoint}/offsets/{batch - 1}") as log:
+    batch = TaskContext.get().getLocalProperty("streaming.sql.batchId")
+    with open(f"{checkpoint}/offsets/{batch}") as log:
         return json.loads(log.read().splitlines()[1])["batchWatermarkMs"]
 
 
@@ -91,9 +89,9 @@ watermark = source.sparkSession.range(1).select(
 )
 """
 _WATERMARK_ELSEWHERE = """
-from millpond.spark.aggregate.late import watermark_before
+from millpond.spark.aggregate.late import watermark_of_batch
 
-watermark = watermark_before(source.sparkSession, checkpoint)
+watermark = watermark_of_batch(source.sparkSession, checkpoint)
 """
 
 
