@@ -65,6 +65,10 @@ if TYPE_CHECKING:
     from millpond.tables.edit import plan_edit_savepoint
     from millpond.tables.erase import plan_erase
     from millpond.tables.repair import plan_repair
+    from millpond.tables.versions.cut_over import plan_cut_over
+    from millpond.tables.versions.difference import diff_versions
+    from millpond.tables.versions.listing import list_versions
+    from millpond.tables.versions.retire import plan_retire
 
 __version__ = "0.1.0"
 __all__ = [
@@ -99,12 +103,15 @@ __all__ = [
     "connect",
     "connect_async",
     "define",
+    "diff_versions",
     "distinct",
     "export_savepoint",
     "import_savepoint",
     "list_savepoints",
+    "list_versions",
     "open",
     "open_savepoint",
+    "plan_cut_over",
     "plan_delete_savepoint",
     "plan_edit_savepoint",
     "plan_erase",
@@ -116,6 +123,7 @@ __all__ = [
     "plan_rescale",
     "plan_restore",
     "plan_retention",
+    "plan_retire",
     "plan_rollback",
     "plan_savepoint",
     "plan_write_state",
@@ -157,11 +165,14 @@ _LATER = {
     "connect": "millpond.client",
     "connect_async": "millpond.client",
     "define": "millpond.spark",
+    "diff_versions": "millpond.tables.versions.difference",
     "distinct": "millpond.spark.aggregate.values",
     "export_savepoint": "millpond.savepoint.manage.tar",
     "import_savepoint": "millpond.savepoint.manage.tar",
     "list_savepoints": "millpond.savepoint.manage.folder",
+    "list_versions": "millpond.tables.versions.listing",
     "open_savepoint": "millpond.savepoint.manage.folder",
+    "plan_cut_over": "millpond.tables.versions.cut_over",
     "plan_delete_savepoint": "millpond.savepoint.manage.delete",
     "plan_edit_savepoint": "millpond.tables.edit",
     "plan_erase": "millpond.tables.erase",
@@ -173,6 +184,7 @@ _LATER = {
     "plan_rescale": "millpond.savepoint.in_place.rescale",
     "plan_restore": "millpond.savepoint.restore",
     "plan_retention": "millpond.tables.buckets.retention",
+    "plan_retire": "millpond.tables.versions.retire",
     "plan_rollback": "millpond.savepoint.in_place.rollback",
     "plan_savepoint": "millpond.savepoint.create",
     "plan_write_state": "millpond.spark.past.write",

@@ -56,7 +56,7 @@ def open_table(place: str, name: str, reading: Reading, bounds: Bounds | None = 
     Raises:  as `open_place`; UNKNOWN_TABLE.
     """
     with open_place(place, reading, table=name, arrival_seconds=bounds.wait_seconds if bounds else 0.0) as pond:
-        yield pond[name]
+        yield pond.now(name) if isinstance(pond, Pond) else pond[name]
 
 
 @contextmanager

@@ -109,6 +109,8 @@ class HttpDoor:
         table = await self.patience.until_there(
             request.scope, name, lambda: self._named(name, _reader(request)), asked.question.patience_seconds
         )
+        for token in ("token", "cut"):  # they stay with the version that they began with
+            table = table.of_token(getattr(asked.question, token, None))
         call = Call(
             request=request,
             route=route,

@@ -40,15 +40,15 @@ class Ponds:
         self._only: Pond | None = next(iter(ponds.values())) if len(ponds) == 1 else None
 
     def __getitem__(self, name: str) -> Table:
-        """The table of that name.
+        """The table of that name; of one that means a version, the present one, for one answer.
 
         Raises:  UNKNOWN_TABLE, AMBIGUOUS_TABLE; REPLICA_BUILDING if it may exist in a moment.
         """
         try:
             if self._only is not None and "/" not in name:
-                return self._only[name]
+                return self._only.now(name)
             pond, table = self._find(name)
-            return self._ponds[pond][table]
+            return self._ponds[pond].now(table)
         except RequestError as error:
             if error.condition == "UNKNOWN_TABLE":
                 self._refuse_while_building()

@@ -47,6 +47,8 @@ class PondCut(Answer):
         if self._reads is None:
             raise ReplicaError("CUT_EXPIRED", "The cut isn't open.", hint="Write: with pond.cut(…) as cut.")
         table = self._table_of(name)
+        if table.job != self.job and table.versions is not None:
+            table = table.versions.of_job(self.job) or table  # a cut stays with its version
         if table.job != self.job:
             raise RequestError(
                 "OTHER_JOB",

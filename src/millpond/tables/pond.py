@@ -33,6 +33,8 @@ from millpond.tables.job.bounds import ARRIVING, Bounds
 from millpond.tables.job.reads import JobReads
 from millpond.tables.scan.binding import Define
 from millpond.tables.table import Table
+from millpond.tables.versions.names import NameFiles, VersionsOf, versions_of
+from millpond.versions import parse_job, table_name
 
 log = EventLog(__name__)
 # For so long a known name doesn't cause the catalogue to be read again.
@@ -113,6 +115,9 @@ class Pond:
         self._settings = settings
         self._jobs: dict[str, JobReads] = {}
         self._tables: dict[str, Table] = {}
+        # The tables of jobs, and names that mean one version of a table at a time.
+        self._own: dict[str, Table] = {}
+        self._versions: dict[str, VersionsOf] = {}
         # Per job: its state's schemas as they were last read; and names without a table, with the
         # reason.
         self._shown: dict[str, list[StoredTable]] = {}
@@ -131,7 +136,9 @@ class Pond:
         self._broken: dict[str, MillpondError] = {}
         self._catalogue_error: MillpondError | None = None
         self._trouble = Trouble(log, "catalogue", pond=str(path))
-        self._is_remote = open_storage(path).is_remote
+        root = open_storage(path)
+        self._is_remote = root.is_remote
+        self._names = NameFiles(root)
         self._refresh()
         if self._is_remote:
             threading.Thread(target=self._watch, name="millpond-catalogue", daemon=True).start()
@@ -162,12 +169,28 @@ class Pond:
         return html_rows(tables, self.uri, most=None)
 
     def __getitem__(self, name: str) -> Table:
-        """The table of that name.  Raises UNKNOWN_TABLE, which lists similar names."""
+        """The table of that name.
+
+        If the name means a version, each use of the table looks up which one.
+
+        Raises:  UNKNOWN_TABLE, which lists similar names.
+        """
+        table, versions = self.now(name), self._versions.get(name)
+        return table if versions is None else versions.table
+
+    def now(self, name: str) -> Table:
+        """The same; of a name that means a version, the table of the present one.
+
+        Raises as `pond[name]`; UNKNOWN_VERSION.
+        """
         if name not in self._tables or (not self._is_remote and time.monotonic() - self._read_at > _CATALOGUE_SECONDS):
             self._look()
         if name not in self._tables and self._is_remote and time.monotonic() - self._asked_at > _CATALOGUE_SECONDS:
             self._asked_at = time.monotonic()
             self._refresh()
+        versions = self._versions.get(name)
+        if versions is not None:
+            return versions.now()
         table = self._tables.get(name)
         if table is not None:
             return table
@@ -235,7 +258,7 @@ class Pond:
         Raises:   UNKNOWN_TABLE; NOT_ALIGNED if there is no such batch; HISTORY_GONE if it is no
                   longer kept.
         """
-        return align({name: self[name] for name in tables}, offsets)
+        return align({name: self.now(name) for name in tables}, offsets)
 
     def catch_up(
         self, timeout_seconds: float = 60.0, on_progress: Callable[[str], None] | None = None, *, table: str | None = None
@@ -281,8 +304,8 @@ class Pond:
         Raises:  UNKNOWN_TABLE; on entering the context: NOT_UP_TO_BOUND, REPLICA_BUILDING,
                  JOB_REPLACED, …
         """
-        job = self._jobs.get(name)
-        return PondCut(self.__getitem__, job if job is not None else self._jobs[self[name].job], bounds)
+        job = self._jobs.get(name) if name not in self._versions else None
+        return PondCut(self.now, job if job is not None else self.now(name).job_reads, bounds)
 
     def _check_retention(self) -> None:
         """Close, and raise UNKNOWN_TABLE, if the retention names a table that doesn't exist."""
@@ -395,6 +418,8 @@ class Pond:
                 continue
             catalogue.append((folder, entries))
             unread |= broken
+        if self._names.names() or any(parse_job(job) for job in (*found.broken, *(folder.job for folder in found.jobs))):
+            self._names.refresh()
         with self._lock:
             if not self._closed:
                 self._catalogue, self._broken_jobs, self._broken_definitions = catalogue, found.broken, unread
@@ -431,6 +456,8 @@ class Pond:
             try:
                 if time.monotonic() - self._read_at > self._settings.remote_catalogue_seconds:
                     self._refresh()
+                elif self._names.names():
+                    self._names.refresh()
                 self._catalogue_error = None
                 self._trouble.over()
             except MillpondError as error:
@@ -465,7 +492,7 @@ class Pond:
                 )
                 job = self._jobs[folder.job] = JobReads(folder, replica, self._settings)
             for definition, define in self._definitions(job, entries, hidden):
-                known = self._tables.get(definition.table)
+                known = self._own.get(definition.table)
                 if known is None or known.definition != definition or known.job != folder.job:
                     known = Table(definition, job, define)
                 other = tables.get(definition.table)
@@ -476,14 +503,37 @@ class Pond:
         for name, error in broken.items():
             if error.condition == "AMBIGUOUS_TABLE":
                 del tables[name]  # neither of the two has precedence
+        before, self._own = self._own, dict(tables)
+        self._add_versions(tables, broken)
         # A known table doesn't vanish with its job's folder: reads of it say why they fail.
-        lost = {name: self._broken_jobs[table.job] for name, table in self._tables.items() if table.job in self._broken_jobs}
+        lost = {name: self._broken_jobs[table.job] for name, table in before.items() if table.job in self._broken_jobs}
         lost |= {name: error for name, error in self._broken.items() if error in self._broken_jobs.values()}
         self._broken = {name: error for name, error in {**lost, **broken}.items() if name not in tables}
         self._tables, self._hidden = tables, hidden
         for name in self._jobs.keys() - {folder.job for folder, _ in self._catalogue}:
             self._retired.append(self._jobs.pop(name))
             self._shown.pop(name, None)
+
+    def _add_versions(self, tables: dict[str, Table], broken: dict[str, MillpondError]) -> None:
+        """Add names that mean a version, and tables of version 0 under a name of their own."""
+        own = self._own
+        found: dict[str, VersionsOf] = {}
+        for name in self._names.names():
+            if name in own and own[name].job != name:
+                broken[name] = _defined_twice(name, own[name].job, name)
+                tables.pop(name)
+                continue
+            versions = self._versions.get(name) or VersionsOf(
+                name, self._names, self._refresh, lambda job: self._broken_jobs.get(job)
+            )
+            of_name = versions_of(name, own.values())
+            versions.use(of_name)
+            found[name] = versions
+            for number, table in of_name:
+                tables.setdefault(table_name(name, number), table)
+            tables[name] = versions.table
+            broken.pop(name, None)
+        self._versions = found
 
     def _retentions(self, folder: JobFolder, stores: StoresRecord) -> dict[str, Retention]:
         """By store, the retention that was asked for here, or that the definition names.
@@ -494,7 +544,7 @@ class Pond:
             return {}
         out: dict[str, Retention] = {}
         for definition in self._defined(folder, stores):
-            named = self._retention.get(definition.table)
+            named = self._retention.get(self._asked_as(folder, definition.table))
             if isinstance(named, RetentionWords):
                 out[store_id(*definition.store_id)] = named.over(definition.retention or self._settings.retention)
             elif (kept := named or definition.retention) is not None:
@@ -508,8 +558,14 @@ class Pond:
         """
         kept = self._retentions(folder, stores)
         tables = {definition.table: store_id(*definition.store_id) for definition in self._defined(folder, stores)}
-        named = tables.keys() if self._same_for_all else tables.keys() & self._retention.keys()
+        named = [t for t in tables if self._same_for_all or self._asked_as(folder, t) in self._retention]
         return {table: (tables[table], kept.get(tables[table], self._settings.retention)) for table in named}
+
+    def _asked_as(self, folder: JobFolder, table: str) -> str:
+        """The name by which a retention is asked for here: the table's own, or the one that means its version."""
+        parsed = parse_job(table)
+        is_version = table == folder.job and table not in self._retention and parsed is not None
+        return parsed[0] if is_version and parsed is not None and parsed[0] in self._names.names() else table
 
     def _defined(self, folder: JobFolder, stores: StoresRecord) -> list[TableDefinition]:
         """All tables of a job as last read: a definition that can't be read now doesn't stop following."""

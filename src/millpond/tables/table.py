@@ -10,7 +10,7 @@ from typing import Any, Self
 from msgspec import structs
 
 from millpond.checkpoint.encoding import iter_elements
-from millpond.errors import ReplicaError, RequestError
+from millpond.errors import MillpondError, ReplicaError, RequestError
 from millpond.replica.history.as_of import SnapshotAsOf, kept_of
 from millpond.replica.history.delete_cause import loses_rows
 from millpond.replica.history.keeper import closed_table
@@ -25,11 +25,14 @@ from millpond.tables.answer import Count, Cut, Row, Rows
 from millpond.tables.buckets.reads import BucketReads
 from millpond.tables.forms.html import columns_text
 from millpond.tables.forms.protocols import ShownTable
+from millpond.tables.history.changes import is_of_changes
 from millpond.tables.history.find_event import is_built_late, may_have_expired
 from millpond.tables.history.reads import PastReads, check_limit
 from millpond.tables.job.as_of import as_of
 from millpond.tables.job.bounds import Bounds
+from millpond.tables.job.cut_token import is_cut_of
 from millpond.tables.job.held_views import HOLDER
+from millpond.tables.job.other_versions import OtherVersions
 from millpond.tables.job.reads import Reads
 from millpond.tables.scan.binding import Binding, Define, bind
 from millpond.tables.scan.key_range import Place, Span, prefix_span, range_span
@@ -38,7 +41,7 @@ from millpond.tables.scan.open_read import OpenRead
 from millpond.tables.scan.page_token import PageToken, expired, parse_token, query_id
 from millpond.tables.scan.raw_lookup import Lookups
 from millpond.tables.scan.rows import Found, iter_rows
-from millpond.tables.scan.token import pack
+from millpond.tables.scan.token import pack, unpack
 
 # How many rows become columns at a time: enough for numpy, and their texts stay far below the limit
 # of an array.
@@ -55,6 +58,7 @@ class Table(ShownTable, PastReads, BucketReads):
     Every read takes `bounds`: what its answer must reflect, and how long to wait for it.
 
     definition:  what the table means: its columns, and how their values are computed
+    versions:    the versions of its name; None if the name means one job only
     """
 
     def __init__(self, definition: TableDefinition, reads: Reads, define: Define | None = None) -> None:
@@ -65,6 +69,12 @@ class Table(ShownTable, PastReads, BucketReads):
         self._keys = KeyReader(definition)
         self._binding: Binding | None = None
         self._closed: bool | None = None
+        self.versions: OtherVersions | None = None
+
+    @property
+    def define(self) -> Define | None:
+        """The function that defines it again after its store's schema has changed."""
+        return self._define
 
     @property
     def name(self) -> str:
@@ -94,6 +104,22 @@ class Table(ShownTable, PastReads, BucketReads):
         other = copy(self)
         other._reads = reads
         return other
+
+    def of_token(self, token: str | None) -> Table:
+        """The version of the table that a token of a page or a cut belongs to; else this one."""
+        other = None if token is None or self.versions is None or self.owns(token) else self.versions.owner_of(token)
+        return self if other is None else other
+
+    def owns(self, token: str) -> bool:
+        """Whether a token, of any kind, is of this table's job and of its replica here."""
+        if is_cut_of(self.job_reads, token):
+            return True
+        try:
+            with self.job_reads.replica.snapshot() as view:
+                page = unpack(token, PageToken)
+                return is_of_changes(token, view) if page is None else page.generation == view.generation
+        except MillpondError:
+            return False
 
     def get(self, key: Any = None, /, *, bounds: Bounds | None = None, **columns: Any) -> Row:
         """The row of a key; empty, and false, if the table has none.
@@ -344,6 +370,9 @@ class Table(ShownTable, PastReads, BucketReads):
     ) -> Rows:
         """The rows of a span, or the page that a token names."""
         check_limit(limit)
+        owner = self.of_token(token)
+        if owner is not self:
+            return owner._page(span_of, limit, reverse, token, bounds)
         begun, span, query = self._open_page(span_of, reverse, token, bounds)
         with begun as read:
             more, rows = False, list[Row]()

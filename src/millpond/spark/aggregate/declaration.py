@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.schema.definition.resolutions import Resolution
 
@@ -37,6 +37,21 @@ class Declaration:
     skew_seconds: int | None
     dedupe: Dedupe | None
     letters_seconds: int | None
+
+    def to_json(self) -> dict[str, Any]:
+        """What it says, to be compared with what the same version said before."""
+        from pyspark import __version__
+
+        return {
+            "key": list(self.key),
+            "event_time": self.event_time,
+            "values": {name: str(value) for name, value in self.values.items()},
+            "resolutions": {str(r): r.keep_seconds for r in self.resolutions},
+            "future_skew_seconds": self.skew_seconds,
+            "dedupe": None if self.dedupe is None else [self.dedupe.column, self.dedupe.horizon_seconds],
+            "dead_letters_seconds": self.letters_seconds,
+            "spark": __version__,
+        }
 
     @property
     def expires(self) -> bool:

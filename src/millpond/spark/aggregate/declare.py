@@ -21,6 +21,7 @@ from millpond.spark.derive.plan import require_classic
 from millpond.spark.job import Job
 from millpond.spark.start import Sink, start
 from millpond.storage import open_storage
+from millpond.versions import begin_name, check_can_begin, check_declaration, check_version, job_name, write_declaration
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,6 +31,8 @@ class Aggregate:
     """The declaration of a table of buckets.
 
     name:         the table, and the job that fills it
+    version:      a number of this declaration, from 1: its job and its table are then called
+                  name.v2, and the name means the version that `millpond versions cutover` chose
     key:          the columns of the source that a group has in common; may be empty
     event_time:   the column with the time of an event, a timestamp
     values:       column name -> an aggregate of the source's columns, as for `agg`; Millpond must
@@ -52,6 +55,7 @@ class Aggregate:
         self,
         name: str,
         *,
+        version: int | None = None,
         key: Sequence[str],
         event_time: str,
         values: Mapping[str, Column],
@@ -61,6 +65,8 @@ class Aggregate:
         dead_letters: str | None = "7 days",
     ) -> None:
         self.name = check_table_name(name)
+        self.version = None if version is None else check_version(name, version)
+        self.table = check_table_name(job_name(name, version or 0))
         if isinstance(key, str) or any(not isinstance(column, str) for column in key):
             raise self._invalid(f"its key is {key!r:.80}", 'Name columns in a list: key=["page"].')
         if not values:
@@ -74,7 +80,7 @@ class Aggregate:
         try:
             keeps = {length: None if keep is None else parse_seconds(keep) for length, keep in resolutions.items()}
             self._declared = Declaration(
-                name=self.name,
+                name=self.table,
                 key=tuple(key),
                 event_time=event_time,
                 values=dict(values),
@@ -89,7 +95,7 @@ class Aggregate:
 
     def __repr__(self) -> str:
         declared = self._declared
-        return f"<Aggregate {self.name}: by {', '.join(declared.key) or 'nothing'}, {', '.join(map(str, declared.resolutions))}>"
+        return f"<Aggregate {self.table}: by {', '.join(declared.key) or 'nothing'}, {', '.join(map(str, declared.resolutions))}>"
 
     def on(self, source: DataFrame, *, checkpoint: str | Path | None = None) -> DataFrame:
         """The aggregate of a source: the streaming DataFrame that `start` runs.
@@ -139,16 +145,24 @@ class Aggregate:
         Expired rows aren't kept: that is what the retention of a resolution says.
 
         history:  which changes every follower keeps, as for `Retention.parse`; None for none
-        pond, job, trigger, sink, partitions, fenced, take_over:  as for `millpond.start`
+        pond, job, trigger, sink, partitions, fenced, take_over:  as for `millpond.start`; the job
+                  of a version has the version's name
         Raises:   as `on` and `millpond.start`; NOT_DERIVABLE if the buckets of a value can't be
-                  merged.
+                  merged; DEFINITION_CHANGED if the version was declared otherwise; TABLE_EXISTS if
+                  the name means versions, and this declaration has none.
         """
-        folder = job_of(pond, job or self.name)
+        if self.version is not None and job not in (None, self.table):
+            raise self._invalid(f"its job is to be {job!r:.80}, and that of a version has the version's name", "Leave job out.")
+        check_can_begin(pond, self.name, self.version)
+        folder = job_of(pond, job or self.table)
+        declared = self._declared.to_json()
+        if self.version is not None:
+            check_declaration(folder.storage, declared, folder.job)
         if not newest_conf(open_storage(folder.checkpoint)):
             print(self.describe_state(), file=sys.stderr)
-        return start(
+        started = start(
             self.on(source, checkpoint=folder.checkpoint),
-            table=self.name,
+            table=self.table,
             pond=pond,
             job=job,
             trigger=trigger,
@@ -159,6 +173,10 @@ class Aggregate:
             fenced=fenced,
             take_over=take_over,
         )
+        if self.version is not None:
+            write_declaration(folder.storage, declared)
+            begin_name(pond, self.name, self.version)
+        return started
 
     @staticmethod
     def _late_by(source: DataFrame, checkpoint: str | Path | None) -> str | None:

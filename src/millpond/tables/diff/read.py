@@ -10,12 +10,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 from millpond.checkpoint.log import check_still_committed
 from millpond.checkpoint.state import StateReader
@@ -41,6 +42,7 @@ Progress = Callable[[int], None]
 LIMIT = 100
 # How often Spark may remove a batch's files during the read before it fails.
 _TRIES = 5
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,15 +226,17 @@ def open_diff(
     ignore: Sequence[str] = (),
     allow: Iterable[str | Path] = (),
     one_table: bool = False,
+    renamed: Mapping[str, str] = _NONE,
     progress: Progress | None = None,
 ) -> Iterator[DiffReading]:
     """Both sides as `read_diff`, to be compared row by row.
 
     one_table:  refuse to compare several
+    renamed:    tables of the left side -> the table of the right side that belongs to it
     Raises:     as `read_diff`.
     """
     sources = find_sources(place, left, right, against, allow)
-    match = partial(match_tables, wanted=tables, ignore=ignore, one=one_table)
+    match = partial(match_tables, wanted=tables, ignore=ignore, one=one_table, renamed=renamed)
     for left_tries in reversed(range(_TRIES)):
         with ExitStack() as opened:
             sorters = opened.enter_context(open_sorter()), opened.enter_context(open_sorter())
@@ -310,7 +314,15 @@ def _read(
     return DiffReading(left.side, right.side, matched, tuple(readings))  # 4
 
 
-def match_tables(left: OpenSide, right: OpenSide, *, wanted: Sequence[str], ignore: Sequence[str], one: bool) -> Matched:
+def match_tables(
+    left: OpenSide,
+    right: OpenSide,
+    *,
+    wanted: Sequence[str],
+    ignore: Sequence[str],
+    one: bool,
+    renamed: Mapping[str, str] = _NONE,
+) -> Matched:
     """Which tables are compared.
 
     Tables of one name belong together; then those of one store, as a fork's tables have other
@@ -318,13 +330,15 @@ def match_tables(left: OpenSide, right: OpenSide, *, wanted: Sequence[str], igno
 
     wanted:  names on either side; empty for all
     one:     whether more than one is refused: a Parquet file has the columns of one
+    renamed: names on the left -> names on the right that belong together in any case
     Raises:  UNKNOWN_TABLE, UNKNOWN_COLUMN, INVALID_REQUEST, KEYS_DIFFER; the error of a table that
              can't be read.
     """
     for side in (left, right):
         side.check_known(wanted)
-    names = {name: name for name in left.tables if name in right.tables}
-    rest = [name for name in right.tables if name not in names]
+    names = {name: other for name, other in renamed.items() if name in left.tables and other in right.tables}
+    names |= {name: name for name in left.tables if name in right.tables and name not in names}
+    rest = [name for name in right.tables if name not in names.values()]
     for name, definition in left.tables.items():
         like = [other for other in rest if _is_like(left, definition, right, right.tables[other])]
         if name not in names and like:

@@ -170,6 +170,12 @@ def row_reader(binding: Binding) -> RowReader:
     return read
 
 
+def is_of_changes(text: str, view: View) -> bool:
+    """Whether a token is one of changes of this replica."""
+    token = unpack(text, _Token)
+    return token is not None and token.lineage == view.stores.lineage
+
+
 def _write(binding: Binding, batch: int, number: int) -> str:
     return pack(_Token(binding.stores.lineage, binding.table, batch, number))
 

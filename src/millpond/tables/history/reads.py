@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from copy import copy
 from typing import Any, Self
 
-from millpond.errors import RequestError
+from millpond.errors import MillpondError, RequestError
 from millpond.replica.history.as_of import check_kept, kept_of
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.moment import time_micros
@@ -19,6 +19,7 @@ from millpond.tables.history.versions import Versions, read_versions
 from millpond.tables.job.as_of import EarlierReads, batch_of
 from millpond.tables.job.bounds import Bounds
 from millpond.tables.job.cut_token import CutToken, TokenReads, begin_cut
+from millpond.tables.job.other_versions import OtherVersions
 from millpond.tables.job.reads import JobReads, Reads
 from millpond.tables.scan.deadline import Deadline
 from millpond.tables.scan.key_range import range_span
@@ -33,6 +34,7 @@ class PastReads(ABC):
     _reads: Reads
     _keys: KeyReader
     _closed: bool | None
+    versions: OtherVersions | None
 
     @abstractmethod
     def read_by(self, reads: Reads) -> Self:
@@ -84,13 +86,22 @@ class PastReads(ABC):
         """
         check_when(batch, time, cut)
         if cut is not None:
-            return self.read_by(TokenReads(self.job_reads, cut, self.definition.table))
+            return self._of_cut(cut)
         with self._open(None) as read:
             when, store = time if batch is None else batch, read.binding.table
             assert when is not None, "it isn't a cut"
             wanted, asked_ms = batch_of(read.view, when), None if time is None else time_micros(time) // 1000
             check_kept(read.view.record, store, wanted, table=self.definition.table)
         return self.read_by(EarlierReads(self._reads, store, self.definition.table, wanted, asked_ms))
+
+    def _of_cut(self, cut: str) -> Self:
+        try:
+            return self.read_by(TokenReads(self.job_reads, cut, self.definition.table))
+        except RequestError as error:
+            other = None if self.versions is None or error.condition != "OTHER_JOB" else self.versions.owner_of(cut)
+            if other is None:
+                raise
+            return other.read_by(TokenReads(other.job_reads, cut, self.definition.table))  # type: ignore[return-value]
 
     def cut(self, *, bounds: Bounds | None = None) -> CutToken:
         """Keep the newest batch readable for a while.
@@ -115,19 +126,30 @@ class PastReads(ABC):
                        None to begin now
         limit:         at most so many changes; ask for the next ones with the answer's `token`
         wait_seconds:  how long to wait if there are no changes yet
-        Raises:        HISTORY_GONE if they aren't kept, with how to start over; INVALID_TOKEN,
-                       INVALID_LIMIT; READ_TOO_LONG; as `scan`.
+        Raises:        HISTORY_GONE if they aren't kept, with how to start over; VERSION_CHANGED if
+                       the token is of another version; INVALID_TOKEN, INVALID_LIMIT;
+                       READ_TOO_LONG; as `scan`.
         """
         check_limit(limit)
         deadline = time.monotonic() + wait_seconds
         while True:
-            with self._open(bounds) as read:
-                found = read_changes(read, since, limit, self._deadline())
+            found = self._changes(since, limit, bounds)
             left = deadline - time.monotonic()
             if found or left <= 0:
                 return found
             since = found.token
             self.job_reads.replica.wait_for_step(left)
+
+    def _changes(self, since: str | int | None, limit: int | None, bounds: Bounds | None) -> Changes:
+        if self.versions is not None:
+            self.versions.check_current(self.job_reads.folder.job)
+        try:
+            with self._open(bounds) as read:
+                return read_changes(read, since, limit, self._deadline())
+        except MillpondError as error:
+            if self.versions is not None and isinstance(since, str) and error.condition in ("HISTORY_GONE", "INVALID_TOKEN"):
+                self.versions.check_token(since, self.job_reads.folder.job)
+            raise
 
     def history(
         self,

@@ -53,6 +53,12 @@ def begin_cut(reads: Reads, bounds: Bounds | None) -> CutToken:
     return CutToken(cut, token=token, seconds=job.settings.page_view_seconds)
 
 
+def is_cut_of(job: JobReads, text: str) -> bool:
+    """Whether a token is that of a cut of this job."""
+    token = unpack(text, _Token)
+    return token is not None and token.place == _place(job)
+
+
 class TokenReads(Reads):
     """A job as of the batch of a cut."""
 
