@@ -149,6 +149,15 @@ def try_name(pond: Storage, name: str) -> NameFile | None:
         return None
 
 
+def meant_table(pond: Storage, name: str) -> str:
+    """The table that a name means: of a version, its job's; else the one of that name.  Raises CORRUPT_FILE."""
+    parsed = parse_job(name)
+    if parsed is not None and parsed[1] == 0 and try_name(pond, parsed[0]) is not None:
+        return parsed[0]
+    found = try_name(pond, name)
+    return name if found is None else job_name(name, found.current)
+
+
 def check_can_begin(pond: str | Path, name: str, version: int | None) -> None:
     """Refuse to start what a name with versions has no place for.
 

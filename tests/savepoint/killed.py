@@ -227,6 +227,13 @@ COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "prune": _prune,
     "fork": _fork,
     "diff": _diff,
+def _cutover(pond: str, name: str, to: str) -> Callable[[], Any]:
+    import millpond
+    return millpond.plan_cut_over(pond, name, to=int(to)).run
+def _retire(pond: str, name: str, version: str) -> Callable[[], Any]:
+    import millpond
+    return millpond.plan_retire(pond, name, int(version)).run
+_COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "rescale": _rescale,
     "rollback": _rollback,
     "evolve": _evolve,
@@ -237,6 +244,8 @@ COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "expire": _expire,
     "export": _export,
     "import": _import,
+    "cutover": _cutover,
+    "retire": _retire,
 }
 """name -> what plans it, and returns what runs it"""
 

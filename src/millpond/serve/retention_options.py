@@ -8,8 +8,10 @@ from dataclasses import replace
 from millpond.catalogue import open_jobs
 from millpond.errors import MillpondError, RequestError
 from millpond.settings import Retention, RetentionWords
+from millpond.storage import open_storage
 from millpond.tables.cold.table import find_names
 from millpond.tables.default_tables import unknown_table
+from millpond.versions import list_names, parse_job
 
 
 def parse_retention(history: Iterable[str], closed: Iterable[str]) -> dict[str, RetentionWords]:
@@ -61,6 +63,8 @@ def check_retention(retention: Mapping[str, RetentionWords], places: Mapping[str
         try:
             folders = open_jobs(place, allow=allow)
             whole = whole and bool(folders)  # a pond without jobs may get some
+            if any(parse_job(folder.job) for folder in folders):
+                known |= {title for name in list_names(open_storage(place)) for title in (name, f"{pond}/{name}")}
             for folder in folders:
                 names, all_of_them = find_names(folder)
                 known |= {title for name in names for title in (name, f"{pond}/{name}")}

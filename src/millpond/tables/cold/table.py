@@ -32,7 +32,7 @@ from millpond.replica.row_stamp import as_final, stamp_at_most
 from millpond.schema.definition.operator_name import Entry
 from millpond.schema.definition.table import TableDefinition
 from millpond.schema.store import StoreSchema
-from millpond.storage import Storage, uri_of
+from millpond.storage import Storage, open_storage, uri_of
 from millpond.tables.answer import Cut, Lag, Row
 from millpond.tables.cold.table_batch import TableBatch
 from millpond.tables.default_tables import stored_tables, unknown_table
@@ -43,6 +43,7 @@ from millpond.tables.forms.arrow_errors import join_tables
 from millpond.tables.scan.binding import store_of
 from millpond.tables.scan.keys import Key, KeyReader
 from millpond.tables.scan.ttl import clock_ms, has_passed
+from millpond.versions import meant_table, parse_job
 
 # How often Spark may remove a batch's files during the read before it fails.
 _TRIES = 5
@@ -143,7 +144,10 @@ class ColdTable:
         known: list[str] = []
         problem: MillpondError | None = None
         self._as_of = batch is not None
-        for folder in open_jobs(path, allow=allow):
+        folders = open_jobs(path, allow=allow)
+        if any(parse_job(folder.job) for folder in folders):
+            table = meant_table(open_storage(path), table)
+        for folder in folders:
             storage, entries, broken = folder.open_checkpoint(), list[Entry](), dict[str, MillpondError]()
             try:
                 entries, broken = folder.read_entries()

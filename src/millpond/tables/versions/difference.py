@@ -253,8 +253,8 @@ def relative_change(old: Any, new: Any) -> float | None:
     if not (math.isfinite(before) and math.isfinite(now)):
         return 0.0 if before == now or (math.isnan(before) and math.isnan(now)) else 1.0
     greater = max(abs(before), abs(now))
-    # Halved, so that the difference of two large numbers is finite.
-    return 0.0 if greater == 0 else 2 * abs(now / 2 - before / 2) / greater
+    # Divided first, so that the difference of two large numbers is finite.
+    return 0.0 if greater == 0 else abs(now / greater - before / greater)
 
 
 def _value(side: dict[str, Any], column: str) -> Any:

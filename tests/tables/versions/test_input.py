@@ -1,0 +1,109 @@
+"""What two jobs have read, compared, against the sets of records and files that they have read."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.errors import MillpondError
+from millpond.storage import open_storage
+from millpond.tables.versions.cut_over import plan_cut_over
+from millpond.tables.versions.difference import diff_versions
+from millpond.tables.versions.input import equal_batches, missing
+from millpond.versions import begin_name
+from tables.versions.jobs import KEYS, OF_VERSION, WrittenVersion, log_files
+
+
+def random_walk(chance: random.Random, batches: int) -> list[dict[str, int]]:
+    """Where two partitions of a topic end after each batch."""
+    ends, found = {"0": 0, "1": 0}, []
+    for _ in range(batches):
+        ends = {partition: end + chance.randrange(3) for partition, end in ends.items()}
+        found.append(ends)
+    return found
+
+
+def write_job(pond: Path, version: int, ends: list[Any]) -> WrittenVersion:
+    job = WrittenVersion(pond, version, lambda batch: [ends[batch]])
+    for _ in ends[1:]:
+        job.run_batch()
+    return job
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_records_that_one_job_lacks_and_batches_that_end_alike(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    walks = [random_walk(chance, 8) for _ in range(2)]
+    jobs = [write_job(tmp_path / "pond", n + 1, [{"events": ends} for ends in walk]) for n, walk in enumerate(walks)]
+    places = [open_storage(job.written.path) for job in jobs]
+    read = [{(p, n) for p, end in walk[-1].items() for n in range(end)} for walk in walks]
+    for one, other in ((0, 1), (1, 0)):
+        found = missing(*((places[n], {"0": {"events": walks[n][-1]}}) for n in (one, other)))
+        assert (found.records, found.files, found.unknown) == (len(read[one] - read[other]), 0, "")
+    pairs = [(a, b) for a, here in enumerate(walks[0]) for b, there in enumerate(walks[1]) if here == there]
+    assert equal_batches(*places) == (max(pairs) if pairs else None)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_files_are_sets_whatever_the_order_and_the_entries(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    every = [f"file:///in/{n}.json" for n in range(12)]
+    logs: list[list[list[str]]] = []
+    for _ in range(2):
+        order = sorted(every, key=lambda _: chance.random()) if seed % 2 else list(every)
+        log = []
+        while order:
+            size = chance.randrange(1, 4)
+            log.append(order[:size])
+            order = order[size:]
+        logs.append(log[: chance.randrange(2, len(log) + 1)])
+    jobs = [write_job(tmp_path / "pond", n + 1, [{"logOffset": b} for b in range(len(log))]) for n, log in enumerate(logs)]
+    for job, log in zip(jobs, logs, strict=True):
+        for entry, paths in enumerate(log):
+            log_files(job.written, entry, paths)
+    places = [open_storage(job.written.path) for job in jobs]
+    read = [[{path for paths in log[: n + 1] for path in paths} for n in range(len(log))] for log in logs]
+    for one, other in ((0, 1), (1, 0)):
+        found = missing(*((places[n], {"0": {"logOffset": len(logs[n]) - 1}}) for n in (one, other)))
+        assert found.files == len(read[one][-1] - read[other][-1])
+    pairs = [(a, b) for a, here in enumerate(read[0]) for b, there in enumerate(read[1]) if here == there]
+    assert equal_batches(*places) == (max(pairs) if pairs else None)
+
+
+def test_offsets_that_mean_something_in_one_job_only_are_refused_unless_forced(tmp_path: Path) -> None:
+    pond = tmp_path / "pond"
+    for version in (1, 2):
+        write_job(pond, version, [5, 6])
+        begin_name(pond, "views", version)
+    for options in ({}, {"max_changed": 1.0}):
+        with pytest.raises(MillpondError) as error:
+            plan_cut_over(pond, "views", to=2, **options)
+        assert error.value.condition == "NOT_ALIGNED"
+    plan = plan_cut_over(pond, "views", to=2, max_changed=1.0, force=True)
+    assert len(plan.overruled) == 2
+    assert plan.run().current == 2
+
+
+def test_a_version_that_is_behind_waits_or_is_refused(tmp_path: Path) -> None:
+    pond = tmp_path / "pond"
+    write_job(pond, 1, [{"events": {"0": 10}}, {"events": {"0": 30}}])
+    begin_name(pond, "views", 1)
+    ends = [{"events": {"0": 10}}, {"events": {"0": 35}}]
+    job = WrittenVersion(pond, 2, lambda batch: [ends[batch]])
+    with pytest.raises(MillpondError) as error:
+        plan_cut_over(pond, "views", to=2, wait_seconds=0.3)
+    assert (error.value.condition, error.value.context["records"]) == ("VERSION_BEHIND", 20)
+    assert plan_cut_over(pond, "views", to=2, max_behind=20).behind.records == 20
+    assert plan_cut_over(pond, "views", to=2, force=True).overruled
+    found = diff_versions(pond, "views", 1, 2)
+    assert (found.left.batch, found.right.batch, found.table.counts.changed) == (0, 0, KEYS)
+    (column,) = found.columns
+    assert column.p50 == column.most == pytest.approx(OF_VERSION / (2 * OF_VERSION))
+    job.run_batch()
+    plan_cut_over(pond, "views", to=2).run()
+    with pytest.raises(MillpondError) as error:  # and so is the way back
+        plan_cut_over(pond, "views", to=1)
+    assert (error.value.condition, error.value.context["records"]) == ("VERSION_BEHIND", 5)
