@@ -246,5 +246,10 @@ async def _stream(call: Call, question: ListChanges) -> Response:
         return await watch.once((call.name, question.as_of(), token), make)
 
     headers = {"cache-control": "no-store", "content-type": EVENTS.content_type}
-    check = partial(call.check, scope, call.name)
+
+    def check() -> None:
+        call.check(scope, call.name)
+        if call.table.versions is not None:
+            call.table.versions.check_current(call.table.job)
+
     return StreamingResponse(event_stream(event_of(first), look, watch, check, call.is_ending), headers=headers)

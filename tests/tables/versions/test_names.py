@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import pytest
 
 import millpond
@@ -150,6 +151,19 @@ def test_a_token_of_changes_doesnt_go_on_in_the_other_version(pond: Path, home: 
         cut_over(pond, 1)
         assert refusal(table.changes, fresh) == "VERSION_CHANGED"
         assert table.changes(since) == []
+
+
+def test_a_stream_of_changes_ends_with_its_version(pond: Path, serve) -> None:
+    with serve(pond, "--history", "views=1h") as (url, _), httpx.Client(base_url=url, timeout=20) as client:
+        with client.stream("GET", "/tables/views/changes", headers={"accept": "text/event-stream"}) as answer:
+            lines = answer.iter_lines()
+            assert any(line.startswith("data:") for line in lines)
+            cut_over(pond, 2)
+            assert "event: error" in lines
+            data = next(lines).removeprefix("data: ")
+            assert json.loads(data)["error"]["condition"] == "VERSION_CHANGED"
+        listed = {each["table"]: each["job"] for each in client.get("/tables").json()["tables"]}
+        assert listed == {"views": "views.v2", "views.v1": "views.v1", "views.v2": "views.v2"}
 
 
 def test_a_retention_of_the_name_is_one_of_each_version(pond: Path, home: Path) -> None:
