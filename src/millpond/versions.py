@@ -41,9 +41,10 @@ _DECLARATION = "declaration.json"
 class CutOver:
     """A change of the version that a name means.
 
-    id:    a random one
-    at:    when, an ISO text
-    by:    which machine
+    id:            a random one
+    from_version, to_version:  what the name meant before and after
+    at:            when, an ISO text
+    by:            which machine
     """
 
     id: str
@@ -57,6 +58,8 @@ class CutOver:
 class NameFile:
     """Which version a name means.
 
+    name:       the name
+    current:    the version that it means
     cut_overs:  the last ones, oldest first
     retired:    versions that were removed, or are being removed now
     text:       the bytes of the file

@@ -39,6 +39,8 @@ _PERCENTS = (50, 90, 99)
 class ColumnChange:
     """How much a column of numbers changes, over all rows that both versions have.
 
+    column:    its name
+    changed:   in how many rows
     p50, p90, p99, most:  relative changes: for 99 of 100 rows it is at most p99
     is_exact:  whether all changes were counted, and not a sample of them
     """
@@ -56,7 +58,9 @@ class ColumnChange:
 class KeyChange:
     """A row that both versions have, and that differs.
 
-    change:  the greatest relative change of its columns
+    key:       the key's columns
+    old, new:  the columns that differ, on the left and on the right
+    change:    the greatest relative change of its columns
     """
 
     key: dict[str, Any]
@@ -69,6 +73,7 @@ class KeyChange:
 class VersionDiff:
     """What differs between two versions at the same source offsets.
 
+    name, left_version, right_version:  what was compared
     left, right:  the batch of each
     table:        counts of all rows, and which columns were compared
     differ:       by resolution, the rows that were added, removed or changed; by None, those of a
