@@ -126,6 +126,8 @@ def test_until_the_new_replica_is_there_a_process_goes_on_with_the_old_version(t
     WrittenVersion(pond, 2)
     with millpond.open(pond, replica_dir=home, follow=False, wait_seconds=0) as opened:
         table = opened["views"]
+        assert refusal(opened["views.v2"].scan) == "REPLICA_BUILDING"
+        assert opened.ready()[0]
         assert version_of(table.scan()) == 1
         cut_over(pond, 2)
         assert version_of(table.scan()) == 1

@@ -173,9 +173,13 @@ class Aggregate:
             fenced=fenced,
             take_over=take_over,
         )
-        if self.version is not None:
-            write_declaration(folder.storage, declared)
-            begin_name(pond, self.name, self.version)
+        try:
+            if self.version is not None:
+                write_declaration(folder.storage, declared)
+                begin_name(pond, self.name, self.version)
+        except BaseException:
+            started.stop()
+            raise
         return started
 
     @staticmethod

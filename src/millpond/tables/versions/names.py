@@ -45,24 +45,26 @@ class NameFiles:
 
     def current(self, name: str) -> int:
         """The version that a name means.  Raises CORRUPT_FILE."""
-        if not self._pond.is_remote:
-            self._look(name)
-        found = self._files[name][1]
+        found = self._files[name][1] if self._pond.is_remote else self._look(name)
         if isinstance(found, MillpondError):
             raise found
         return found.current
 
-    def _look(self, name: str) -> None:
+    def _look(self, name: str) -> NameFile | MillpondError:
+        """What the file says now.  Another thread may look meanwhile, so that this isn't what `_files` has then."""
         known, stamp = self._files.get(name), self._pond.stamp(path_of(name))
         if known is not None and (stamp is None or stamp == known[0]):
-            return  # if it was deleted, the next refresh drops the name
+            return known[1]  # if it was deleted, the next refresh drops the name
         try:
-            self._files[name] = (stamp, read_name(self._pond, name))
+            found: NameFile | MillpondError = read_name(self._pond, name)
         except MillpondError as error:
             if error.condition not in ("FILE_GONE", "CORRUPT_FILE"):
                 raise
-            if error.condition == "CORRUPT_FILE" or known is None:
-                self._files[name] = (stamp, error)
+            if error.condition == "FILE_GONE" and known is not None:
+                return known[1]
+            found = error
+        self._files[name] = (stamp, found)
+        return found
 
 
 class VersionsOf:
@@ -124,6 +126,14 @@ class VersionsOf:
                 return before[1]
         self._served = current
         return found[1]
+
+    def others(self) -> set[str]:
+        """The jobs of versions that no read of the name is answered by now."""
+        try:
+            now = self.now().job
+        except MillpondError:
+            return set()
+        return {table.job for table, _ in self._tables.values() if table.job != now}
 
     def of_job(self, job: str) -> Table | None:
         """See `OtherVersions`."""
