@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from millpond.tables.edit import plan_edit_savepoint
     from millpond.tables.erase import plan_erase
     from millpond.tables.repair import plan_repair
+    from millpond.tables.versions.align import plan_align
     from millpond.tables.versions.cut_over import plan_cut_over
     from millpond.tables.versions.difference import diff_versions
     from millpond.tables.versions.listing import list_versions
@@ -111,6 +112,7 @@ __all__ = [
     "list_versions",
     "open",
     "open_savepoint",
+    "plan_align",
     "plan_cut_over",
     "plan_delete_savepoint",
     "plan_edit_savepoint",
@@ -172,6 +174,7 @@ _LATER = {
     "list_savepoints": "millpond.savepoint.manage.folder",
     "list_versions": "millpond.tables.versions.listing",
     "open_savepoint": "millpond.savepoint.manage.folder",
+    "plan_align": "millpond.tables.versions.align",
     "plan_cut_over": "millpond.tables.versions.cut_over",
     "plan_delete_savepoint": "millpond.savepoint.manage.delete",
     "plan_edit_savepoint": "millpond.tables.edit",

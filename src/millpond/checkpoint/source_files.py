@@ -85,6 +85,11 @@ def newest_compact(storage: Storage, source: str) -> int | None:
     return max((int(m[1]) for name in names if (m := _NAME.fullmatch(name)) and m[2]), default=None)
 
 
+def newest_entry(storage: Storage, source: str) -> int | None:
+    """The newest entry of a source's log; None if there is none."""
+    return max((int(m[1]) for name in storage.names(f"sources/{source}") if (m := _NAME.fullmatch(name))), default=None)
+
+
 def write_entry(storage: Storage, source: str, number: int, files: Iterable[LoggedFile], *, is_compact: bool) -> None:
     """Write an entry of a source's log."""
     lines = [json.dumps({"path": f.path, "timestamp": f.timestamp_ms, "batchId": f.entry}, separators=(",", ":")) for f in files]

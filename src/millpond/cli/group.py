@@ -44,7 +44,7 @@ SECTIONS = {
     },
     "Keep and move jobs": {
         "savepoint": "Make, verify and restore copies of a job's checkpoint.",
-        "versions": "List, compare, cut over and retire versions of declared aggregates.",
+        "versions": "List, align, compare, cut over and retire versions of declared aggregates.",
         "fork": "Make a second job with the state of a savepoint.",
         "rescale": "Give a job's state another number of partitions.",
         "rollback": "Take a job back to an earlier batch.",

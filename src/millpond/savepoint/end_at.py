@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.checkpoint.log import read_commit, with_offsets
@@ -30,8 +31,30 @@ _BOUNDS = FileBounds()
 _COMPACT_INTERVAL = 10
 
 
-def check_end(first: Savepoint, other: Savepoint) -> None:
-    """Raise an error if the first job's next batch can't end where the other savepoint ends.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """Where a batch of a job ends.
+
+    name:        of the savepoint or job, for people
+    batch:       its number
+    offsets:     source -> its end offset
+    checkpoint:  which has the logs of file sources
+    """
+
+    name: str
+    batch: int
+    offsets: Mapping[str, Any]
+    checkpoint: Storage = field(compare=False)
+
+    @classmethod
+    def of(cls, savepoint: Savepoint) -> End:
+        """Where a savepoint's batch ends."""
+        manifest = savepoint.manifest
+        return cls(name=manifest.name, batch=manifest.batch, offsets=manifest.offsets, checkpoint=savepoint.checkpoint)
+
+
+def check_end(first: End, other: End) -> None:
+    """Raise an error if the first job's next batch can't end where the other one ends.
 
     Raises:  NOT_ALIGNED if they have other sources, or the first has read more; UNSUPPORTED for
              offsets that mean something in their own job only.
@@ -40,8 +63,8 @@ def check_end(first: Savepoint, other: Savepoint) -> None:
         pass
 
 
-def plan_next_batch(first: Savepoint, other: Savepoint, target: Storage) -> int | None:
-    """Write the plan of the next batch into the restored checkpoint; returns its number.
+def plan_next_batch(first: End, other: End, target: Storage) -> int | None:
+    """Write the plan of the first job's next batch into a checkpoint that ends there; returns its number.
 
     None if the first job ends there already.  Raises as `check_end`.
     """
@@ -50,9 +73,9 @@ def plan_next_batch(first: Savepoint, other: Savepoint, target: Storage) -> int 
         ends[source] = end
         if new is not None:
             _write_log(target, source, end["logOffset"], new)
-    if ends == first.manifest.offsets:
+    if ends == first.offsets:
         return None
-    done = Batch(first.manifest.batch)
+    done = Batch(first.batch)
     watermark_ms = read_commit(target, done).watermark_ms
     path = f"offsets/{done}"
     lines = with_offsets(target.read(path, _BOUNDS.log_bytes), path, ends, watermark_ms).decode().split("\n")
@@ -61,9 +84,9 @@ def plan_next_batch(first: Savepoint, other: Savepoint, target: Storage) -> int 
     return done + 1
 
 
-def _ends(first: Savepoint, other: Savepoint) -> Iterator[tuple[str, Any, list[LoggedFile] | None]]:
+def _ends(first: End, other: End) -> Iterator[tuple[str, Any, list[LoggedFile] | None]]:
     """Each source, its end, and the files that its log needs for that."""
-    mine, theirs = first.manifest.offsets, other.manifest.offsets
+    mine, theirs = first.offsets, other.offsets
     if mine.keys() != theirs.keys():
         raise _not_aligned(first, other, f"The sources of the one are {sorted(mine)}, those of the other {sorted(theirs)}.")
     for source, end in theirs.items():
@@ -73,7 +96,7 @@ def _ends(first: Savepoint, other: Savepoint) -> Iterator[tuple[str, Any, list[L
             continue
         if end != before:
             if end is None:
-                raise _not_aligned(first, other, f"Source {source} has read nothing in {other.manifest.name}.")
+                raise _not_aligned(first, other, f"Source {source} has read nothing in {other.name}.")
             if not isinstance(end, dict):
                 raise CheckpointError(
                     "UNSUPPORTED",
@@ -85,21 +108,21 @@ def _ends(first: Savepoint, other: Savepoint) -> Iterator[tuple[str, Any, list[L
         yield source, end, None
 
 
-def _end_of_files(first: Savepoint, other: Savepoint, source: str) -> tuple[str, Any, list[LoggedFile] | None]:
-    mine, theirs = (_files(savepoint, source) for savepoint in (first, other))
+def _end_of_files(first: End, other: End, source: str) -> tuple[str, Any, list[LoggedFile] | None]:
+    mine, theirs = (_files(end, source) for end in (first, other))
     if more := mine.keys() - theirs.keys():
-        raise _not_aligned(first, other, f"Source {source} has read {min(more)}, and {other.manifest.name} hasn't.")
-    last = log_offset(first.manifest.offsets[source])
+        raise _not_aligned(first, other, f"Source {source} has read {min(more)}, and {other.name} hasn't.")
+    last = log_offset(first.offsets[source])
     upto = -1 if last is None else last
     new = [LoggedFile(path, file.timestamp_ms, upto + 1) for path, file in theirs.items() if path not in mine]
     if not new:
-        return source, first.manifest.offsets[source], None
+        return source, first.offsets[source], None
     return source, {"logOffset": upto + 1}, sorted(new, key=lambda file: (file.timestamp_ms, file.path))
 
 
-def _files(savepoint: Savepoint, source: str) -> dict[str, LoggedFile]:
-    upto = log_offset(savepoint.manifest.offsets[source])
-    return {} if upto is None else {file.path: file for file in iter_logged(savepoint.checkpoint, source, upto=upto)}
+def _files(end: End, source: str) -> dict[str, LoggedFile]:
+    upto = log_offset(end.offsets[source])
+    return {} if upto is None else {file.path: file for file in iter_logged(end.checkpoint, source, upto=upto)}
 
 
 def _write_log(target: Storage, source: str, number: int, new: list[LoggedFile]) -> None:
@@ -136,9 +159,9 @@ def _is_behind(end: Mapping[str, Any], before: Any) -> bool:
     return False
 
 
-def _not_aligned(first: Savepoint, other: Savepoint, why: str) -> ReplicaError:
+def _not_aligned(first: End, other: End, why: str) -> ReplicaError:
     return ReplicaError(
         "NOT_ALIGNED",
-        f"{first.manifest.name} can't go on to the end of {other.manifest.name}. {why}",
+        f"{first.name} can't go on to the end of {other.name}. {why}",
         hint="Take an earlier savepoint of the first job, or a later one of the other.",
     )

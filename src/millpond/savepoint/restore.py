@@ -28,7 +28,7 @@ from millpond.catalogue import JOB, JobFolder, create_beside, folder_around, fol
 from millpond.checkpoint.operators import anchored
 from millpond.errors import RequestError, SavepointError
 from millpond.ownership.lease import check_not_held
-from millpond.savepoint.end_at import check_end, plan_next_batch
+from millpond.savepoint.end_at import End, check_end, plan_next_batch
 from millpond.savepoint.in_place.file_sink import SINK
 from millpond.savepoint.manage.folder import open_savepoint
 from millpond.savepoint.manifest import Manifest, Savepoint, SavepointFile, damaged
@@ -101,7 +101,7 @@ class RestorePlan:
     def _write_more(self) -> None:
         """What is there when Spark can start."""
         if self.end_at is not None:
-            plan_next_batch(self.savepoint, self.end_at, self.target)
+            plan_next_batch(End.of(self.savepoint), End.of(self.end_at), self.target)
         restore_tables(create_beside(self.target.uri, self.savepoint.manifest.job), self.savepoint.manifest)  # 4
 
 
@@ -272,7 +272,7 @@ def plan_restore(
         check_can_rewrite(savepoint.checkpoint, savepoint.manifest.batch, form)
     end = None if end_at is None else open_savepoint(place, end_at)
     if end is not None:
-        check_end(savepoint, end)
+        check_end(End.of(savepoint), End.of(end))
     return RestorePlan(savepoint=savepoint, target=target, new_id=new_id, form=form, end_at=end)
 
 

@@ -141,7 +141,18 @@ def test_a_version_beside_another_takes_the_name_and_gives_it_back(spark, tmp_pa
     assert (half.left.batch, half.right.batch) == (0, 1)
     hours = buckets(rows[:60])
     assert (half.differ["1 hour"].changed, half.table.counts.same) == (len(hours), 0)
-    run(spark, declare(2, weight=2), pond, tmp_path / "in", at_once=3)
+    # The next batch ends where the current version does, although a file has come since.
+    write_event_file(tmp_path / "in", FILES, [{"at": BEGIN.isoformat(), "page": "/0", "bytes": 1}])
+    assert millpond.plan_align(pond, "views", 2).run() == 2
+    refused("NOT_ALIGNED", millpond.plan_align, pond, "views", 2)
+    refused("INVALID_REQUEST", millpond.plan_align, pond, "views", 1)
+    run(spark, declare(2, weight=2), pond, tmp_path / "in", at_once=1)
+    aligned = diff_versions(pond, "views", 1, 2)
+    assert (aligned.left.batch, aligned.right.batch) == (1, 2)
+    assert aligned.differ["1 hour"].changed == len(buckets(rows))
+    assert millpond.list_versions(pond, "views")[1].batch == 3
+    run(spark, declare(1, weight=1), pond, tmp_path / "in", at_once=2)
+    rows.append({"at": BEGIN.isoformat(), "page": "/0"})
     whole = diff_versions(pond, "views", 1, 2, keys=3)
     hours = buckets(rows)
     days = Counter(page for page, _ in hours)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from millpond.errors import MillpondError
+from millpond.ownership.lease import leased
 from millpond.storage import open_storage
+from millpond.tables.versions.align import plan_align
 from millpond.tables.versions.cut_over import plan_cut_over
 from millpond.tables.versions.difference import diff_versions
 from millpond.tables.versions.input import equal_batches, missing
@@ -107,3 +110,27 @@ def test_a_version_that_is_behind_waits_or_is_refused(tmp_path: Path) -> None:
     with pytest.raises(MillpondError) as error:  # and so is the way back
         plan_cut_over(pond, "views", to=1)
     assert (error.value.condition, error.value.context["records"]) == ("VERSION_BEHIND", 5)
+
+
+def test_a_stopped_version_gets_a_batch_that_ends_where_the_current_one_ends(tmp_path: Path) -> None:
+    pond = tmp_path / "pond"
+    write_job(pond, 1, [{"events": {"0": 10}}, {"events": {"0": 30}}])
+    begin_name(pond, "views", 1)
+    ends = [{"events": {"0": 4}}, {"events": {"0": 30}}]
+    job = WrittenVersion(pond, 2, lambda batch: [ends[batch]])
+    plan, late = plan_align(pond, "views", 2), plan_align(pond, "views", 2)
+    assert plan.reads.records == 26
+    with leased(open_storage(pond / "jobs" / "views.v2"), "a job"), pytest.raises(MillpondError) as error:
+        plan.run()
+    assert error.value.condition == "CHECKPOINT_IN_USE"
+    assert plan.run() == 1
+    assert json.loads((job.written.path / "offsets" / "1").read_text().split("\n")[2]) == ends[1]
+    with pytest.raises(MillpondError) as error:
+        plan_align(pond, "views", 2)
+    assert (error.value.condition, "planned already" in error.value.message) == ("NOT_ALIGNED", True)
+    job.run_batch()
+    assert diff_versions(pond, "views", 1, 2).right.batch == 1
+    with pytest.raises(MillpondError) as error:  # it has gone on since that plan
+        late.run()
+    assert error.value.condition == "NOT_ALIGNED"
+    assert plan_align(pond, "views", 2).run() is None

@@ -23,6 +23,7 @@ from millpond.tables.versions.cut_over import plan_cut_over
 from millpond.tables.versions.retire import plan_retire
 from millpond.versions import begin_name, read_name
 from savepoint.killed import run_killed
+from servers.serving import wait_until_ready
 from suite.sizes import IS_LONG
 from tables.versions.jobs import WrittenVersion, version_of
 
@@ -221,6 +222,39 @@ def test_a_name_that_cant_be_followed_says_why_and_its_versions_stay(pond: Path,
 
 def steps_of(steps: int) -> list[int]:
     return list(range(1, steps)) if IS_LONG else random.Random(steps).sample(range(1, steps), min(6, steps - 1))
+
+
+@pytest.mark.long
+def test_no_answer_of_a_server_of_several_processes_fails_or_mixes_versions(pond: Path, serve) -> None:
+    ended, failed, counts = threading.Event(), [], [0, 0, 0]
+    with serve(pond, "--workers", "2") as (url, _):
+        with httpx.Client(base_url=url) as client:
+            wait_until_ready(client)
+
+        def read() -> None:
+            with httpx.Client(base_url=url, timeout=30) as client:
+                while not ended.is_set():
+                    for path in ("/tables/views/rows?k=k01", "/tables/views/rows", "/tables/views/count"):
+                        answer = client.get(path)
+                        if answer.status_code != 200:
+                            failed.append(answer.text)
+                            continue
+                        found = answer.json()
+                        version = version_of(found["rows"]) if "rows" in found else int(found["job"][-1])
+                        if found["job"] != f"views.v{version}":
+                            failed.append(answer.text)
+                        counts[version] += 1
+
+        threads = [threading.Thread(target=read) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for number in range(60):
+            cut_over(pond, 2 - number % 2)
+        ended.set()
+        for thread in threads:
+            thread.join()
+    assert failed == []
+    assert min(counts[1:]) > 0
 
 
 @pytest.mark.faults

@@ -18,6 +18,7 @@ from millpond.cli.terminal import say, visible, write_json, write_line
 from millpond.errors import RequestError
 from millpond.schema.values import encode_json
 from millpond.tables.job.offsets import describe
+from millpond.tables.versions.align import plan_align
 from millpond.tables.versions.cut_over import describe_done, plan_cut_over
 from millpond.tables.versions.difference import KEYS, VersionDiff, diff_versions
 from millpond.tables.versions.listing import Version, list_versions
@@ -32,7 +33,7 @@ _yes = click.option("--yes", is_flag=True, help="Do it; without this, only show 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def versions() -> None:
-    """List, compare, cut over and retire the versions of declared aggregates.
+    """List, align, compare, cut over and retire the versions of declared aggregates.
 
     A version is a job of its own, with its table: page_views.v2.  The name page_views means one of
     them, and a cut-over changes which.  DIR is a pond.
@@ -251,6 +252,31 @@ def cutover(
         say("Nothing is done yet: add --yes.")
         return
     write_line(visible(describe_done(plan.run())))
+
+
+@versions.command()
+@_place
+@_name
+@click.argument("version", type=click.IntRange(min=0))
+@_yes
+@options.allow_option
+@local_place
+def align(place: str, name: str, version: int, yes: bool, allow: tuple[str, ...]) -> None:
+    """Let the next batch of a stopped version of NAME end where the current version ends.
+
+    Start the job then: Spark runs exactly that batch first, and `versions diff` finds both there.
+
+    \b
+    Examples:
+      millpond versions align ./pond page_views 2 --yes
+    """
+    plan = plan_align(place, name, version, allow=allow)
+    for line in plan.describe().splitlines():
+        say(visible(line))
+    if not yes:
+        say("Nothing is done yet: add --yes.")
+    elif (planned := plan.run()) is not None:
+        write_line(visible(f"batch {planned} of {plan.first.name} is planned"))
 
 
 @versions.command()

@@ -155,8 +155,8 @@ def not_aligned(name: str, left: int, right: int) -> ReplicaError:
     return ReplicaError(
         "NOT_ALIGNED",
         f"No batches of {jobs[0]} and {jobs[1]} that Spark still has end at the same offsets.",
-        hint="Make savepoints of both, and restore that of the version that has read less with --end-at the other: its next "
-        "batch then ends there (savepoint restore --end-at), and `millpond diff` compares the two.",
+        hint=f"Stop the one that has read less, let its next batch end where the other ends (millpond versions align … {name} "
+        "VERSION --yes), and start it again; or let both read to the end of the input.",
         table=name,
     )
 
