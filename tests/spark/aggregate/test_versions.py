@@ -141,18 +141,7 @@ def test_a_version_beside_another_takes_the_name_and_gives_it_back(spark, tmp_pa
     assert (half.left.batch, half.right.batch) == (0, 1)
     hours = buckets(rows[:60])
     assert (half.differ["1 hour"].changed, half.table.counts.same) == (len(hours), 0)
-    # The next batch ends where the current version does, although a file has come since.
-    write_event_file(tmp_path / "in", FILES, [{"at": BEGIN.isoformat(), "page": "/0", "bytes": 1}])
-    assert millpond.plan_align(pond, "views", 2).run() == 2
-    refused("NOT_ALIGNED", millpond.plan_align, pond, "views", 2)
-    refused("INVALID_REQUEST", millpond.plan_align, pond, "views", 1)
-    run(spark, declare(2, weight=2), pond, tmp_path / "in", at_once=1)
-    aligned = diff_versions(pond, "views", 1, 2)
-    assert (aligned.left.batch, aligned.right.batch) == (1, 2)
-    assert aligned.differ["1 hour"].changed == len(buckets(rows))
-    assert millpond.list_versions(pond, "views")[1].batch == 3
-    run(spark, declare(1, weight=1), pond, tmp_path / "in", at_once=2)
-    rows.append({"at": BEGIN.isoformat(), "page": "/0"})
+    run(spark, declare(2, weight=2), pond, tmp_path / "in", at_once=3)
     whole = diff_versions(pond, "views", 1, 2, keys=3)
     hours = buckets(rows)
     days = Counter(page for page, _ in hours)
@@ -189,7 +178,7 @@ def test_a_version_beside_another_takes_the_name_and_gives_it_back(spark, tmp_pa
             "client": lambda: remote["views"].scan(),
         }
         with Readers(reads) as readers:
-            for _ in range(examples(5)):
+            for _ in range(examples(3)):
                 for to in (2, 1):
                     done = millpond.plan_cut_over(pond, "views", to=to).run()
                     assert done.current == to
@@ -198,17 +187,43 @@ def test_a_version_beside_another_takes_the_name_and_gives_it_back(spark, tmp_pa
                     readers.wait_for(to)
         assert readers.failed == []
         tokens_of_both(pond, here, client)
-        both_or_one(pond)
-        refused("VERSION_IN_USE", millpond.plan_retire, pond, "views", 2)
-        assert not millpond.plan_retire(pond, "views", 1).run() or not list((tmp_path / "home" / "replicas").glob("views.v1-*"))
+    both_or_one(pond)
+
+
+@pytest.mark.long
+def test_a_version_that_is_aligned_then_current_and_the_old_one_retired(spark, tmp_path, monkeypatch):
+    monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
+    rows, pond = write_files(tmp_path / "in", random.Random(17)), tmp_path / "pond"
+    run(spark, declare(1, weight=1), pond, tmp_path / "in", at_once=2)
+    run(spark, declare(2, weight=2), pond, tmp_path / "in", files="000000.json")
+    refused("NOT_ALIGNED", diff_versions, pond, "views", 1, 2)
+    # The next batch ends where the current version does, although a file has come since.
+    write_event_file(tmp_path / "in", FILES, [{"at": BEGIN.isoformat(), "page": "/0", "bytes": 1}])
+    assert millpond.plan_align(pond, "views", 2).run() == 1
+    refused("NOT_ALIGNED", millpond.plan_align, pond, "views", 2)
+    refused("INVALID_REQUEST", millpond.plan_align, pond, "views", 1)
+    run(spark, declare(2, weight=2), pond, tmp_path / "in")
+    aligned = diff_versions(pond, "views", 1, 2)
+    assert (aligned.left.batch, aligned.right.batch) == (1, 1)
+    assert aligned.differ["1 hour"].changed == len(buckets(rows))
+    assert [v.batch for v in millpond.list_versions(pond, "views")] == [1, 2]
+    refused("VERSION_IN_USE", millpond.plan_retire, pond, "views", 1)
+    assert millpond.plan_cut_over(pond, "views", to=2).run().current == 2
+    refused("VERSION_BEHIND", millpond.plan_cut_over, pond, "views", to=1)
+    with millpond.open(pond) as opened:
+        assert weight_of(opened["views"].scan()) == 2
+        assert opened["views"].total(page="/0")["hits"] == sum(row["page"] == "/0" for row in rows) + 1
+        plan = millpond.plan_retire(pond, "views", 1)
+        assert plan.run() is False, "this process follows it"
         assert not (pond / "jobs" / "views.v1").exists()
-        assert weight_of(here["views"].scan()) == 2
-        assert client.get("/tables/views/count").json()["job"] == "views.v2"
+        assert weight_of(opened["views"].scan()) == 2
+        assert opened.tables() == ["views", "views.v2"]
     refused("UNKNOWN_VERSION", millpond.plan_cut_over, pond, "views", to=1)
     refused("UNKNOWN_VERSION", millpond.plan_retire, pond, "views", 1)
     # The number is free again.
-    run(spark, declare(1, weight=5), pond, tmp_path / "in", at_once=4)
+    run(spark, declare(1, weight=5), pond, tmp_path / "in", at_once=5)
     assert millpond.plan_cut_over(pond, "views", to=1).run().current == 1
+    assert millpond.plan_retire(pond, "views", 2).run()
 
 
 def on_the_command_line(pond: str, home: str) -> None:
