@@ -220,6 +220,18 @@ def _archive(place: str, archive: str) -> Callable[[], Any]:
     return functools.partial(Archiver(place, archive).run, once=True)
 
 
+def _cutover(pond: str, name: str, to: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_cut_over(pond, name, to=int(to)).run
+
+
+def _retire(pond: str, name: str, version: str) -> Callable[[], Any]:
+    import millpond
+
+    return millpond.plan_retire(pond, name, int(version)).run
+
+
 COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "archive": _archive,
     "create": _create,
@@ -227,13 +239,6 @@ COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "prune": _prune,
     "fork": _fork,
     "diff": _diff,
-def _cutover(pond: str, name: str, to: str) -> Callable[[], Any]:
-    import millpond
-    return millpond.plan_cut_over(pond, name, to=int(to)).run
-def _retire(pond: str, name: str, version: str) -> Callable[[], Any]:
-    import millpond
-    return millpond.plan_retire(pond, name, int(version)).run
-_COMMANDS: dict[str, Callable[..., Callable[[], Any]]] = {
     "rescale": _rescale,
     "rollback": _rollback,
     "evolve": _evolve,

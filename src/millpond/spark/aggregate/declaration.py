@@ -39,14 +39,17 @@ class Declaration:
     letters_seconds: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """What it says, to be compared with what the same version said before."""
+        """What it says, to be compared with what the same version said before.
+
+        For how long resolutions are kept may change, by `millpond retention`.
+        """
         from pyspark import __version__
 
         return {
             "key": list(self.key),
             "event_time": self.event_time,
             "values": {name: str(value) for name, value in self.values.items()},
-            "resolutions": {str(r): r.keep_seconds for r in self.resolutions},
+            "resolutions": [str(r) for r in self.resolutions],
             "future_skew_seconds": self.skew_seconds,
             "dedupe": None if self.dedupe is None else [self.dedupe.column, self.dedupe.horizon_seconds],
             "dead_letters_seconds": self.letters_seconds,
