@@ -29,7 +29,7 @@ def fork(place: str, job: str, name: str, new_job: str, **form: Any) -> None:
     \b
     Examples:
       millpond fork ./pond page_views --from before-upgrade --as page_views_b
-      millpond fork ./pond page_views --from before-upgrade --as page_views_b --partitions 32
+      millpond fork ./pond page_views --from v1 --as views_b --partitions 32
     """
     plan = plan_fork(place, name, new_job, **form)
     if plan.savepoint.manifest.job != job:
