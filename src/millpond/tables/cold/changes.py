@@ -83,7 +83,7 @@ def check_changeable(definition: TableDefinition, schema: StoreSchema) -> None:
         raise CheckpointError(
             "UNSUPPORTED",
             f"The rows of {definition.table} lie {why}, whose changes can't be read from the checkpoint alone.",
-            hint="Read its changes from a replica with history: pond[table].changes().",
+            hint="Read its changes from a replica that keeps history.",
             table=definition.table,
         )
 
