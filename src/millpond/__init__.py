@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.savepoint.manifest import Savepoint
     from millpond.savepoint.restore import plan_restore
     from millpond.savepoint.verify import verify_savepoint
+    from millpond.sending.sender import Sender, send
     from millpond.spark.aggregate.declare import Aggregate
     from millpond.spark.aggregate.values import distinct, quantile, top_k
     from millpond.spark.broadcast.stream import broadcast
@@ -91,6 +92,7 @@ __all__ = [
     "Rows",
     "Savepoint",
     "SavepointError",
+    "Sender",
     "SetupError",
     "StateRow",
     "StorageError",
@@ -142,6 +144,7 @@ __all__ = [
     "roll_back_model",
     "salted",
     "schedule_savepoints",
+    "send",
     "serve_models",
     "session",
     "signed_rows",
@@ -157,6 +160,7 @@ _LATER = {
     "HotKeys": "millpond.spark.salted.hot_keys",
     "Job": "millpond.spark",
     "Savepoint": "millpond.savepoint.manifest",
+    "Sender": "millpond.sending.sender",
     "StateRow": "millpond.savepoint.change.user_edit",
     "Upgrade": "millpond.spark.upgrade.finding",
     "aggregate_changes": "millpond.spark.compose",
@@ -202,6 +206,7 @@ _LATER = {
     "roll_back_model": "millpond.spark.models.publish",
     "salted": "millpond.spark",
     "schedule_savepoints": "millpond.savepoint.manage.schedule",
+    "send": "millpond.sending.sender",
     "serve_models": "millpond.spark.models.serve",
     "session": "millpond.spark",
     "signed_rows": "millpond.spark.compose",

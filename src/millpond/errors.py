@@ -118,6 +118,7 @@ CONDITIONS: dict[str, Condition] = {
     "NO_WINDOW": Condition(RequestError, 400, 2),
     "INVALID_TOKEN": Condition(RequestError, 400, 2),
     "TOKEN_EXPIRED": Condition(RequestError, 410, 4),
+    "TARGET_MISMATCH": Condition(RequestError, 409, 2),
     "OTHER_JOB": Condition(RequestError, 400, 2),
     "KEYS_DIFFER": Condition(RequestError, 409, 2),
     "ANSWER_TOO_LARGE": Condition(RequestError, 422, 2),
@@ -159,7 +160,10 @@ CONDITIONS: dict[str, Condition] = {
     "ACCESS_DENIED": Condition(StorageError, 502, 6),
     "SERVER_UNAVAILABLE": Condition(StorageError, 503, 4),
     "NOT_A_SERVER": Condition(StorageError, 502, 6),
+    "TARGET_UNAVAILABLE": Condition(StorageError, 503, 4),
+    "TARGET_REFUSED": Condition(StorageError, 502, 5),
     # replicas
+    "TARGET_TAKEN": Condition(ReplicaError, 409, 4),
     "REPLICA_BUILDING": Condition(ReplicaError, 503, 4),
     "REPLICA_BEHIND": Condition(ReplicaError, 503, 4),
     "NOT_UP_TO_BOUND": Condition(ReplicaError, 503, 4),
@@ -216,7 +220,7 @@ CONDITIONS: dict[str, Condition] = {
 # These pass by themselves: the same question may be answered in a moment. JOB_REPLACED is one of
 # them: a reader that comes to a path where an older job was followed meets it before the new job's
 # first batch.
-PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE"})
+PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE", "TARGET_UNAVAILABLE"})
 
 
 def http_status(error: MillpondError) -> int:

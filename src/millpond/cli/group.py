@@ -56,6 +56,9 @@ SECTIONS = {
         "retention": "Keep the buckets of a declared aggregate for another time.",
         "erase": "Remove one key from a job, its savepoints and archives.",
     },
+    "Send": {
+        "send": "Send a table's changes to Kafka, files, a database or a webhook.",
+    },
     "Serve": {
         "serve": "Answer requests over HTTP.",
         "token": "Give a reader a token for a server, or remove it.",

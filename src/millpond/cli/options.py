@@ -113,7 +113,8 @@ def field_option(kind: type[msgspec.Struct], name: str, **more: Any) -> Callable
 # ------------------------------------------------------------ where, and how
 
 
-_reading = _bundled(
+# The options of every command that opens a pond or asks a server, as `reading`.
+place_options = _bundled(
     "reading",
     Reading,
     allow_option,
@@ -136,7 +137,7 @@ _reading = _bundled(
 
 def reading_options(command: Command) -> Command:
     """The options of every command that opens a pond or asks a server: `reading`, and `as_json`."""
-    return _reading(json_option(command))
+    return place_options(json_option(command))
 
 
 # ------------------------------------------------------------ which rows

@@ -56,7 +56,7 @@ def archive(
         try:
             archiver.run(once=True)
         finally:
-            _write_metrics(metrics, archiver.status())
+            write_metrics(metrics, metrics_text(archiver.status()))
         say(_words(archiver.status()))
         return
     with stop_signals() as ending, Progress("archive") as line, archiver.start():
@@ -72,20 +72,21 @@ def archive(
                 say(str(status.last_error))
             failing = now_failing
             if time.monotonic() >= metrics_at:
-                _write_metrics(metrics, status)
+                write_metrics(metrics, metrics_text(status))
                 metrics_at = time.monotonic() + _METRICS_SECONDS
             if status.state == "ended":
                 break
     status = archiver.status()
-    _write_metrics(metrics, status)
+    write_metrics(metrics, metrics_text(status))
     if not ending.is_set() and status.last_error is not None:
         raise status.last_error
     say(_words(status))
 
 
-def _write_metrics(file: Path | None, status: ArchiverStatus) -> None:
+def write_metrics(file: Path | None, text: str) -> None:
+    """Write a file that a collector reads, at once."""
     if file is not None:
-        open_storage(file.absolute().parent).write(file.name, metrics_text(status).encode())
+        open_storage(file.absolute().parent).write(file.name, text.encode())
 
 
 def _words(status: ArchiverStatus) -> str:

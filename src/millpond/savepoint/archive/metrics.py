@@ -20,24 +20,26 @@ _METRICS = {
 
 def metrics_text(status: ArchiverStatus) -> str:
     """The text."""
-    job = f'job="{_label(status.job)}"'
+    job = f'job="{label(status.job)}"'
     lines: list[str] = []
-
-    def add(name: str, kind: str, text: str, *samples: tuple[str, float]) -> None:
-        lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
-        lines.extend(f"{name}{{{labels}}} {value}" for labels, value in samples)
-
     for name, (kind, fact, text) in _METRICS.items():
         if (value := getattr(status, fact)) is not None:
-            add(name, kind, text, (job, value))
+            add_metric(lines, name, kind, text, (job, value))
     lost = sum(last - first + 1 for first, last in status.lost)
-    add("millpond_archive_lost_batches", "gauge", "Batches that committed and aren't archived.", (job, lost))
-    kinds = [(f'{job},kind="{_label(kind)}"', count) for kind, count in sorted(status.requests.items())]
-    add("millpond_archive_requests_total", "counter", "Requests to object stores.", *kinds)
-    error = [] if status.last_error is None else [(f'{job},condition="{_label(status.last_error.condition)}"', 1)]
-    add("millpond_archive_failed", "gauge", "1 while the last step's error lasts.", *error)
+    add_metric(lines, "millpond_archive_lost_batches", "gauge", "Batches that committed and aren't archived.", (job, lost))
+    kinds = [(f'{job},kind="{label(kind)}"', count) for kind, count in sorted(status.requests.items())]
+    add_metric(lines, "millpond_archive_requests_total", "counter", "Requests to object stores.", *kinds)
+    error = [] if status.last_error is None else [(f'{job},condition="{label(status.last_error.condition)}"', 1)]
+    add_metric(lines, "millpond_archive_failed", "gauge", "1 while the last step's error lasts.", *error)
     return "\n".join(lines) + "\n"
 
 
-def _label(text: str) -> str:
+def add_metric(lines: list[str], name: str, kind: str, text: str, *samples: tuple[str, float]) -> None:
+    """Add one metric to a text: what it means, and a line for each sample, of labels and value."""
+    lines.extend((f"# HELP {name} {text}", f"# TYPE {name} {kind}"))
+    lines.extend(f"{name}{{{labels}}} {value}" for labels, value in samples)
+
+
+def label(text: str) -> str:
+    """The value of a label."""
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,0 +1,1 @@
+"""Sends the changes of a table elsewhere: Kafka, files, databases, webhooks."""

@@ -1,0 +1,252 @@
+"""Targets of every kind, and what is at them: all rows by key, and each record once."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sqlite3
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from servers.kafka import kafka_broker
+from servers.postgres import postgres_server
+
+Rows = dict[Any, Any]
+Logged = list[tuple[str, int, Any, Any, Any]]
+"""kind, batch, key, value before, value after"""
+
+
+class Place(ABC):
+    """One target, and a look at it.
+
+    is_log:     whether it has every change; else only the newest rows
+    resyncs:    whether a whole read removes what is gone
+    """
+
+    is_log = False
+    to: str
+    options: dict[str, str]
+
+    def __init__(self) -> None:
+        self.options = {}
+
+    @abstractmethod
+    def rows(self) -> Rows:
+        """Value by key."""
+
+    def logged(self) -> Logged:
+        """All changes, in order of their key at least."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End what it started."""
+
+
+def folded(changes: Logged, whole: list[bool]) -> Rows:
+    rows: Rows = {}
+    begun = False
+    for (_, _, key, _, new), is_whole in zip(changes, whole, strict=True):
+        if is_whole and not begun:
+            rows = {}  # a whole read replaces what was before
+        begun = is_whole
+        if new is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = new
+    return rows
+
+
+def parse(change: dict[str, Any]) -> tuple[str, int, Any, Any, Any]:
+    row = change["new"] or change["final"] or change["old"]
+    old, new = change["old"], change["new"]
+    return change["kind"], change["batch"], row["k"], old and old["v"], new and new["v"]
+
+
+class Sqlite(Place):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._file = folder / "sent.db"
+        self.to = f"sqlite://{self._file}?table=sent"
+
+    def rows(self) -> Rows:
+        with sqlite3.connect(self._file) as database:
+            return dict(database.execute("SELECT k, v FROM sent").fetchall())
+
+
+class Postgres(Place):
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.address = postgres_server()
+        self._table = f"sent {uuid.uuid4().hex}%"
+        self.to = f"{self.address}?table={self._table.replace(' ', '+').replace('%', '%25')}"
+        self.options = {"options": "-c synchronous_commit=off"}
+
+    def rows(self) -> Rows:
+        import psycopg
+
+        with psycopg.connect(self.address) as connection:
+            return dict(connection.execute(f'SELECT k, v FROM "{self._table}"'.encode()).fetchall())
+
+
+class Files(Place):
+    is_log = True
+
+    def __init__(self, folder: Path, form: str) -> None:
+        super().__init__()
+        self.folder, self._form = folder / "sent", form
+        self.to = f"{self.folder.as_uri()}?format={form}"
+
+    def _changes(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for file in sorted(self.folder.glob(f"[!.]*.{self._form}")):
+            if self._form == "ndjson":
+                found += map(json.loads, file.read_text().splitlines())
+            else:
+                from pyarrow import parquet
+
+                found += parquet.read_table(file).to_pylist()
+        return found
+
+    def logged(self) -> Logged:
+        return [parse(change) for change in self._changes()]
+
+    def rows(self) -> Rows:
+        changes = self._changes()
+        return folded([parse(change) for change in changes], [change["whole"] for change in changes])
+
+
+class Kafka(Place):
+    def __init__(self, form: str) -> None:
+        super().__init__()
+        self.broker, self._form = kafka_broker(), form
+        self.topic = f"sent-{uuid.uuid4().hex}"
+        self.to = f"kafka://{self.broker}/{self.topic}?form={form}"
+        self.options = {"topic.partitions": "2"}
+        self.is_log = form == "changelog"
+
+    def _records(self) -> Iterator[tuple[Any, Any]]:
+        """Committed records; those of a partition in order."""
+        yield from committed_records(self.broker, self.topic)
+
+    def logged(self) -> Logged:
+        return [parse(change) for _, change in self._records()]
+
+    def rows(self) -> Rows:
+        records = list(self._records())
+        if self.is_log:
+            by_run = [parse(change) for _, change in records]
+            return folded(by_run, [False] * len(by_run))
+        rows: Rows = {}
+        for key, row in records:
+            if row is None:
+                rows.pop(key["k"], None)
+            else:
+                rows[key["k"]] = row["v"]
+        return rows
+
+
+def committed_records(broker: str, topic: str) -> list[tuple[Any, Any]]:
+    """Key and value of all records that a reader of committed records sees."""
+    from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker,
+            "group.id": "look",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    partitions = consumer.list_topics(topic, timeout=10).topics[topic].partitions
+    consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
+    records, left = [], len(partitions)
+    while left:
+        for message in consumer.consume(1000, timeout=10):
+            if message.error() is None:
+                value = message.value()
+                records.append((json.loads(message.key()), None if value is None else json.loads(value)))
+            else:
+                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+                left -= 1
+    consumer.close()
+    return records
+
+
+class Webhook(Place):
+    """A receiver that checks signatures, and leaves out ids that it has seen."""
+
+    is_log = True
+    SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123").decode()
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.requests: list[tuple[dict[str, str], bytes]] = []
+        self.answers: list[int] = []
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                status = receiver.answers.pop(0) if receiver.answers else 204
+                if status != 503:  # 500: it was received, and the answer is lost
+                    receiver.requests.append((dict(self.headers.items()), body))
+                self.send_response(status)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.to = f"http://127.0.0.1:{self._server.server_port}/hook?a=1"
+        self.options = {"secret": self.SECRET, "positions": str(folder / "positions"), "header.x-own": "1"}
+
+    def _changes(self) -> list[dict[str, Any]]:
+        seen: set[str] = set()
+        found: list[dict[str, Any]] = []
+        for headers, body in self.requests:
+            if headers["webhook-id"] not in seen:
+                seen.add(headers["webhook-id"])
+                found += json.loads(body)["changes"]
+        return found
+
+    logged = Files.logged
+    rows = Files.rows
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def _make(kind: str, folder: Path) -> Place:
+    match kind:
+        case "sqlite":
+            return Sqlite(folder)
+        case "postgres":
+            return Postgres(folder)
+        case "webhook":
+            return Webhook(folder)
+        case "ndjson" | "parquet":
+            return Files(folder, kind)
+        case _:
+            return Kafka(kind)
+
+
+@contextmanager
+def place(kind: str, folder: Path) -> Iterator[Place]:
+    """A new target of a kind."""
+    made = _make(kind, folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+KINDS = ("sqlite", "ndjson", "parquet", "webhook", "postgres", "compacted", "changelog")
