@@ -220,7 +220,9 @@ CONDITIONS: dict[str, Condition] = {
 # These pass by themselves: the same question may be answered in a moment. JOB_REPLACED is one of
 # them: a reader that comes to a path where an older job was followed meets it before the new job's
 # first batch.
-PASSING = frozenset({"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE", "TARGET_UNAVAILABLE"})
+PASSING = frozenset(
+    {"REPLICA_BUILDING", "NO_COMMITTED_BATCH", "JOB_REPLACED", "FILE_GONE", "STORAGE_UNAVAILABLE", "TARGET_UNAVAILABLE"}
+)
 
 
 def http_status(error: MillpondError) -> int:

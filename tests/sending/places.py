@@ -48,13 +48,13 @@ class Place(ABC):
         """End what it started."""
 
 
-def folded(changes: Logged, whole: list[bool]) -> Rows:
+def folded(changes: list[dict[str, Any]]) -> Rows:
     rows: Rows = {}
-    begun = False
-    for (_, _, key, _, new), is_whole in zip(changes, whole, strict=True):
-        if is_whole and not begun:
-            rows = {}  # a whole read replaces what was before
-        begun = is_whole
+    run = -1
+    for change in changes:
+        _, _, key, _, new = parse(change)
+        if change["run"] != run:
+            rows, run = {}, change["run"]  # a whole read replaces what was before
         if new is None:
             rows.pop(key, None)
         else:
@@ -117,8 +117,7 @@ class Files(Place):
         return [parse(change) for change in self._changes()]
 
     def rows(self) -> Rows:
-        changes = self._changes()
-        return folded([parse(change) for change in changes], [change["whole"] for change in changes])
+        return folded(self._changes())
 
 
 class Kafka(Place):
@@ -140,8 +139,7 @@ class Kafka(Place):
     def rows(self) -> Rows:
         records = list(self._records())
         if self.is_log:
-            by_run = [parse(change) for _, change in records]
-            return folded(by_run, [False] * len(by_run))
+            return folded([change for _, change in records])
         rows: Rows = {}
         for key, row in records:
             if row is None:
@@ -168,13 +166,14 @@ def committed_records(broker: str, topic: str) -> list[tuple[Any, Any]]:
     consumer.assign([TopicPartition(topic, number, 0) for number in partitions])
     records, left = [], len(partitions)
     while left:
-        for message in consumer.consume(1000, timeout=10):
-            if message.error() is None:
-                value = message.value()
-                records.append((json.loads(message.key()), None if value is None else json.loads(value)))
-            else:
-                assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
-                left -= 1
+        message = consumer.poll(20)
+        assert message is not None
+        if message.error() is None:
+            value = message.value()
+            records.append((json.loads(message.key()), None if value is None else json.loads(value)))
+        else:
+            assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
+            left -= 1
     consumer.close()
     return records
 

@@ -46,7 +46,9 @@ class FileTarget(Target):
     def __init__(self, folder: Path, shape: Shape, *, form: str) -> None:
         super().__init__(folder.absolute().as_uri(), shape)
         if form not in ("ndjson", "parquet"):
-            raise RequestError("INVALID_REQUEST", f"There is no format {form!r:.40}.", hint="Write format=ndjson or format=parquet.")
+            raise RequestError(
+                "INVALID_REQUEST", f"There is no format {form!r:.40}.", hint="Write format=ndjson or format=parquet."
+            )
         if form == "parquet":
             from millpond.sending.parquet import ParquetPart, change_schema
 
@@ -60,7 +62,7 @@ class FileTarget(Target):
         self._file: IO[bytes] | None = None
         self._writer: Any = None
         self._named = ""
-        self._whole = False
+        self._begun = Part(batch=0, run=0)
 
     @property
     def _storage(self) -> Storage:
@@ -95,7 +97,7 @@ class FileTarget(Target):
     def begin(self, part: Part) -> None:
         """Open the part."""
         self._named = f"{self.shape.name}-{part.run:04d}-{part.batch:012d}{'-whole' if part.whole else ''}.{self._form}"
-        self._whole = part.whole
+        self._begun = part
         try:
             self._file = self._part_of(self._named).open("wb")
         except OSError as error:
@@ -108,7 +110,7 @@ class FileTarget(Target):
         try:
             if self._writer is None:
                 self._writer = self._open_part(self._file)
-            self._writer.write(changes, whole=self._whole)
+            self._writer.write(changes, self._begun)
         except OSError as error:
             raise self._unavailable(error) from error
 
@@ -117,7 +119,7 @@ class FileTarget(Target):
         assert self._file is not None
         has_changes = self._writer is not None
         try:
-            if self._whole and not has_changes:  # an empty table replaces what was before, too
+            if self._begun.whole and not has_changes:  # an empty table replaces what was before, too
                 self._writer, has_changes = self._open_part(self._file), True
             if self._writer is not None:
                 self._writer.close()
@@ -173,8 +175,8 @@ class _Lines:
     def __init__(self, file: IO[bytes], shape: Shape) -> None:
         self._file, self._shape = file, shape
 
-    def write(self, changes: list[RowChange], *, whole: bool) -> None:
-        self._file.writelines(self._shape.change_json(change, whole=whole) + b"\n" for change in changes)
+    def write(self, changes: list[RowChange], part: Part) -> None:
+        self._file.writelines(self._shape.change_json(change, part) + b"\n" for change in changes)
 
     def close(self) -> None:
         """The file is the caller's."""

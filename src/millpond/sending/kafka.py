@@ -53,7 +53,9 @@ class KafkaTarget(Target):
         positions = f"{topic}.{shape.name}.position"
         if not re.fullmatch(r"[A-Za-z0-9._\-]{1,249}", positions):
             raise RequestError(
-                "INVALID_NAME", f"Kafka takes no topic {positions!r:.300}.", hint="Use letters, digits, ., _ and -, and a shorter --name."
+                "INVALID_NAME",
+                f"Kafka takes no topic {positions!r:.300}.",
+                hint="Use letters, digits, ., _ and -, and a shorter --name.",
             )
         if own := _OWN & options.keys():
             raise RequestError("INVALID_REQUEST", f"The sender sets {min(own)} itself.", hint="Leave it out of the options.")
@@ -63,7 +65,7 @@ class KafkaTarget(Target):
         self._new_topic = {k.removeprefix("topic."): v for k, v in options.items() if k.startswith("topic.")}
         self._producer: Any = None
         self._in_transaction = False
-        self._whole = False
+        self._part = Part(batch=0, run=0)
         self._before: _Keys | None = None
 
     # ------------------------------------------------------------ errors
@@ -151,25 +153,24 @@ class KafkaTarget(Target):
         consumer.assign(places)
         left, silent_since = len(places), time.monotonic()
         while left:
-            messages = consumer.consume(1000, timeout=0.2)
-            for message in messages:
-                error = message.error()
-                if error is None:
-                    yield message
-                elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
-                    left -= 1
-                else:
-                    raise self._meaning(error)
-            if messages:
-                silent_since = time.monotonic()
-            elif time.monotonic() - silent_since > _REQUEST_SECONDS:
-                raise self._unavailable("the end of a topic can't be read")
+            message = consumer.poll(0.5)
+            if message is None:
+                if time.monotonic() - silent_since > _REQUEST_SECONDS:
+                    raise self._unavailable("the end of a topic can't be read")
+                continue
+            error, silent_since = message.error(), time.monotonic()
+            if error is None:
+                yield message
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                left -= 1
+            else:
+                raise self._meaning(error)
 
     # ------------------------------------------------------------ the transaction
 
     def begin(self, part: Part) -> None:
         """Begin; before a whole read of a compacted topic, note which keys it has."""
-        self._whole, self._before = part.whole, None
+        self._part, self._before = part, None
         with self._errors():
             if part.whole and self._form == "compacted":
                 self._before = self._keys_there()
@@ -201,7 +202,7 @@ class KafkaTarget(Target):
             for change in changes:
                 key = shape.key_json(change.row)
                 if not compacted:
-                    value: bytes | None = shape.change_json(change, whole=self._whole)
+                    value: bytes | None = shape.change_json(change, self._part)
                 else:
                     stays = change.new is not None or (keep and change.kind == "expire")
                     value = shape.row_json(change.row) if stays else None

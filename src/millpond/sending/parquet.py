@@ -1,10 +1,10 @@
-"""Changes as rows of Parquet: kind, batch and whether they are of a whole read, the row before, after, and at last."""
+"""Changes as rows of Parquet: kind and batches, the row before, after, and at last, and of which read."""
 
 from __future__ import annotations
 
 from typing import IO, Any
 
-from millpond.sending.target import Shape
+from millpond.sending.target import Part, Shape
 from millpond.tables.forms.arrow import arrow_type, pyarrow
 from millpond.tables.history.changes import RowChange
 from millpond.wire.rows import typed_columns
@@ -20,7 +20,7 @@ def change_schema(shape: Shape) -> Any:
     pa = pyarrow()
     row = pa.struct([pa.field(name, arrow_type(pa, type_)) for name, type_ in typed_columns(shape.definition)])
     facts = [pa.field("kind", pa.string()), pa.field("batch", pa.int64()), pa.field("first_batch", pa.int64())]
-    return pa.schema([*facts, *(pa.field(name, row) for name in _ROWS), pa.field("whole", pa.bool_())])
+    return pa.schema([*facts, *(pa.field(name, row) for name in _ROWS), pa.field("run", pa.int64()), pa.field("whole", pa.bool_())])
 
 
 class ParquetPart:
@@ -32,7 +32,7 @@ class ParquetPart:
         self._pa, self._schema = pyarrow(), schema
         self._writer = parquet.ParquetWriter(file, schema)
 
-    def write(self, changes: list[RowChange], *, whole: bool) -> None:
+    def write(self, changes: list[RowChange], part: Part) -> None:
         """Write a row group."""
         names = self._schema.field("new").type
         columns = [field.name for field in names]
@@ -46,7 +46,7 @@ class ParquetPart:
             for fact in ("kind", "batch", "first_batch")
         ]
         arrays += [self._pa.array(rows(which), names) for which in _ROWS]
-        arrays.append(self._pa.array([whole] * len(changes)))
+        arrays += [self._pa.array([part.run] * len(changes), self._pa.int64()), self._pa.array([part.whole] * len(changes))]
         self._writer.write_table(self._pa.table(arrays, schema=self._schema))
 
     def close(self) -> None:

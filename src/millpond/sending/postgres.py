@@ -42,18 +42,14 @@ class PostgresTarget(SqlTarget):
     mark = "%s"
     same = "IS NOT DISTINCT FROM"
 
-    def __init__(
-        self, address: str, shape: Shape, *, table: str, schema: str | None, options: Mapping[str, str]
-    ) -> None:
+    def __init__(self, address: str, shape: Shape, *, table: str, schema: str | None, options: Mapping[str, str]) -> None:
         try:
             import psycopg
         except ImportError as missing:
             raise library_missing("psycopg", "postgres") from missing
         self._psycopg = psycopg
         try:
-            self._parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(
-                address, **{**_PARAMETERS, **options}
-            )
+            self._parameters: dict[str, Any] = psycopg.conninfo.conninfo_to_dict(address, **{**_PARAMETERS, **options})
         except psycopg.ProgrammingError as error:
             raise RequestError(
                 "INVALID_REQUEST", f"The target {address!r:.200} can't be used: {error}.", hint="Write it as psql takes it."

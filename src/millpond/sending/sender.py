@@ -275,9 +275,7 @@ class Sender:
                 self.target.begin(Part(batch=batch, run=run, whole=True))
             self._add(as_changes(page))
         self._token = begun.token
-        self._commit(
-            SentPosition(table=self._shape.table, token=begun.token, sent_through=batch, batch=batch, run=run), page
-        )
+        self._commit(SentPosition(table=self._shape.table, token=begun.token, sent_through=batch, batch=batch, run=run), page)
         self._counts["whole_reads"] += 1
 
     def _send_changes(self, start: SentPosition, wait_seconds: float) -> bool:
@@ -398,9 +396,7 @@ def send(
         if isinstance(pond, str | Path):
             kept = None if history is None else {table: RetentionWords(history=history)}
             pond = owned.enter_context(closing(open_pond(pond, retention=kept)))
-        sender = Sender(
-            pond[table], to, name=name, begin=begin, resync=resync, keep_expired=keep_expired, options=options
-        )
+        sender = Sender(pond[table], to, name=name, begin=begin, resync=resync, keep_expired=keep_expired, options=options)
         sender._owned = owned.pop_all()
     return sender.start()
 

@@ -82,7 +82,8 @@ class SqlTarget(Target):
             for operator in ("=", self.same)
         }
         self.delete, self.delete_null = (
-            f"DELETE FROM {self._table} WHERE {where[operator]}" for operator in ("=", self.same)  # noqa: S608
+            f"DELETE FROM {self._table} WHERE {where[operator]}"
+            for operator in ("=", self.same)  # noqa: S608
         )
 
     # ------------------------------------------------------------ what each database does
@@ -107,7 +108,10 @@ class SqlTarget(Target):
 
     def prepare(self, *, resync: bool) -> SentPosition | None:
         """Make the tables, in the caller's transaction; returns the position."""
-        self.run(f"CREATE TABLE IF NOT EXISTS {self._positions} (sender text PRIMARY KEY, position text NOT NULL)")
+        self.run(
+            f"CREATE TABLE IF NOT EXISTS {self._positions} "
+            "(sender text, target text, position text NOT NULL, PRIMARY KEY (sender, target))"
+        )
         self._stored = self._read()
         there, wanted = self.columns_there(), [name for name, _, _ in self._columns]
         wanted += [EXPIRED] if self.shape.keep_expired else []
@@ -127,7 +131,9 @@ class SqlTarget(Target):
 
     def _read(self) -> str | None:
         found = self.run(
-            f"SELECT position FROM {self._positions} WHERE sender = {self.mark}", self.shape.name  # noqa: S608
+            f"SELECT position FROM {self._positions} WHERE sender = {self.mark} AND target = {self.mark}",  # noqa: S608
+            self.shape.name,
+            self._name,
         ).fetchone()
         return None if found is None else str(found[0])
 
@@ -167,9 +173,11 @@ class SqlTarget(Target):
         """Write the position, in the transaction."""
         text = position.encode().decode()
         self.run(
-            f"INSERT INTO {self._positions} (sender, position) VALUES ({self.mark}, {self.mark}) "  # noqa: S608
-            "ON CONFLICT (sender) DO UPDATE SET position = EXCLUDED.position",
+            f"INSERT INTO {self._positions} (sender, target, position) "  # noqa: S608
+            f"VALUES ({self.mark}, {self.mark}, {self.mark}) "
+            "ON CONFLICT (sender, target) DO UPDATE SET position = EXCLUDED.position",
             self.shape.name,
+            self._name,
             text,
         )
         self._storing = text

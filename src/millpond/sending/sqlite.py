@@ -58,9 +58,7 @@ class SqliteTarget(SqlTarget):
     def open(self, *, resync: bool) -> SentPosition | None:
         """Open the file."""
         with self._errors():
-            self._connection = sqlite3.connect(
-                self._file, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+            self._connection = sqlite3.connect(self._file, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
             self._connection.execute("PRAGMA journal_mode = WAL")
             self._connection.execute("PRAGMA synchronous = FULL")
             self.run("BEGIN IMMEDIATE")

@@ -104,11 +104,11 @@ class Shape:
         """All columns as a JSON object."""
         return encode_json(self._row(row))
 
-    def change_json(self, change: RowChange, *, whole: bool) -> bytes:
-        """A change as a JSON object, with the members that `changes` has over HTTP, and `whole`."""
+    def change_json(self, change: RowChange, part: Part) -> bytes:
+        """A change as a JSON object, with the members that `changes` has over HTTP, and `run` and `whole`."""
         old, new, final = (None if row is None else self._row(row) for row in (change.old, change.new, change.final))
         said = {"kind": change.kind, "batch": change.batch, "first_batch": change.first_batch}
-        return encode_json({**said, "old": old, "new": new, "final": final, "whole": whole})
+        return encode_json({**said, "old": old, "new": new, "final": final, "run": part.run, "whole": part.whole})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ class WebhookTarget(Target):
         self._client: httpx.Client | None = None
         self._waiting: list[bytes] = []
         self._begun = ""
+        self._part = Part(batch=0, run=0)
         self._number = 0
 
     def open(self, *, resync: bool) -> SentPosition | None:
@@ -79,12 +80,12 @@ class WebhookTarget(Target):
 
     def begin(self, part: Part) -> None:
         """Begin the requests of a batch."""
-        self._waiting, self._number, self._whole = [], 0, part.whole
+        self._waiting, self._number, self._part = [], 0, part
         self._begun = f"{self.shape.name}-{part.run}-{part.batch}{'-whole' if part.whole else ''}"
 
     def add(self, changes: list[RowChange]) -> None:
         """Send full requests; the rest waits for the next changes, or the commit."""
-        self._waiting += [self.shape.change_json(change, whole=self._whole) for change in changes]
+        self._waiting += [self.shape.change_json(change, self._part) for change in changes]
         while len(self._waiting) > REQUEST_CHANGES:
             self._post()
 
