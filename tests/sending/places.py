@@ -44,7 +44,7 @@ class Place(ABC):
         """All changes, in order of their key at least."""
         raise NotImplementedError
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to end
         """End what it started."""
 
 
@@ -80,9 +80,9 @@ class Sqlite(Place):
 
 
 class Postgres(Place):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str | None = None) -> None:
         super().__init__()
-        self.address = postgres_server()
+        self.address = address or postgres_server()
         self._table = f"sent {uuid.uuid4().hex}%"
         self.to = f"{self.address}?table={self._table.replace(' ', '+').replace('%', '%25')}"
         self.options = {"options": "-c synchronous_commit=off"}
@@ -121,9 +121,9 @@ class Files(Place):
 
 
 class Kafka(Place):
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, broker: str | None = None) -> None:
         super().__init__()
-        self.broker, self._form = kafka_broker(), form
+        self.broker, self._form = broker or kafka_broker(), form
         self.topic = f"sent-{uuid.uuid4().hex}"
         self.to = f"kafka://{self.broker}/{self.topic}?form={form}"
         self.options = {"topic.partitions": "2"}

@@ -114,10 +114,10 @@ def test_a_target_equals_the_table_after_every_run(job: Job, target: Place) -> N
         logged = target.logged()
         inserts = [change for change in logged if change[1] == first]
         assert len({key for _, _, key, _, _ in inserts}) == len(inserts)
-        assert sorted(c for c in map(_ordered, logged) if c[1] > first) == sorted(map(_ordered, expected_changes(job, first)))
+        assert sorted(c for c in map(ordered, logged) if c[1] > first) == sorted(map(ordered, expected_changes(job, first)))
 
 
-def _ordered(change: tuple[str, int, Any, Any, Any]) -> tuple[Any, ...]:
+def ordered(change: tuple[str, int, Any, Any, Any]) -> tuple[Any, ...]:
     kind, batch, key, old, new = change
     return kind, batch, key, -1 if old is None else old, -1 if new is None else new
 
@@ -144,8 +144,8 @@ def test_what_isn_t_committed_is_never_seen(job: Job, target: Place, monkeypatch
         made.target.close()
     send(job, target)
     if target.is_log:
-        logged = [_ordered(change) for change in target.logged() if change[1] > first]
-        assert sorted(logged) == sorted(map(_ordered, expected_changes(job, first)))
+        logged = [ordered(change) for change in target.logged() if change[1] > first]
+        assert sorted(logged) == sorted(map(ordered, expected_changes(job, first)))
     else:
         assert target.rows() == job.checkpoint.content()
 
@@ -159,8 +159,8 @@ def test_pages_smaller_than_a_batch_lose_nothing(job: Job, target: Place, monkey
         job.batch(40)
     send(job, target)
     if target.is_log:
-        logged = [_ordered(change) for change in target.logged() if change[1] > first]
-        assert sorted(logged) == sorted(map(_ordered, expected_changes(job, first)))
+        logged = [ordered(change) for change in target.logged() if change[1] > first]
+        assert sorted(logged) == sorted(map(ordered, expected_changes(job, first)))
     else:
         assert target.rows() == job.checkpoint.content()
 
@@ -205,7 +205,7 @@ def test_from_now_sends_only_what_comes(job: Job, target: Place) -> None:
     job.batch()
     send(job, target, begin="now")
     if target.is_log:
-        assert sorted(map(_ordered, target.logged())) == sorted(map(_ordered, expected_changes(job, job.newest - 1)))
+        assert sorted(map(ordered, target.logged())) == sorted(map(ordered, expected_changes(job, job.newest - 1)))
     else:
         assert target.rows().items() <= job.checkpoint.content().items()
 

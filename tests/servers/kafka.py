@@ -50,28 +50,54 @@ log.dirs={folder}/log
 @cache
 def kafka_broker() -> str:
     """The address of a broker.  Skips the test if Maven can't fetch it."""
-    jars = fetched_jars(
-        f"kafka-{VERSION}-1",
-        [dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"), dependency("org.slf4j:slf4j-simple:1.7.36")],
-    )
-    java = [str(require_java()), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
-    folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
-    port, controller = _free_ports(2)
-    properties = Path(folder.name) / "server.properties"
-    properties.write_text(_PROPERTIES.format(port=port, controller=controller, folder=folder.name))
-    storage = [*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(properties)]
-    subprocess.run(storage, check=True, capture_output=True, timeout=60)
-    log = Path(folder.name) / "broker.log"
-    with log.open("w") as out:
-        broker = subprocess.Popen([*java, "kafka.Kafka", str(properties)], stdout=out, stderr=out)
-    atexit.register(_end, broker, folder)
-    deadline = time.monotonic() + 60
-    while True:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return f"127.0.0.1:{port}"
-        assert broker.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.1)
+    broker = KafkaBroker()
+    atexit.register(broker.remove)
+    broker.start()
+    return broker.address
+
+
+class KafkaBroker:
+    """A broker that can be killed and started again, with its data.  Skips the test if Maven can't fetch it."""
+
+    def __init__(self) -> None:
+        jars = fetched_jars(
+            f"kafka-{VERSION}-1",
+            [dependency(f"org.apache.kafka:kafka_2.13:{VERSION}"), dependency("org.slf4j:slf4j-simple:1.7.36")],
+        )
+        self._java = [str(require_java()), "-Xmx512m", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{jars}/*"]
+        self._folder = tempfile.TemporaryDirectory(prefix="kafka-", ignore_cleanup_errors=True)
+        self._port, controller = _free_ports(2)
+        self._properties = Path(self._folder.name) / "server.properties"
+        self._properties.write_text(_PROPERTIES.format(port=self._port, controller=controller, folder=self._folder.name))
+        storage = [*self._java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(self._properties)]
+        subprocess.run(storage, check=True, capture_output=True, timeout=60)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.address = f"127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Start it, and wait until it takes connections."""
+        log = Path(self._folder.name) / "broker.log"
+        with log.open("w") as out:
+            broker = self._process = subprocess.Popen([*self._java, "kafka.Kafka", str(self._properties)], stdout=out, stderr=out)
+        deadline = time.monotonic() + 60
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._port), timeout=1):
+                return
+            assert broker.poll() is None, log.read_text()[-3000:]
+            assert time.monotonic() < deadline, log.read_text()[-3000:]
+            time.sleep(0.1)
+
+    def kill(self) -> None:
+        """Kill it."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+
+    def remove(self) -> None:
+        """Kill it: nobody needs its data."""
+        self.kill()
+        self._folder.cleanup()
 
 
 def connector_jars() -> Path:
@@ -91,9 +117,3 @@ def create_topic(broker: str, topic: str, partitions: int) -> None:
 def _free_ports(count: int) -> list[int]:
     with contextlib.ExitStack() as stack:
         return [stack.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(count)]
-
-
-def _end(broker: subprocess.Popen[bytes], folder: tempfile.TemporaryDirectory[str]) -> None:
-    os.kill(broker.pid, signal.SIGKILL)  # nobody needs its data
-    broker.wait()
-    folder.cleanup()

@@ -68,7 +68,7 @@ class FileTarget(Target):
     def _storage(self) -> Storage:
         return open_storage(self._folder.absolute())
 
-    def open(self, *, resync: bool) -> SentPosition | None:
+    def open(self, *, resync: bool) -> SentPosition | None:  # noqa: ARG002 - other files do no harm
         """Lock the folder for this sender's name, and finish the last commit."""
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

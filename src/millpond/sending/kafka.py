@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 from millpond.errors import MillpondError, RequestError, library_missing
-from millpond.sending.target import Part, SentPosition, Shape, Target, decode_position
+from millpond.sending.target import Part, SentPosition, Shape, Target, decode_position, mismatch
 from millpond.tables.history.changes import RowChange
 
 _REQUEST_SECONDS = 10.0
@@ -57,11 +57,12 @@ class KafkaTarget(Target):
                 f"Kafka takes no topic {positions!r:.300}.",
                 hint="Use letters, digits, ., _ and -, and a shorter --name.",
             )
-        if own := _OWN & options.keys():
-            raise RequestError("INVALID_REQUEST", f"The sender sets {min(own)} itself.", hint="Leave it out of the options.")
+        if fixed := _OWN & options.keys():
+            raise RequestError("INVALID_REQUEST", f"The sender sets {min(fixed)} itself.", hint="Leave it out of the options.")
         self._kafka = confluent_kafka
         self._topic, self._positions, self._form = topic, positions, form
-        self._shared = {"bootstrap.servers": brokers, **{k: v for k, v in options.items() if not k.startswith("topic.")}}
+        own = {name: value for name, value in options.items() if not name.startswith("topic.")}
+        self._shared: dict[str, Any] = {"bootstrap.servers": brokers, **own}
         self._new_topic = {k.removeprefix("topic."): v for k, v in options.items() if k.startswith("topic.")}
         self._producer: Any = None
         self._in_transaction = False
@@ -100,10 +101,21 @@ class KafkaTarget(Target):
             self._producer = self._kafka.Producer(settings, logger=_quiet())
             self._producer.init_transactions(_COMMIT_SECONDS)
             found = self._last_position()
+            if found is None and not resync and self._form == "compacted":
+                self._check_empty()
         return None if found is None else decode_position(found, self.shape, self.uri)
 
+    def _check_empty(self) -> None:
+        """Raise TARGET_MISMATCH if the topic has rows of somebody else, which a whole read would remove."""
+        keys = self._keys_there()
+        if keys is not None:
+            with closing(keys):
+                if next(iter(keys), None) is not None:
+                    raise mismatch(self.uri, f"the topic has records, and no position of a sender {self.shape.name!r}")
+
     def _make_topics(self) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient
+        from confluent_kafka.cimpl import NewTopic
 
         admin = AdminClient(self._shared, logger=_quiet())
         there = admin.list_topics(timeout=_REQUEST_SECONDS).topics

@@ -12,7 +12,12 @@ from millpond.sending.target import Part, SentPosition, Shape, mismatch
 from millpond.tables.history.changes import RowChange
 
 # A server that answers nothing for so long counts as gone.
-_PARAMETERS = {"connect_timeout": 10, "tcp_user_timeout": 30_000, "keepalives_idle": 10, "application_name": "millpond"}
+_PARAMETERS: dict[str, str | int] = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+    "keepalives_idle": 10,
+    "application_name": "millpond",
+}
 _LOCK_MILLISECONDS = 10_000
 
 

@@ -82,8 +82,8 @@ class SqlTarget(Target):
             for operator in ("=", self.same)
         }
         self.delete, self.delete_null = (
-            f"DELETE FROM {self._table} WHERE {where[operator]}"
-            for operator in ("=", self.same)  # noqa: S608
+            f"DELETE FROM {self._table} WHERE {where[operator]}"  # noqa: S608
+            for operator in ("=", self.same)
         )
 
     # ------------------------------------------------------------ what each database does
@@ -124,10 +124,12 @@ class SqlTarget(Target):
                 self.run(f"CREATE UNIQUE INDEX {index} ON {self._table} ({', '.join(map(self.quoted, self._key))})")
         elif missing := [name for name in wanted if name not in there]:
             raise mismatch(self.uri, f"its table {self._name!r} has no column {missing[0]!r}")
-        elif self._stored is None and not resync:
-            if self.run(f"SELECT 1 FROM {self._table} LIMIT 1").fetchone() is not None:  # noqa: S608
-                raise mismatch(self.uri, f"its table {self._name!r} has rows, and no position of a sender {self.shape.name!r}")
+        elif self._stored is None and not resync and self._has_rows():
+            raise mismatch(self.uri, f"its table {self._name!r} has rows, and no position of a sender {self.shape.name!r}")
         return None if self._stored is None else decode_position(self._stored, self.shape, self.uri)
+
+    def _has_rows(self) -> bool:
+        return self.run(f"SELECT 1 FROM {self._table} LIMIT 1").fetchone() is not None  # noqa: S608
 
     def _read(self) -> str | None:
         found = self.run(

@@ -32,8 +32,8 @@ class SqliteTarget(SqlTarget):
 
     types = {  # noqa: RUF012 - a ClassVar of the base
         "boolean": ("boolean", int),
-        **{kind: ("integer", _same) for kind in ("byte", "short", "integer", "long")},
-        **{kind: ("real", _real) for kind in ("float", "double")},
+        **dict.fromkeys(("byte", "short", "integer", "long"), ("integer", _same)),
+        **dict.fromkeys(("float", "double"), ("real", _real)),
         "binary": ("blob", bytes),
         **{kind: ("text", to_text(atomic(kind))) for kind in ("string", "date", "timestamp", "timestamp_ntz")},
     }

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -22,9 +22,6 @@ from millpond.sending.metrics import metrics_text
 from millpond.sending.sender import Begin, Sender, SenderStatus
 from millpond.settings import RetentionWords
 from millpond.signals import stop_signals
-
-if TYPE_CHECKING:
-    from millpond.cli.place import AnyTable
 
 _LOOK_SECONDS = 0.2
 _METRICS_SECONDS = 5.0
@@ -128,7 +125,7 @@ def _follow(sender: Sender, metrics: Path | None) -> None:
 
 
 @contextmanager
-def _open(place: str, table: str, reading: Reading, history: str | None) -> Iterator[AnyTable]:
+def _open(place: str, table: str, reading: Reading, history: str | None) -> Iterator[Any]:
     if history is None:
         with open_table(place, table, reading) as opened:
             yield opened
