@@ -24,7 +24,7 @@ from millpond.sending.target import Part, SentPosition, Shape, Target, decode_po
 from millpond.tables.history.changes import RowChange
 
 _REQUEST_SECONDS = 10.0
-_COMMIT_SECONDS = 60.0
+_COMMIT_SECONDS = 20.0
 _DEFAULTS = {
     "enable.idempotence": "true",
     "linger.ms": "5",
@@ -227,10 +227,20 @@ class KafkaTarget(Target):
             try:
                 self._producer.produce(topic, key=key, value=value)
             except BufferError:  # the queue is full
-                if not self._producer.poll(_REQUEST_SECONDS) and len(self._producer) == 0:
-                    raise
+                self._wait_for_delivery(below=len(self._producer) // 2)
             else:
                 return
+
+    def _wait_for_delivery(self, *, below: int) -> None:
+        """Wait until fewer records are in the queue.  Raises TARGET_UNAVAILABLE if none leaves it for a while."""
+        left, since = len(self._producer), time.monotonic()
+        while left > below:
+            self._producer.poll(0.05)
+            now = len(self._producer)
+            if now < left:
+                left, since = now, time.monotonic()
+            elif time.monotonic() - since > _REQUEST_SECONDS:
+                raise self._unavailable(f"{left} records aren't delivered")
 
     def commit(self, position: SentPosition) -> None:
         """Commit records and position."""
@@ -239,6 +249,7 @@ class KafkaTarget(Target):
                 for key in self._before:
                     self._produce(self._topic, key, None)
             self._produce(self._positions, _POSITION_KEY, position.encode())
+            self._wait_for_delivery(below=0)
             self._commit()
         self._in_transaction = False
         self._drop_keys()
