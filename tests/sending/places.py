@@ -248,4 +248,5 @@ def place(kind: str, folder: Path) -> Iterator[Place]:
         made.close()
 
 
+BROKERED = ("compacted", "changelog")
 KINDS = ("sqlite", "ndjson", "parquet", "webhook", "postgres", "compacted", "changelog")

@@ -14,7 +14,7 @@ import millpond
 from millpond.errors import MillpondError
 from millpond.sending import sender as sender_module
 from millpond.sending.sender import Sender
-from sending.places import KINDS, Place, parse, place
+from sending.places import BROKERED, KINDS, Place, parse, place
 from spark_files.checkpoint import WrittenCheckpoint
 from suite.sizes import a_few, examples
 
@@ -86,8 +86,13 @@ def send(job: Job, target: Place, **options: Any) -> Sender:
     return made
 
 
-def each(kinds: tuple[str, ...]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("target", kinds, indirect=True)
+def each(kinds: tuple[str, ...], small: tuple[str, ...] = ("sqlite", "ndjson")) -> pytest.MarkDecorator:
+    """A test for each kind; a broker takes as long to start as a Spark session, and needs Java as it does."""
+    cases = []
+    for kind in kinds:
+        marks = [pytest.mark.spark] if kind in BROKERED else []
+        cases.append(pytest.param(kind, marks=marks if kind in small else [*marks, pytest.mark.long]))
+    return pytest.mark.parametrize("target", cases, indirect=True)
 
 
 def expected_changes(job: Job, since: int) -> list[tuple[str, int, Any, Any, Any]]:
@@ -96,7 +101,7 @@ def expected_changes(job: Job, since: int) -> list[tuple[str, int, Any, Any, Any
     )
 
 
-@each(KINDS)
+@each(KINDS, small=("sqlite", "ndjson", "parquet", "webhook", "postgres", "changelog"))
 def test_a_target_equals_the_table_after_every_run(job: Job, target: Place) -> None:
     first = job.newest
     made = send(job, target)
@@ -223,7 +228,7 @@ def test_a_sender_in_a_thread_follows_the_job(job: Job, target: Place) -> None:
     assert target.rows() == job.checkpoint.content()
 
 
-@each(("webhook",))
+@each(("webhook",), small=("webhook",))
 def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> None:
     from millpond.sending.webhook import _parse_secret, sign
 
@@ -241,7 +246,7 @@ def test_a_webhook_that_answers_badly_is_asked_again(job: Job, target: Any) -> N
         assert abs(time.time() - int(stamp)) < 60
 
 
-@pytest.mark.parametrize("seed", a_few(range(examples(20)), 2))
+@pytest.mark.parametrize("seed", a_few(range(examples(20)), 2, long=6))
 def test_random_ends_of_a_sender_to_sqlite(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Errors at random calls of the target, and random pages."""
     job = Job(tmp_path, seed)

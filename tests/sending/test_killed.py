@@ -18,9 +18,10 @@ from sending.places import KINDS, Kafka, Place, Postgres, place
 from sending.test_contract import Job, expected_changes, ordered, send
 from servers.kafka import KafkaBroker
 from servers.postgres import PostgresServer
-from suite.sizes import a_few
+from suite.sizes import IS_EVERY, a_few
 
 pytestmark = [pytest.mark.faults, pytest.mark.long]
+KILLS, OUTAGES = (8, 3) if IS_EVERY else (3, 1)
 ROOT = Path(__file__).parents[1]
 
 
@@ -32,15 +33,17 @@ def check(job: Job, target: Place, first: int) -> None:
         assert sorted(logged) == sorted(map(ordered, expected_changes(job, first)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", a_few(range(5), 1, long=0))
+CASES = [(kind, seed) for seed in range(5) for kind in KINDS]
+
+
+@pytest.mark.parametrize(("kind", "seed"), a_few(CASES, 0, long=3))
 def test_a_killed_sender_loses_nothing(tmp_path: Path, kind: str, seed: int) -> None:
     job = Job(tmp_path, seed)
     with place(kind, tmp_path) as target, job.pond:
         first = job.newest
         send(job, target)
         command = [sys.executable, "-m", "sending.killed", str(job.checkpoint.path), str(tmp_path / "home"), target.to]
-        for _ in range(8):
+        for _ in range(KILLS):
             process = subprocess.Popen(
                 [*command, json.dumps(target.options)],
                 stdout=subprocess.PIPE,
@@ -65,7 +68,7 @@ def _outage(job: Job, target: Place, stop: Any, start: Any) -> None:
     first = job.newest
     send(job, target)
     with Sender(job.table, target.to, options=target.options).start() as sender:
-        for _ in range(3):
+        for _ in range(OUTAGES):
             for _ in range(job.random.randrange(1, 30)):
                 job.batch(100)
             time.sleep(job.random.random())
@@ -99,7 +102,7 @@ def test_a_postgres_that_is_killed_is_waited_for(tmp_path: Path) -> None:
             server.remove()
 
 
-@pytest.mark.parametrize("form", ["changelog", "compacted"])
+@pytest.mark.parametrize("form", a_few(["changelog", "compacted"], 0, long=1))
 def test_a_broker_that_is_killed_is_waited_for(tmp_path: Path, form: str) -> None:
     broker = KafkaBroker()
     job = Job(tmp_path, 3)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 IS_LONG = bool(os.environ.get("MILLPOND_LONG"))
-_IS_EVERY = bool(os.environ.get("MILLPOND_EVERY"))
+IS_EVERY = bool(os.environ.get("MILLPOND_EVERY"))
 _FEWER = 4
 
 
@@ -21,7 +21,7 @@ def a_few(cases: Iterable[Any], keep: int, long: int | None = None) -> list[Any]
             None: all others
     """
     every = [case if isinstance(case, tuple) else (case,) for case in cases]
-    if long is not None and not _IS_EVERY:
+    if long is not None and not IS_EVERY:
         every = [every[n] for n in sorted(_spread(len(every), keep + long))]
     small = _spread(len(every), keep)
     return [pytest.param(*case, marks=() if n in small else pytest.mark.long) for n, case in enumerate(every)]
