@@ -32,6 +32,7 @@ SMALL = {
     "provider": "--keys 100 --rows 1000 --rounds 1",
     "rescale": "--keys 3000 --rounds 1",
     "savepoints": "--keys 4000 --rounds 1",
+    "send": "--keys 2000 --batches 3 --rounds 1",
     "sizes": "--keys 1000 3000",
     "sst": "--keys 5000",
     "to_arrow": "--keys 60000 --rounds 1",
