@@ -45,7 +45,7 @@ _FATAL = frozenset(
     }
 )  # fmt: skip
 # There would be a gap.  A token is of another table if the new job keeps it elsewhere.
-_GAPS = frozenset({"HISTORY_GONE", "INVALID_TOKEN"})
+_GAPS = frozenset({"HISTORY_GONE", "INVALID_TOKEN", "VERSION_CHANGED"})
 # How long one read waits for changes: also how long `stop` may take.
 _WAIT_SECONDS = 0.5
 # How often to move the position of a target to which nothing was sent, so that it stays within history.
