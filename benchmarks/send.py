@@ -126,9 +126,9 @@ def main() -> None:
                 pond.catch_up(600)
 
             for number in range(options.rounds + 1):
-                told = round_of(broker, pond[name], f"round-{number}", commit)
+                measured = round_of(broker, pond[name], f"round-{number}", commit)
                 if number:  # the first warms the broker
-                    rounds.append(told)
+                    rounds.append(measured)
     ratios = {side: round(statistics.median(r[side] / r["plain"] for r in rounds), 3) for side in SIDES if side != "plain"}
     result = {
         "keys": options.keys,

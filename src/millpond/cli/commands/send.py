@@ -132,9 +132,9 @@ def _open(place: str, table: str, reading: Reading, history: str | None) -> Iter
         return
     if is_server(place):
         raise RequestError("INVALID_REQUEST", "The server keeps history.", hint="Give --history to `millpond serve`.")
-    kept = {table: RetentionWords(history=history)}
+    retention = {table: RetentionWords(history=history)}
     with millpond.open(
-        place, replica_dir=reading.replica_dir, retention=kept, allow=reading.allow, wait_seconds=reading.wait
+        place, replica_dir=reading.replica_dir, retention=retention, allow=reading.allow, wait_seconds=reading.wait
     ) as pond:
         yield pond[table]
 
