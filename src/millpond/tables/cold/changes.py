@@ -155,7 +155,7 @@ def _read_writes(reader: StateReader, batch: CommittedBatch, schema: StoreSchema
             raise CheckpointError(
                 "UNSUPPORTED",
                 f"Batch {batch.batch} appends to rows of {schema.id}, whose changes can't be read from the checkpoint alone.",
-                hint="Read the changes from a replica with history: pond[table].changes().",
+                hint="Read the changes from a replica that keeps history.",
             )
     return found
 
