@@ -57,6 +57,8 @@ if TYPE_CHECKING:
     from millpond.spark.salted.stream import salted
     from millpond.spark.session import session
     from millpond.spark.source.source import read_changes, register
+    from millpond.spark.sql.apply import plan_apply
+    from millpond.spark.sql.declare import parse_aggregate
     from millpond.spark.start import define, publish, start
     from millpond.spark.upgrade.check import check_upgrade
     from millpond.spark.upgrade.evolve import plan_evolve
@@ -114,7 +116,9 @@ __all__ = [
     "list_versions",
     "open",
     "open_savepoint",
+    "parse_aggregate",
     "plan_align",
+    "plan_apply",
     "plan_cut_over",
     "plan_delete_savepoint",
     "plan_edit_savepoint",
@@ -178,7 +182,9 @@ _LATER = {
     "list_savepoints": "millpond.savepoint.manage.folder",
     "list_versions": "millpond.tables.versions.listing",
     "open_savepoint": "millpond.savepoint.manage.folder",
+    "parse_aggregate": "millpond.spark.sql.declare",
     "plan_align": "millpond.tables.versions.align",
+    "plan_apply": "millpond.spark.sql.apply",
     "plan_cut_over": "millpond.tables.versions.cut_over",
     "plan_delete_savepoint": "millpond.savepoint.manage.delete",
     "plan_edit_savepoint": "millpond.tables.edit",

@@ -104,6 +104,7 @@ CONDITIONS: dict[str, Condition] = {
     "WRONG_TYPE": Condition(RequestError, 400, 2),
     "INVALID_LIMIT": Condition(RequestError, 400, 2),
     "INVALID_REQUEST": Condition(RequestError, 400, 2),
+    "INVALID_STATEMENT": Condition(RequestError, 400, 2),
     "INVALID_NAME": Condition(RequestError, 400, 2),
     "INVALID_CONFIG": Condition(RequestError, 400, 2),
     "METHOD_NOT_ALLOWED": Condition(RequestError, 405, 2),

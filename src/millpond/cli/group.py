@@ -53,6 +53,7 @@ SECTIONS = {
         "check-upgrade": "Show what new code would do to a job's state.",
         "write-state": "Make a checkpoint for a new job, whose state has the rows of a past.",
         "evolve": "Make a savepoint with which new code goes on.",
+        "apply": "Start the aggregates that a file of SQL statements declares.",
         "retention": "Keep the buckets of a declared aggregate for another time.",
         "erase": "Remove one key from a job, its savepoints and archives.",
     },

@@ -31,7 +31,7 @@ def check_same_state(folder: JobFolder, definition: Entry) -> None:
         same_store = _same_store(there, definition)
         if there.table != definition.table and not same_store:
             continue
-        changes = _changes(there, definition)
+        changes = state_changes(there, definition)
         if changes:
             raise DefinitionError(
                 "DEFINITION_CHANGED",
@@ -72,8 +72,8 @@ def _same_store(there: Entry, definition: Entry) -> bool:
     return there.store_id == definition.store_id
 
 
-def _changes(there: Entry, definition: Entry) -> list[str]:
-    """What has changed in the state, a line each."""
+def state_changes(there: Entry, definition: Entry) -> list[str]:
+    """What differs in the state of two definitions, a line each."""
     if isinstance(there, NamedOperator) or isinstance(definition, NamedOperator):
         if there.fingerprint() != definition.fingerprint():
             return ["Its operator isn't the same."]
