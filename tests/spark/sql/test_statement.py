@@ -20,9 +20,39 @@ WHERE page IN ('FROM', ';') /* ; */;
 CREATE AGGREGATE b TIME t RESOLUTIONS ('1 day') AS SELECT max(x) AS x
 """
 PIECES = [
-    *WHOLE.replace("\n", " ").split(" "), "(", ")", ",", ";", "'", "`", "/*", "*/", "--", "\n", "AS", "FROM", "SELECT", "WHERE", "OPTIONS", "\\", "=>",
-    "count(*) AS n", "'1 day'", "distinct(", "quantile(a => 1)", "x'", "$", "\x00", "é", "1e", "[", "]", "{", "{{", "}",
-]  # fmt: skip
+    *WHOLE.replace("\n", " ").split(" "),
+    "(",
+    ")",
+    ",",
+    ";",
+    "'",
+    "`",
+    "/*",
+    "*/",
+    "--",
+    "\n",
+    "AS",
+    "FROM",
+    "SELECT",
+    "WHERE",
+    "OPTIONS",
+    "\\",
+    "=>",
+    "count(*) AS n",
+    "'1 day'",
+    "distinct(",
+    "quantile(a => 1)",
+    "x'",
+    "$",
+    "\x00",
+    "é",
+    "1e",
+    "[",
+    "]",
+    "{",
+    "{{",
+    "}",
+]
 
 
 def test_every_clause_is_read() -> None:
@@ -35,12 +65,14 @@ def test_every_clause_is_read() -> None:
         "b c": "sum(if(a, b, 1)) FILTER (WHERE x <> ';,')",
         "top": "top_k(host, 3)",
     }
-    assert one.values["top"].call is not None and one.values["hits"].call is None
+    assert one.values["top"].call is not None
+    assert one.values["hits"].call is None
     source = one.source
     assert source is not None
     assert (source.format, source.path, source.schema, source.is_value) == ("json", "/data/it's;here", "at timestamp", False)
     assert source.options == {"maxFilesPerTrigger": "10", "kafka.a": "b", "x": "-1"}
-    assert source.where is not None and source.where.text == "page IN ('FROM', ';')"
+    assert source.where is not None
+    assert source.where.text == "page IN ('FROM', ';')"
     assert (two.name, two.source, two.lengths, two.place) == ("b", None, {}, (8, 1))
 
 

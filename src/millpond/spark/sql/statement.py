@@ -151,6 +151,7 @@ def _clause(words: Words) -> tuple[str, Any]:
         words.take("FOR")
         return "dead_letters", _length_or_none(words)
     words.fail(_CLAUSES, "Clauses come in any order, and AS SELECT is the last.")
+    return None
 
 
 def _length_or_none(words: Words) -> str | None:

@@ -170,11 +170,11 @@ class Words:
             word = self._words[self._at]
             if not opened and any(self.is_next(end) for end in ends):
                 break
-            if word.kind == "sign" and word.value in _OPEN:
+            bracket = word.value if word.kind == "sign" else ""
+            if bracket and bracket in _OPEN:
                 opened.append(word)
-            elif word.kind == "sign" and word.value in _CLOSE:
-                if not opened or _OPEN.index(opened.pop().value) != _CLOSE.index(word.value):
-                    self.fail("no closing bracket", "Open it first.")
+            elif bracket and bracket in _CLOSE and (not opened or _OPEN.index(opened.pop().value) != _CLOSE.index(bracket)):
+                self.fail("no closing bracket", "Open it first.")
             self._at += 1
         if opened:
             found = f"{opened[-1].value!r} isn't closed"
