@@ -67,13 +67,14 @@ def test_a_statement_is_the_declaration_in_python(spark, tmp_path: Path) -> None
     folder = tmp_path / "in"
     write_days(folder, random.Random(3), 1)
     text = f"""
-    CREATE AGGREGATE views KEY (page, host) TIME at RESOLUTIONS ('1 hour', '10 minutes' FOR '1 day')
+    CREATE AGGREGATE views VERSION 3 KEY (page, host) TIME at RESOLUTIONS ('1 hour', '10 minutes' FOR '1 day')
     FUTURE SKEW '1 hour' DEDUPE host FOR '2 days' DEAD LETTERS '3 days'
     AS SELECT count(*) AS hits, avg(bytes) FILTER (WHERE page <> '/a;') AS average, distinct(host) AS hosts,
       distinct(bytes + 1, exact => true) AS sizes, quantile(bytes, array(0.5, 0.99), k => 300) AS ranks, top_k(page, 3) AS top
     FROM json.`{folder}` SCHEMA '{SCHEMA}'"""
     declared = millpond.Aggregate(
         "views",
+        version=3,
         key=["page", "host"],
         event_time="at",
         values={
@@ -186,7 +187,7 @@ def test_any_value_is_declared_or_refused(spark, tmp_path: Path, expressions: li
 def test_the_command_shows_and_runs(tmp_path: Path) -> None:
     folder, pond, file = tmp_path / "in", tmp_path / "pond", tmp_path / "views.sql"
     rows = sum(len([r for r in rows if r["bytes"] < 90]) for rows in write_days(folder, random.Random(5), 2))
-    text = STATEMENT.format(folder=folder, schema=SCHEMA)
+    text = STATEMENT.format(folder=folder, schema=SCHEMA).replace("views", "views VERSION 3")
     file.write_text(text)
 
     def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -195,17 +196,17 @@ def test_the_command_shows_and_runs(tmp_path: Path) -> None:
 
     shown = run()
     assert shown.returncode == 0, shown.stderr
-    assert "+ views: a new aggregate" in shown.stderr
+    assert "+ views.v3: a new aggregate" in shown.stderr
     assert not pond.exists()
     ran = run("--yes", "--trigger", "available-now", "--partitions", "2")
     assert ran.returncode == 0, ran.stderr
     with millpond.open(pond, replica_dir=tmp_path / "replica", wait_seconds=60) as opened:
         assert sum(row["hits"] for row in opened["views"].scan(limit=None) if row["resolution"] == "1 day") == rows
-    file.write_text(text.replace("sum(bytes)", "max(bytes)"))
+    file.write_text(text.replace("TIME at", "TIME at FUTURE SKEW '1 hour'"))
     refused = run("--yes", "--trigger", "available-now")
     assert refused.returncode != 0
     assert "DEFINITION_CHANGED" in refused.stderr
     file.write_text(text.replace("KEY", "KY"))
     refused = run()
     assert refused.returncode == 2
-    assert "Line 2, column 24" in refused.stderr
+    assert "Line 2, column 34" in refused.stderr

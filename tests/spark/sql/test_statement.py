@@ -11,7 +11,7 @@ from millpond.spark.sql.statement import parse_statements
 
 WHOLE = """\
 -- pages
-create aggregate `page views` key (page, `the host`) time at
+create aggregate `page views` VERSION 2 key (page, `the host`) time at
 RESOLUTIONS ('1 minute' FOR '2 days', '1 hour' FOR EVER, '1 day')
 DEAD LETTERS NONE FUTURE SKEW '3 minutes' DEDUPE id FOR '2 days'
 AS SELECT count(*) AS hits, sum(if(a, b, 1)) FILTER (WHERE x <> ';,') as `b c`, top_k(host, 3) AS top
@@ -57,7 +57,7 @@ PIECES = [
 
 def test_every_clause_is_read() -> None:
     one, two = parse_statements(WHOLE)
-    assert (one.name, one.key, one.event_time) == ("page views", ("page", "the host"), "at")
+    assert (one.name, one.version, one.key, one.event_time) == ("page views", 2, ("page", "the host"), "at")
     assert one.resolutions == {"1 minute": "2 days", "1 hour": None, "1 day": None}
     assert one.lengths == {"dead_letters": None, "future_skew": "3 minutes", "dedupe": ("id", "2 days")}
     assert {name: value.written.text for name, value in one.values.items()} == {

@@ -127,6 +127,16 @@ class Aggregate:
         """How many rows a group has in the state, and for how long, as text."""
         return describe_state(self._declared)
 
+    def check_version(self, pond: str | Path) -> None:
+        """Refuse what `start` refuses by the versions in a pond.
+
+        Raises:  DEFINITION_CHANGED if this version was declared otherwise; TABLE_EXISTS,
+                 CORRUPT_FILE.
+        """
+        check_can_begin(pond, self.name, self.version)
+        if self.version is not None:
+            check_declaration(job_of(pond, self.table).storage, self._declared.to_json(), self.table)
+
     def start(
         self,
         source: DataFrame,
@@ -153,11 +163,9 @@ class Aggregate:
         """
         if self.version is not None and job not in (None, self.table):
             raise self._invalid(f"its job is to be {job!r:.80}, and that of a version has the version's name", "Leave job out.")
-        check_can_begin(pond, self.name, self.version)
+        self.check_version(pond)
         folder = job_of(pond, job or self.table)
         declared = self._declared.to_json()
-        if self.version is not None:
-            check_declaration(folder.storage, declared, folder.job)
         if not newest_conf(open_storage(folder.checkpoint)):
             print(self.describe_state(), file=sys.stderr)
         started = start(

@@ -44,7 +44,7 @@ _MOST_BYTES = 1_000_000
 class AggregateChange:
     """What one statement would change.
 
-    name:       of the aggregate
+    name:       of the aggregate's table: with its version, if it has one
     is_new:     whether the pond has no such table with state
     refused:    why its job can't go on with the statement, a line each
     settings:   changes of clauses that aren't in the state, a line each
@@ -67,7 +67,7 @@ class AggregateChange:
 
     def describe(self) -> str:
         """What would be done, in a few lines."""
-        if self.is_new:
+        if self.is_new and not self.refused:
             _, *rows = self.aggregate.describe_state().splitlines()
             return "\n".join([f"+ {self.name}: a new aggregate; its state, for a group with events all the time:", *rows])
         if self.refused:
@@ -95,10 +95,12 @@ class ApplyPlan:
         """Raises DEFINITION_CHANGED if a job can't go on with its statement."""
         names = [change.name for change in self.changes if change.refused]
         if names:
+            first = next(change.aggregate for change in self.changes if change.refused)
+            other = f"a new name, such as {first.name}_2" if first.version is None else "a version that isn't there yet"
             raise DefinitionError(
                 "DEFINITION_CHANGED",
                 f"The state of {', '.join(names)} has other values than the statement.",
-                hint=f"Give the aggregate a new name, such as {names[0]}_2, and read both until the new one has caught up.",
+                hint=f"Give the aggregate {other}, and read both until the new one has caught up.",
                 table=names[0],
             )
 
@@ -149,24 +151,24 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
     source = open_source(spark, statement.source)
     check_values(statement, source)
     aggregate = declare(statement)
-    folder = job_of(pond, statement.name)
+    folder = job_of(pond, aggregate.table)
     now = _derive(aggregate, source, folder)  # 1
     clauses = _clauses(statement)
-    there = _there(folder, statement.name)
-    because: tuple[str, ...] = ()
+    there = _there(folder, aggregate.table)
+    because: tuple[str, ...] = _other_version(aggregate, pond)
     settings: tuple[str, ...] = ()
     retention = None
     if there is not None:
         kept, same = _kept(there, statement)
         if kept != same:
             now = _derive(declare(statement, kept=_as_texts(kept)), source, folder)
-        because = tuple(state_changes(there, now)) + _other_id(folder, clauses)  # 2
+        because = tuple(state_changes(there, now)) + _other_id(folder, clauses) + because  # 2
         if not because:
             settings = _settings(folder, clauses, there, now)  # 4
             changed = {name: keep for name, keep in _as_texts(same).items() if kept[name] != same[name]}
-            retention = plan_retention(pond, statement.name, changed) if changed else None  # 3
+            retention = plan_retention(pond, aggregate.table, changed) if changed else None  # 3
     return AggregateChange(
-        name=statement.name,
+        name=aggregate.table,
         is_new=there is None,
         refused=because,
         settings=settings,
@@ -180,7 +182,7 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
 def _derive(aggregate: Aggregate, source: DataFrame, folder: JobFolder) -> TableDefinition:
     pinned = newest_conf(open_storage(folder.checkpoint))
     df = aggregate.on(source, checkpoint=folder.checkpoint)
-    derived = derive(df, table=aggregate.name, strict=True, aggregation_format=pinned_format(pinned))
+    derived = derive(df, table=aggregate.table, strict=True, aggregation_format=pinned_format(pinned))
     assert isinstance(derived, TableDefinition), "an aggregate is a table"
     return with_history(folder, replace(derived, retention=Retention.parse(keep_closed="no", history=None)))  # type: ignore[return-value]
 
@@ -235,6 +237,17 @@ def _other_id(folder: JobFolder, clauses: Mapping[str, Any]) -> tuple[str, ...]:
     now = clauses["DEDUPE"]
     if isinstance(before, list) and before and now is not None and before[0] != now[0]:
         return (f"The column of DEDUPE was {before[0]}, and is {now[0]}.",)
+    return ()
+
+
+def _other_version(aggregate: Aggregate, pond: str | Path) -> tuple[str, ...]:
+    """What one version says doesn't change.  Raises TABLE_EXISTS."""
+    try:
+        aggregate.check_version(pond)
+    except DefinitionError as wrong:
+        if wrong.condition != "DEFINITION_CHANGED":
+            raise
+        return (wrong.message,)
     return ()
 
 

@@ -44,6 +44,7 @@ def declare(statement: Statement, *, kept: dict[str, str | None] | None = None) 
     try:
         return Aggregate(
             statement.name,
+            version=statement.version,
             key=list(statement.key),
             event_time=statement.event_time,
             values=values,

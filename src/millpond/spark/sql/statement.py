@@ -1,6 +1,6 @@
 """What a statement `CREATE AGGREGATE` says, and how it is read.
 
-    CREATE AGGREGATE page_views
+    CREATE AGGREGATE page_views VERSION 2
     KEY (page) TIME at
     RESOLUTIONS ('1 minute' FOR '2 days', '1 hour' FOR '90 days', '1 day')
     FUTURE SKEW '10 minutes' DEDUPE event_id FOR '2 days' DEAD LETTERS FOR '7 days'
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from millpond.spark.sql.words import Place, Word, Words, Written, refused, split_words
 
-_CLAUSES = "KEY, TIME, RESOLUTIONS, FUTURE SKEW, DEDUPE, DEAD LETTERS or AS SELECT"
+_CLAUSES = "VERSION, KEY, TIME, RESOLUTIONS, FUTURE SKEW, DEDUPE, DEAD LETTERS or AS SELECT"
 _VALUE_HINT = "Write expression AS name; columns of the key are in the table without that."
 _OWN = ("DISTINCT", "QUANTILE", "TOP_K")
 
@@ -68,12 +68,14 @@ class Source:
 class Statement:
     """One statement.
 
+    version:  None if it has none
     lengths:  future_skew, dedupe and dead_letters, as for `Aggregate`, if the statement has them
     source:   None if it has no FROM
     place:    where it begins
     """
 
     name: str
+    version: int | None
     key: tuple[str, ...]
     event_time: str
     values: dict[str, Value]
@@ -93,8 +95,8 @@ def parse_statements(text: str) -> list[Statement]:
         place = words.place
         part = words.until(";")
         statement = _parse(words.part(part), place) if part else words.fail("CREATE AGGREGATE", "Write a statement.")
-        if any(statement.name.lower() == other.name.lower() for other in found):
-            raise refused(f"there are two aggregates {statement.name}", place, "Give one of them another name.")
+        if any((statement.name.lower(), statement.version) == (other.name.lower(), other.version) for other in found):
+            raise refused(f"there are two aggregates {statement.name}", place, "Give one of them another name or version.")
         found.append(statement)
     if not found:
         raise refused("there is no statement", words.place, "Write CREATE AGGREGATE name ….")
@@ -124,6 +126,7 @@ def _parse(words: Words, place: Place) -> Statement:
         words.fail("the end of the statement", "End the statement with ;")
     return Statement(
         name=name,
+        version=said.pop("version", None),
         key=said.pop("key", ()),
         event_time=said.pop("time"),
         values=values,
@@ -137,6 +140,8 @@ def _parse(words: Words, place: Place) -> Statement:
 def _clause(words: Words) -> tuple[str, Any]:
     if words.take("KEY"):
         return "key", tuple(_list(words, lambda: words.name("a column"), "Write KEY (page, host), or KEY ()."))
+    if words.take("VERSION"):
+        return "version", words.whole_number("a version")
     if words.take("TIME"):
         return "time", words.name("the column with the time of an event")
     if words.take("RESOLUTIONS"):
@@ -150,8 +155,7 @@ def _clause(words: Words) -> tuple[str, Any]:
     if words.take("DEAD", "LETTERS"):
         words.take("FOR")
         return "dead_letters", _length_or_none(words)
-    words.fail(_CLAUSES, "Clauses come in any order, and AS SELECT is the last.")
-    return None
+    return words.fail(_CLAUSES, "Clauses come in any order, and AS SELECT is the last.")
 
 
 def _length_or_none(words: Words) -> str | None:

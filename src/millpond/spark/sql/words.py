@@ -14,6 +14,7 @@ from millpond.errors import RequestError, SetupError
 # Above this, a file isn't one of statements.
 MOST_CHARACTERS = 1_000_000
 _NAME = re.compile(r"[^\W\d]\w*")
+_DIGITS = re.compile(r"[0-9]{1,9}")
 _OPEN, _CLOSE = "([{", ")]}"
 
 
@@ -59,9 +60,9 @@ def refused(found: str, place: Place, hint: str) -> RequestError:
 def split_words(text: str) -> list[Word]:
     """All words of a text.  Raises INVALID_STATEMENT, LIBRARY_MISSING."""
     try:
+        from sqlglot import TokenType
         from sqlglot.dialects import Spark
         from sqlglot.errors import SqlglotError
-        from sqlglot.tokens import TokenType
     except ImportError:
         raise SetupError(
             "LIBRARY_MISSING", "Reading statements needs the library sqlglot.", hint="Run: pip install 'millpond[spark]'"
@@ -143,6 +144,12 @@ class Words:
     def text(self, what: str) -> str:
         """The next word, a text in quotes.  Raises INVALID_STATEMENT."""
         return self._next(("text",), what, "Write it in single quotes.")
+
+    def whole_number(self, what: str) -> int:
+        """The next word, digits.  Raises INVALID_STATEMENT."""
+        if self.is_over or not _DIGITS.fullmatch(self._words[self._at].value):
+            self.fail(what, "Write a whole number.")
+        return int(self._next(("number",), what, "Write a whole number."))
 
     def path(self) -> str:
         """The next word, in backticks or quotes.  Raises INVALID_STATEMENT."""
