@@ -132,7 +132,7 @@ def test_a_statement_is_run_and_another_is_compared_with_it(spark, tmp_path: Pat
         (text.replace("sum(bytes)", "max(bytes)"), "Max"),
         (text.replace("KEY (page)", "KEY (host)"), "host"),
         (text.replace(", '1 day')", ")"), "1 day"),
-        (text.replace("TIME at", "TIME at DEDUPE host FOR '2 days'"), "Its"),
+        (text.replace("TIME at", "TIME at DEDUPE host FOR '2 days'"), "no ids of DEDUPE"),
         (text.replace("TIME at", "TIME at DEAD LETTERS NONE"), "dead_letter"),
     ):
         refused = plan(spark, changed, pond)

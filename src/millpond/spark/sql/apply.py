@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.catalogue import JobFolder, job_of
 from millpond.checkpoint.log import committed_batches, newest_conf
+from millpond.checkpoint.operators import read_operator_files
 from millpond.errors import DefinitionError
 from millpond.schema.definition.resolutions import parse_seconds
 from millpond.schema.definition.table import TableDefinition
@@ -232,9 +233,14 @@ def _before(folder: JobFolder) -> dict[str, Any] | None:
 
 
 def _other_id(folder: JobFolder, clauses: Mapping[str, Any]) -> tuple[str, ...]:
-    """Ids of another column would be compared with those that are remembered."""
-    before = (_before(folder) or {}).get("DEDUPE")
+    """Why the ids that the state remembers aren't those of the statement; nothing if they are."""
     now = clauses["DEDUPE"]
+    storage = folder.open_checkpoint()
+    # Ids are in an operator of their own, and a checkpoint keeps its operators.
+    has_ids = len(read_operator_files(storage, committed_batches(storage)[-1])) > 1
+    if has_ids != (now is not None):
+        return (f"The state has {'ids' if has_ids else 'no ids'} of DEDUPE, and the statement has {_words(now)}.",)
+    before = (_before(folder) or {}).get("DEDUPE")
     if isinstance(before, list) and before and now is not None and before[0] != now[0]:
         return (f"The column of DEDUPE was {before[0]}, and is {now[0]}.",)
     return ()
