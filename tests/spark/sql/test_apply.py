@@ -171,7 +171,7 @@ def test_what_spark_refuses_has_a_place(spark, tmp_path: Path, old: str, new: st
     assert error.value.context["line"] == line
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(EXPRESSIONS), min_size=1, max_size=3))
 def test_any_value_is_declared_or_refused(spark, tmp_path: Path, expressions: list[str]) -> None:
     (tmp_path / "in").mkdir(exist_ok=True)

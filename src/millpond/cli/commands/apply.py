@@ -26,7 +26,7 @@ from millpond.errors import RequestError, SetupError, importing_pyspark
 @options.take_over_option
 @local_place
 def apply(
-    file: Path, place: str, yes: bool, trigger: str | None, partitions: int | None, conf: tuple[str, ...], take_over: bool
+    place: str, file: Path, yes: bool, trigger: str | None, partitions: int | None, conf: tuple[str, ...], take_over: bool
 ) -> None:
     """Start the aggregates that the SQL statements of FILE declare, in the pond DIR.
 

@@ -27,7 +27,7 @@ from millpond.spark.aggregate.declare import Aggregate
 from millpond.spark.derive.definition import derive
 from millpond.spark.derive.same_state import state_changes, with_history
 from millpond.spark.job import Job
-from millpond.spark.sql.declare import check_values, declare, open_source
+from millpond.spark.sql.declare import at_place, check_values, declare, open_source
 from millpond.spark.sql.statement import Statement, parse_statements
 from millpond.spark.sql.words import refused
 from millpond.spark.start import pinned_format
@@ -50,6 +50,8 @@ class AggregateChange:
     refused:    why its job can't go on with the statement, a line each
     settings:   changes of clauses that aren't in the state, a line each
     retention:  the plan of another retention, None if that stays
+    aggregate, source:  what `run` starts
+    clauses:    those that aren't in the state, as `run` writes them beside the job
     """
 
     name: str
@@ -83,7 +85,11 @@ class AggregateChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPlan:
-    """What the statements of a file would change; nothing is done yet."""
+    """What the statements of a file would change; nothing is done yet.
+
+    pond:     that has or will have the tables
+    changes:  one for each statement, in their order
+    """
 
     pond: str | Path
     changes: tuple[AggregateChange, ...]
@@ -153,7 +159,8 @@ def _plan(statement: Statement, pond: str | Path, spark: SparkSession) -> Aggreg
     check_values(statement, source)
     aggregate = declare(statement)
     folder = job_of(pond, aggregate.table)
-    now = _derive(aggregate, source, folder)  # 1
+    with at_place(statement.place):
+        now = _derive(aggregate, source, folder)  # 1
     clauses = _clauses(statement)
     there = _there(folder, aggregate.table)
     because: tuple[str, ...] = _other_version(aggregate, pond)

@@ -41,7 +41,7 @@ def declare(statement: Statement, *, kept: dict[str, str | None] | None = None) 
     Raises:  INVALID_STATEMENT, INVALID_NAME.
     """
     values = {name: _column(value) for name, value in statement.values.items()}
-    try:
+    with at_place(statement.place):
         return Aggregate(
             statement.name,
             version=statement.version,
@@ -51,10 +51,6 @@ def declare(statement: Statement, *, kept: dict[str, str | None] | None = None) 
             resolutions=statement.resolutions if kept is None else kept,
             **statement.lengths,
         )
-    except RequestError as wrong:
-        if wrong.condition != "INVALID_REQUEST":
-            raise
-        raise refused(wrong.message.rstrip("."), statement.place, wrong.hint) from None
 
 
 def open_source(spark: SparkSession, source: Source) -> DataFrame:
@@ -100,11 +96,10 @@ def _call(call: Call, place: Place) -> Column:
     positional = [_literal(written) for name, written in call.options if name is None]
     named = {name.lower(): _literal(written) for name, written in call.options if name is not None}
     try:
-        return _FUNCTIONS[call.function](column, *positional, **named)
+        with at_place(place):
+            return _FUNCTIONS[call.function](column, *positional, **named)
     except TypeError:
         raise refused(f"{call.function} doesn't take these arguments", place, f"Write {_usage(call.function)}.") from None
-    except RequestError as wrong:
-        raise refused(wrong.message.rstrip("."), place, wrong.hint) from None
 
 
 def _usage(function: str) -> str:
@@ -126,6 +121,17 @@ def _literal(written: Written) -> Any:
     if not isinstance(found, bool | int | float | list):
         raise refused(f"{written.text!r:.40} isn't a number", written.place, "Write a number, true, false or array(0.5, 0.99).")
     return found
+
+
+@contextmanager
+def at_place(place: Place) -> Iterator[None]:
+    """What an `Aggregate` refuses in the block as INVALID_REQUEST is an error of the statement."""
+    try:
+        yield
+    except RequestError as wrong:
+        if wrong.condition != "INVALID_REQUEST":
+            raise
+        raise refused(wrong.message.rstrip("."), place, wrong.hint) from None
 
 
 @contextmanager
