@@ -57,8 +57,9 @@ def with_history(folder: JobFolder, definition: Entry) -> Entry:
     """The definition with what only the one before knows: from when on the buckets of a resolution are complete."""
     if not isinstance(definition, TableDefinition) or definition.resolutions is None:
         return definition
-    before = folder.definitions().get(definition.table) if folder.storage.names("tables") else None
-    if before is None or before.resolutions is None:
+    entries, _ = folder.read_entries()
+    before = next((entry for entry in entries if entry.table == definition.table), None)
+    if not isinstance(before, TableDefinition) or before.resolutions is None:
         return definition
     complete = {str(r): r.complete_from for r in before.resolutions.each}
     each = tuple(replace(r, complete_from=complete.get(str(r))) for r in definition.resolutions.each)
