@@ -18,7 +18,7 @@ from millpond.schema.definition.resolutions import (
 )
 from millpond.schema.definition.table import TableDefinition
 from millpond.spark.derive.parts import merges_of
-from millpond.spark.derive.plan import Java, not_derivable
+from millpond.spark.derive.plan import Java, class_name, not_derivable
 
 _DECLARE = "Declare the buckets with millpond.Aggregate."
 # Offsets from UTC were multiples of 15 minutes from then on; before, towns had times of their own.
@@ -46,6 +46,8 @@ def words_of_buckets(grouping: list[Java]) -> dict[int, str]:
     The plan has them in words of all resolutions at once.  These say of each column what it is, so
     that `tables.buckets.retention` can change it.
     """
+    if any(class_name(column) != "AttributeReference" for column in grouping):
+        return {}  # the condition of a join
     notes = [json.loads(str(attribute.metadata().json())) for attribute in grouping]
     note = next((note for note in notes if note.get(METADATA) is not None and EVENT_TIME in note), None)
     if note is None:
