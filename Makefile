@@ -23,7 +23,7 @@ java: $(READY)
 demo: java ## Run the main job and show queries being answered while it runs
 	@$(BIN)/millpond demo $(ARGS)
 
-test: java lint docs fast spark faults ## All kinds of tests, small: fifteen minutes on two cores
+test: java lint docs fast spark faults ## All kinds of tests, small: a quarter of an hour or a little more, on two cores
 
 test-all: test long ## Those, and the long ones: at most an hour more
 
@@ -41,10 +41,10 @@ docs: $(READY) ## The manual as a site, in build/site; a dead link fails it
 group = $(BIN)/python -m pytest -q -n 2 --dist worksteal --group '$(1)' -m '$(2)' --budget $(3) $(PYTEST) || [ $$? -eq 5 ]
 
 fast: $(READY) ## Tests that need no Spark
-	$(call group,fast,not spark and not faults and not long,6)
+	$(call group,fast,not spark and not faults and not long,8)
 
 spark: java ## Tests against live Spark jobs
-	$(call group,spark,spark and not faults and not long,7)
+	$(call group,spark,spark and not faults and not long,9)
 
 faults: java ## Tests that kill processes
 	$(call group,faults,faults and not long,2)

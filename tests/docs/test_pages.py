@@ -13,7 +13,7 @@ import pytest
 import millpond
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,6 @@ def pond(folder: Path) -> Iterator[millpond.Pond]:
         yield opened
 
 
-@pytest.mark.long
 def test_models(pond: millpond.Pond) -> None:
     assert {row["type"]: (row["name"], row["share"], row["shadow"]) for row in pond["wine_models"].scan()} == {
         "red": ("forest", None, None),

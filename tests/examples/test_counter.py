@@ -76,6 +76,7 @@ def test_a_batch_of_late_requests_leaves_the_time_out_where_it_was(example) -> N
     assert ends == 55
 
 
+@pytest.mark.long
 def test_by_the_clock(spark, example, tmp_path) -> None:
     module, (emitted, collect) = example("counter"), collector()
     folder = tmp_path / "in"

@@ -10,7 +10,7 @@ import pytest
 import millpond
 
 pytest.importorskip("pyspark")
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_the_new_job_goes_on_from_the_old_ones_table(on_rocksdb, example, read_log, real_log, pages_of, tmp_path) -> None:

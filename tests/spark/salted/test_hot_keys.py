@@ -101,6 +101,7 @@ def shown(pond: Path, table: str) -> list[dict[str, Any]]:
         return [{**row, "all": sorted(row["all"])} for row in opened[table].scan()]
 
 
+@pytest.mark.long
 def test_a_group_that_becomes_hot_is_split_while_the_job_runs(streams: Streams) -> None:
     """Later another group becomes hot, the first is forgotten, and NULL is hot, too; no answer changes."""
     streams.start()

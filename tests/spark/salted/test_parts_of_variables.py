@@ -85,6 +85,7 @@ def refused(ask: Any) -> MillpondError:
     return raised.value
 
 
+@pytest.mark.long
 def test_variables_in_parts_are_read_as_one_table(spark: SparkSession, tmp_path: Path) -> None:
     folder, pond_path = tmp_path / "in", tmp_path / "pond"
     folder.mkdir()

@@ -40,7 +40,7 @@ PROVIDERS = {
 
 
 @pytest.mark.parametrize(
-    "provider", [pytest.param(name, marks=() if name in ("hdfs", "rocksdb") else pytest.mark.long) for name in PROVIDERS]
+    "provider", [pytest.param(name, marks=() if name == "hdfs" else pytest.mark.long) for name in PROVIDERS]
 )
 def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, provider: str) -> None:
     from pyspark.sql import functions as sf

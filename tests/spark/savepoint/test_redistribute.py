@@ -34,6 +34,7 @@ def redistributed(pond: Path, name: str, shards: int, partitions: int) -> None:
     millpond.plan_rollback(pond, savepoint=name).run()
 
 
+@pytest.mark.long
 def test_control_state_is_in_every_new_shard(spark: SparkSession, tmp_path: Path) -> None:
     job = BroadcastJob(spark, tmp_path)
     rules: dict[str, tuple[Any, ...]] = {"a": (20, 1e300, None), "b": (2**53 + 9, 0.1, "é")}

@@ -100,7 +100,7 @@ def test_a_job_in_rocksdb_goes_on_under_another_number_of_partitions(spark: Spar
     assert (three / "commits" / str(last_batch(three))).read_text().startswith("v1" if is_two else "v2")
 
 
-@pytest.mark.parametrize("name", a_few(HDFS, 1, long=3))
+@pytest.mark.parametrize("name", a_few(HDFS, 0, long=4))
 def test_a_job_moves_to_rocksdb(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """With change logs and without, in both checkpoint formats; and back again."""
     case = Case(spark, tmp_path, name)
