@@ -39,9 +39,7 @@ PROVIDERS = {
 }
 
 
-@pytest.mark.parametrize(
-    "provider", [pytest.param(name, marks=() if name == "hdfs" else pytest.mark.long) for name in PROVIDERS]
-)
+@pytest.mark.parametrize("provider", [pytest.param(name, marks=() if name == "hdfs" else pytest.mark.long) for name in PROVIDERS])
 def test_a_lost_checkpoint(spark: SparkSession, tmp_path: Path, provider: str) -> None:
     from pyspark.sql import functions as sf
 
