@@ -86,8 +86,10 @@ def send(
     \b
     Examples:
       millpond send ./pond page_views --to kafka://localhost:9092/page_views
-      millpond send ./pond page_views --to 'file:///data/changes?format=parquet' --history 7d
-      millpond send ./pond page_views --to postgresql://app@db/shop --resync --metrics send.prom
+      millpond send ./pond page_views \\
+        --to 'file:///data/changes?format=parquet' --history 7d
+      millpond send ./pond page_views \\
+        --to postgresql://app@db/shop --resync --metrics send.prom
     """
     given = read_options(options_file) if options_file is not None else {}
     with _open(place, table_name, reading, history) as table:
