@@ -17,8 +17,11 @@ import pytest
 import millpond
 from inputs.event_file import write_event_file
 from millpond.errors import MillpondError
+from suite.sizes import IS_EVERY
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.long]
+# It takes minutes: only `MILLPOND_EVERY=1` runs it.
+__test__ = IS_EVERY
 LEVELS = {"pages": "pages", "sites": "sites", "sizes": "sizes_result"}
 TESTS = Path(__file__).parents[2]
 KILLS = 4

@@ -82,7 +82,7 @@ def of_replica(table, change) -> tuple[Any, ...]:
 
 @pytest.mark.parametrize(
     ("query", "provider"),
-    a_few([(q, p) for q in QUERIES for p in PROVIDERS], 0, long=3),
+    a_few([(q, p) for q in QUERIES for p in PROVIDERS], 0, long=1),
 )
 def test_a_stream_has_the_changes_of_a_replica(spark, tmp_path, monkeypatch, query, provider):
     monkeypatch.setenv("MILLPOND_HOME", str(tmp_path / "home"))
