@@ -288,7 +288,8 @@ def test_a_command_that_is_mistyped_is_suggested() -> None:
 def test_every_command_shows_examples(name: str) -> None:
     done = CliRunner().invoke(main, [name, "--help"])
     assert done.exit_code == 0
-    assert CliRunner().invoke(main, [name, "-h"]).stdout == done.stdout
+    again = CliRunner().invoke(main, [name, "-h"])
+    assert (again.exit_code, again.exception, again.stderr, again.stdout) == (0, None, "", done.stdout)
     wide = [line for line in done.stdout.splitlines() if len(line) > 80]
     assert wide == [], "help fits a terminal of 80 columns"
     assert "Examples:" in done.stdout

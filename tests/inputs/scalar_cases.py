@@ -10,6 +10,8 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import datasketches
+
 from millpond.scalar.number.ranges import EXACT
 from millpond.schema.types import Field, SparkType
 
@@ -22,10 +24,11 @@ COLUMNS = {
     "ai": "array<int>", "ad": "array<double>", "at": "array<string>", "aa": "array<array<int>>",
     "m": "map<string,int>", "mi": "map<int,double>", "st": "struct<a:int,b:string>",
     "small": "int", "tm": "time(6)", "j": "string", "u": "string", "x": "string", "af": "array<float>",
-    "o": "string", "nf": "string",
+    "o": "string", "nf": "string", "hll": "binary", "theta": "binary", "kb": "binary", "kd": "binary", "kf": "binary",
 }  # fmt: skip
 _LATER = frozenset({"tm", "j", "u", "x", "af"})
 _LAST = frozenset({"o", "nf"})
+_SKETCHES = frozenset({"hll", "theta", "kb", "kd", "kf"})
 DDL = ", ".join(f"{name}{n} {type_}" for name, type_ in COLUMNS.items() for n in (1, 2))
 GROUPS = {
     "int": "ti sm i l",
@@ -285,12 +288,36 @@ def random_value(rng: random.Random, type_: SparkType, *, nulls: float = 0.12) -
     return tuple(random_value(rng, f.type) for f in type_.fields)
 
 
+def random_sketch(rng: random.Random, kind: str) -> bytes:
+    """A sketch of random numbers, by the library of Apache DataSketches: empty, of a few or of many."""
+    values = [rng.randrange(-(10**6), 10**6) for _ in range(rng.choice((0, 1, 2, 20, 400)))]
+    if kind == "hll":
+        sketch = datasketches.hll_sketch(rng.choice((4, 12)), datasketches.tgt_hll_type.HLL_8)
+    elif kind == "theta":
+        sketch = datasketches.update_theta_sketch(rng.choice((5, 12)))
+    else:
+        sketch = (datasketches.kll_floats_sketch if kind == "kf" else datasketches.kll_doubles_sketch)(rng.choice((8, 200)))
+    for value in values:
+        sketch.update(value)
+    if kind == "hll":
+        return bytes(sketch.serialize_updatable())
+    data = bytes((sketch.compact() if kind == "theta" else sketch).serialize())
+    return _of_whole_numbers(data) if kind == "kb" else data
+
+
+def _of_whole_numbers(data: bytes) -> bytes:
+    """A KLL sketch of doubles as one of bigints: the library's own are of no type that Spark has."""
+    begin = 8 if data[0] == 2 else 20 + 4 * data[18]
+    items = struct.unpack(f"<{(len(data) - begin) // 8}d", data[begin:])
+    return data[:begin] + struct.pack(f"<{len(items)}q", *map(int, items))
+
+
 def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> list[tuple[Any, ...]]:
     """Rows in stored form.  Columns of small numbers and of texts of numbers have such names."""
     rows = []
     # Later columns draw from their own source, so that older columns keep their values.
-    later, last = random.Random(count), random.Random(count + 1)
-    drawn = {f.name: later if f.name[:-1] in _LATER else (last if f.name[:-1] in _LAST else rng) for f in fields}
+    sources = [(names, random.Random(count + n)) for n, names in enumerate((_LATER, _LAST, _SKETCHES))]
+    drawn = {f.name: next((source for names, source in sources if f.name[:-1] in names), rng) for f in fields}
     for _ in range(count):
         row = []
         for field in fields:
@@ -300,6 +327,8 @@ def random_rows(rng: random.Random, fields: tuple[Field, ...], count: int) -> li
                 value = rng.randrange(-7, 13)
             if field.name[:-1] in _TEXTS and value is not None:
                 value = rng.choice(_TEXTS[field.name[:-1]])
+            if field.name[:-1] in _SKETCHES and value is not None and rng.random() < 0.9:
+                value = random_sketch(rng, field.name[:-1])
             row.append(value)
         rows.append(tuple(row))
     # Chance gives equal operands too rarely.
