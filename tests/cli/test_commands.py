@@ -290,6 +290,7 @@ def test_every_command_shows_examples(name: str) -> None:
     assert done.exit_code == 0
     again = CliRunner().invoke(main, [name, "-h"])
     assert (again.exit_code, again.exception, again.stderr, again.stdout) == (0, None, "", done.stdout)
+    assert CliRunner().invoke(main.named(name), ["-h"]).exit_code == 0
     wide = [line for line in done.stdout.splitlines() if len(line) > 80]
     assert wide == [], "help fits a terminal of 80 columns"
     assert "Examples:" in done.stdout

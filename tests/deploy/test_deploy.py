@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from millpond.cli.commands.serve import serve
+from millpond.cli import main
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -21,7 +21,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 def _served(words: list[str]) -> dict[str, object]:
     """The parameters of `millpond serve` with these words.  Raises for an unknown one."""
     assert words[0] == "serve"
-    return serve.make_context("millpond", words[1:]).params
+    return main.named("serve").make_context("millpond", words[1:]).params
 
 
 def test_the_unit_is_one_that_systemd_takes(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 import millpond
-from millpond.cli.commands.savepoint import savepoint
+from millpond.cli import main
 from millpond.errors import MillpondError
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.restore import plan_restore
@@ -158,11 +158,13 @@ def test_the_command(place: Path, tmp_path: Path) -> None:
     (tmp_path / "names.py").write_text("LAST = 'k7'\n")
     file = tmp_path / "fix.py"
     file.write_text("import names\n\ndef edit(row):\n    return None if row.key['k'] == names.LAST else row\n")
-    shown = CliRunner().invoke(savepoint, ["edit", str(place), "first", str(file), "--name", "fixed"])
+    shown = CliRunner().invoke(main.named("savepoint"), ["edit", str(place), "first", str(file), "--name", "fixed"])
     assert shown.exit_code == 0, shown.output
     assert '{"table":"job.aggregate_0","before":{"key":{"k":"k7"},"value":{"v":7}},"after":null}' in shown.output
     assert "Nothing is written yet" in shown.output
-    done = CliRunner().invoke(savepoint, ["edit", str(place), "first", str(file), "--name", "fixed", "--table", TABLE, "--yes"])
+    done = CliRunner().invoke(
+        main.named("savepoint"), ["edit", str(place), "first", str(file), "--name", "fixed", "--table", TABLE, "--yes"]
+    )
     assert done.output.splitlines()[-1] == "fixed"
     assert millpond.open_savepoint(place, "fixed").manifest.rows == 19
     for wrong in (
@@ -173,7 +175,9 @@ def test_the_command(place: Path, tmp_path: Path) -> None:
         [str(tmp_path / "names.py")],
     ):
         with pytest.raises(MillpondError):
-            CliRunner().invoke(savepoint, ["edit", str(place), "first", *wrong, "--name", "x"], catch_exceptions=False)
+            CliRunner().invoke(
+                main.named("savepoint"), ["edit", str(place), "first", *wrong, "--name", "x"], catch_exceptions=False
+            )
 
 
 @pytest.mark.parametrize("cell", a_few(sorted(EDITABLE, key=lambda cell: "-avro" not in cell), 8))

@@ -13,7 +13,7 @@ import millpond
 from millpond.catalogue import create_job, job_of, open_jobs
 from millpond.checkpoint.log import read_batch
 from millpond.checkpoint.position import Batch
-from millpond.cli.commands.fork import fork
+from millpond.cli import main
 from millpond.ownership.lease import take_lease
 from millpond.savepoint.create import plan_savepoint
 from millpond.savepoint.fork import plan_fork
@@ -107,7 +107,7 @@ def test_the_state_of_a_fork_is_written_anew(pond: Path, form: dict[str, Any]) -
         for name, value in form.items()
         for word in (["--row-checksum"] if name == "row_checksum" else [f"--{names.get(name, name)}", str(value)])
     ]
-    done = CliRunner().invoke(fork, [str(pond), "counts", "--from", "third", "--as", "counts_b", *options])
+    done = CliRunner().invoke(main.named("fork"), [str(pond), "counts", "--from", "third", "--as", "counts_b", *options])
     assert done.exit_code == 0, done.output
     assert f"state       {plan_restore(pond, 'third', pond / 'x', **form).form.describe()}" in done.output
     storage = job_of(pond, "counts_b").open_checkpoint()

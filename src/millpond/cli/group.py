@@ -67,13 +67,14 @@ SECTIONS = {
 }
 COMMANDS = {name: line for section in SECTIONS.values() for name, line in section.items()}
 INTERRUPTED = 130
+HELP = ["-h", "--help"]
 
 
 class Commands(click.Group):
     """A click group whose commands are in modules of the same name."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(context_settings={"help_option_names": ["-h", "--help"]}, **options)
+        super().__init__(context_settings={"help_option_names": HELP}, **options)
         self.params.append(
             click.Option(
                 ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
@@ -84,11 +85,14 @@ class Commands(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's signature
-        if cmd_name not in COMMANDS:
-            return None
-        module = cmd_name.replace("-", "_")
+        return self.named(cmd_name) if cmd_name in COMMANDS else None
+
+    def named(self, name: str) -> click.Command:
+        """The command of this name.  It has -h also where a program calls it without the group."""
+        module = name.replace("-", "_")
         command = getattr(import_module(f"millpond.cli.commands.{module}"), module)
         assert isinstance(command, click.Command)
+        command.context_settings.setdefault("help_option_names", HELP)
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:

@@ -13,7 +13,6 @@ import httpx
 import pytest
 
 from millpond.cli import main
-from millpond.cli.commands.serve import serve as command
 from millpond.cli.config import read_options
 from millpond.errors import MillpondError
 from servers.serving import wait_until_ready
@@ -21,6 +20,8 @@ from spark_files.checkpoint import WrittenCheckpoint
 
 PLACES = {"places": "ponds"}
 MANUAL = Path(__file__).parents[3] / "docs" / "serving.md"
+
+command = main.named("serve")
 
 
 def _file(folder: Path, text: str) -> Path:

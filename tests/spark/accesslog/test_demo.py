@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import millpond
 from inputs.real_log import first_lines
 from live_jobs.quick_java import QUICK_JAVA_ENVIRONMENT
-from millpond.cli.commands.demo import demo
+from millpond.cli import main
 from millpond.demo.visits import VisitOptions, iter_visits
 from millpond.errors import MillpondError
 
@@ -190,14 +190,14 @@ def test_a_demo_that_was_killed_goes_on_and_counts_every_line_once(tmp_path: Pat
     ],
 )
 def test_options_that_contradict_each_other_are_refused_before_spark_starts(options: list[str]) -> None:
-    ended = CliRunner().invoke(demo, options)
+    ended = CliRunner().invoke(main.named("demo"), options)
     assert isinstance(ended.exception, MillpondError)
     assert ended.exception.condition == "INVALID_REQUEST"
 
 
 @pytest.mark.long
 def test_a_log_that_isn_t_there_is_refused_before_spark_starts(tmp_path: Path) -> None:
-    ended = CliRunner().invoke(demo, ["--log", str(tmp_path / "none.log")])
+    ended = CliRunner().invoke(main.named("demo"), ["--log", str(tmp_path / "none.log")])
     assert isinstance(ended.exception, MillpondError)
     assert ended.exception.condition == "FILE_MISSING"
 

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import millpond
-from millpond.cli.commands.inspect import inspect
+from millpond.cli import main
 from millpond.errors import CheckpointError, RequestError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def test_a_job_that_starts_again_knows_its_hot_groups(streams: Streams) -> None:
     # Another program takes over the list; reading it needs no session.
     streams.keys = millpond.HotKeys(streams.folder / "pond", "hot", share=0.15)
     assert [key.key for key in streams.keys.found()] == [{"site": "a", "page": "/hot"}]
-    printed = CliRunner().invoke(inspect, [str(streams.folder / "pond" / "jobs" / "hot")])
+    printed = CliRunner().invoke(main.named("inspect"), [str(streams.folder / "pond" / "jobs" / "hot")])
     assert f"{'hot key':<12}" + '{"site":"a","page":"/hot"}: ' in printed.output
     streams.start()
     streams.feed("/hot")
@@ -213,7 +213,7 @@ def test_a_hot_key_of_any_type_is_what_get_takes(spark: SparkSession, tmp_path: 
         assert found.key is not None
         assert repr(found.key) == repr({name: row[name] for name in TYPED})
         assert repr(pond["typed"].get(**found.key)) == repr(row)
-    printed = CliRunner().invoke(inspect, [str(tmp_path / "pond" / "jobs" / "typed")])
+    printed = CliRunner().invoke(main.named("inspect"), [str(tmp_path / "pond" / "jobs" / "typed")])
     assert '"price":"0.100000000000000001"' in printed.output
 
 

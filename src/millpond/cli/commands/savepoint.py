@@ -46,7 +46,7 @@ _name = click.argument("name", metavar="SAVEPOINT")
 _LOOK_SECONDS = 0.2
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def savepoint() -> None:
     """Make, list, verify, restore, move and delete savepoints of jobs.
 

@@ -31,7 +31,7 @@ _name = click.argument("name")
 _yes = click.option("--yes", is_flag=True, help="Do it; without this, only show what would be done.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group()
 def versions() -> None:
     """List, align, compare, cut over and retire the versions of declared aggregates.
 
