@@ -14,14 +14,18 @@ class Process:
     def __init__(self, program: str, *arguments: object) -> None:
         command = [sys.executable, "-c", program, *map(str, arguments)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.first = self._answer()
+        self.first = self.receive()
 
     def ask(self, line: object) -> dict[str, Any]:
         """What it answers to a line."""
+        self.send(line)
+        return self.receive()
+
+    def send(self, line: object) -> None:
+        """Write a line, whose answer `receive` gives."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return self._answer()
 
     def end(self) -> None:
         """Close its input, and wait for its end."""
@@ -29,7 +33,8 @@ class Process:
         self._process.stdin.close()
         self._process.wait(120)
 
-    def _answer(self) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
+        """Its next answer."""
         assert self._process.stdout is not None
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())
         return answer

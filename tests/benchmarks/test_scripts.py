@@ -21,6 +21,7 @@ SMALL = {
     "broadcast": "--rows 500 --batches 3 --rounds 1 --shards 3",
     "cold_get": "--keys 2000 --rounds 1",
     "counts": "--rounds 1",
+    "cut_over": "--seconds 1 --rounds 1",
     "distinct": f"{LOG} --rounds 1 --rows-per-batch 1500",
     "diff": "--keys 2000 --rounds 1",
     "evolve": "--keys 2000 --rounds 1",
